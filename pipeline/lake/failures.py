@@ -49,8 +49,8 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class FailedTick:
-    """A sensor whose ticks fail, or that `waits` with some of its messages: the number of failures since the last
-    success, the times of the first and the last failure, and the last reason in one line."""
+    """The failing ticks of a sensor: the number of failures since the last success, the times of the first and the last
+    failure, and the last reason in one line. `waits` means that the ticks succeeded but left messages waiting."""
 
     sensor: str
     failures: int

@@ -1,4 +1,4 @@
-"""Dagster as the commands see it: the names that its definitions share with them, and its GraphQL API.
+"""What the commands need of Dagster: the names that its definitions share with them, and a client of its GraphQL API.
 
 Nothing here imports Dagster.
 """

@@ -1,6 +1,7 @@
-"""Requests runs from a Dagster over GraphQL: that of `tidemark up`, or any other that serves this pipeline's jobs.
+"""Requests runs from Dagster over GraphQL: from the instance of `tidemark up`, or from any other with this pipeline's
+jobs.
 
-It uses plain HTTP, so that the command works from any machine and imports nothing of Dagster's.
+It uses plain HTTP and imports nothing of Dagster's, so the command works from any machine.
 """
 
 import os
@@ -19,18 +20,19 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
-"""The environment variable with further headers of each request, such as for a login: one `Name: value` per line."""
+"""The environment variable with additional request headers, such as for a login: one `Name: value` per line."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
-"""Longest wait for a connection, and for each part of the answer: Dagster may load a code location to answer."""
+"""Timeouts of a connection and of each part of the response. Dagster may have to load a code location before it
+responds."""
 
 PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
-"""Bytes of an answer that are read at a time, and in total at most."""
+"""Bytes of a response that are read at a time, and the maximum that is read in total."""
 
 REFUSALS = (401, 403)
 
 QUOTED = 300
-"""Characters of external text that a message quotes at most."""
+"""Maximum number of characters of external text that a message quotes."""
 
 A_HEADER = re.compile(r"([A-Za-z0-9\-]+): *([\x21-\x7e][\x20-\x7e]*)")
 
@@ -62,19 +64,20 @@ mutation Launch($run: ExecutionParams!) {
 
 
 class DagsterApi:
-    """A client of a Dagster's GraphQL API. Every failure is a ServiceFailed that says what to do."""
+    """A client of Dagster's GraphQL API. Every failure is a ServiceFailed that says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
-        """Raises InvalidSettings if the variable HEADERS cannot be read, or would be sent in the clear."""
+        """Read the headers of the environment. Raises InvalidSettings if they cannot be read, or would be sent in the
+        clear."""
         self._ui, self._location = settings.ui, settings.location
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
 
     def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
-        """Request one run of the pipeline's job, with these tags besides its own; return the run's address in the UI.
+        """Request one run of a job, with these tags in addition to the job's own. Returns the run's address in the UI.
 
-        The job is found by its tag for this lake, since its name may begin with the pipeline's. A request whose answer
-        is lost may have been carried out, and is not repeated.
+        The job is found by its tag for this lake, since its name may have the pipeline's name as a prefix. If the
+        response is lost, the run may have been requested, so the request is not repeated.
         """
         repository, name = self._found(job, lake)
         selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
@@ -88,7 +91,7 @@ class DagsterApi:
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
-        """Return the names of the location's repository that has the job, and of the job there."""
+        """Return the name of the repository that has the job, and the job's full name."""
         marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
@@ -117,7 +120,7 @@ class DagsterApi:
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        """Return the data of a GraphQL answer."""
+        """Send a GraphQL query, and return the data of the response."""
         status, body = self._post({"query": query, "variables": variables})
         try:
             answer = orjson.loads(body)
@@ -135,7 +138,7 @@ class DagsterApi:
         return answer["data"]
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Return the status and the beginning of the answer."""
+        """Send a query over HTTP, and return the status and the body of the response. A long body is cut."""
         proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
         try:
             with requests.post(
@@ -172,7 +175,7 @@ class DagsterApi:
 
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:
-    """Read the headers in the variable HEADERS. Raises InvalidSettings, which does not repeat them."""
+    """Read the headers in the variable HEADERS. Raises InvalidSettings, whose message does not contain them."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())

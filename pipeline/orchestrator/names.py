@@ -6,25 +6,25 @@ import re
 from tidemark.pipeline.settings import Settings
 
 COMPUTE_WINDOWS = "compute_windows"
-"""The job that computes any windows."""
+"""The job that computes windows of `heartbeat_diffs` and `stream_status`."""
 
 INGEST = "ingest"
-"""The job whose readers on Spark pull instead of the ticks, and the sensor that requests it."""
+"""The job whose readers on Spark pull messages instead of the ticks; also the sensor that requests it."""
 
 READS = "tidemark/reads"
-"""The tag of an ingest run that has settled its first round: ticks need not pull."""
+"""The tag of an ingest run that has finished its first round, after which ticks need not pull."""
 
 STAYS = "tidemark/stays"
-"""The tag of an ingest run that continues after it has caught up, because ticks could not keep up before."""
+"""The tag of an ingest run that stays after it has caught up, because ticks could not keep up earlier."""
 
 ENDED = "tidemark/ended"
 """The tag that says why an ingest run ended."""
 
 REQUEUE = "requeue"
-"""The job that judges quarantined messages again, and the sensor that requests it."""
+"""The job that judges quarantined messages again; also the sensor that requests it."""
 
 CONTRACT = "tidemark/contract"
-"""The tag of a requeue run with the beginning of the digest of the message contract it was requested for."""
+"""The tag of a requeue run: the start of the digest of the message contract that it was requested for."""
 
 PIPELINE = "tidemark/pipeline"
 """The tag that identifies a run's pipeline: `pipeline_tag` of its lake."""
@@ -33,29 +33,29 @@ TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
-"""The tag with the windows that a run computes: `first..last`, by key, and their number. It requests them if the run's
-config names none."""
+"""The tag with the windows that a run computes: `first..last`, by key, and their number. If the run's config names no
+windows, the tag requests them."""
 
 TO = ".."
-"""Separates the first and the last key of a stretch of windows."""
+"""Separates the first and the last key of a range of windows."""
 
 BACKLOG = "tidemark/backlog"
 """The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
 
 DEFINITION = "tidemark/definition"
-"""The tag with the digests of a custom table's file: as Dagster loaded it, and as the run reads it."""
+"""The tag with two digests of a custom table's file: one as Dagster loaded it, one as the run reads it."""
 
 
 def pipeline_tag(lake: str) -> str:
-    """Return the tag value of the pipeline with this lake, short enough for a row of the UI: the end of the lake's
-    address, and a digest of all of it."""
+    """Return the value of PIPELINE for a lake: the end of the lake's address, and a digest of the whole address. It is
+    short enough for a row of the UI."""
     named = re.sub(r"[^A-Za-z0-9_]+", "-", lake.rstrip("/").rpartition("/")[2])
     return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
 
 
 def pipeline_tags(lake: str) -> list[str]:
-    """Return every value of the tag PIPELINE that this pipeline's runs may have: an earlier version wrote the lake's
-    address."""
+    """Return all values of PIPELINE that this pipeline's runs may have. An earlier version wrote the lake's address
+    there."""
     return [pipeline_tag(lake), lake]
 
 
@@ -70,6 +70,6 @@ def op_of(job: str) -> str:
 
 
 def name_of(settings: Settings, name: str) -> str:
-    """Return the name of a job, op, sensor, schedule or resource in Dagster, prefixed with `dagster.name` if that is
-    set, so that it does not clash with other definitions."""
+    """Return the name in Dagster of a job, op, sensor, schedule or resource. The prefix `dagster.name`, if set, keeps
+    it from clashing with other definitions."""
     return f"{settings.dagster.name}_{name}" if settings.dagster.name else name

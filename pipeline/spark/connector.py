@@ -1,4 +1,4 @@
-"""The JAR with which Spark reads and writes `gs://`: Google's Cloud Storage connector, fetched once into a cache.
+"""The JAR that Spark needs for `gs://`: Google's Cloud Storage connector, fetched once into a cache.
 
 The Connect server, classic sessions and sessions on a cluster all use the same version.
 """
@@ -24,7 +24,8 @@ JARS = "spark.jars"
 """Spark's setting for a session's JARs. The user's value replaces ours."""
 
 CONNECTOR_CLASS = "GoogleHadoopFileSystem"
-"""The class that Spark loads from the JAR, in Google's package or, without our settings, in one of Hadoop's."""
+"""The class that Spark loads from the JAR. Without our settings, Spark looks for a class of this name in Hadoop's
+package."""
 
 ANSWERS_WITHIN_SECONDS = 30.0
 """Timeout of a single response while fetching a JAR."""
@@ -61,7 +62,7 @@ CONNECTOR = Jar(
 
 
 def storage_config(settings: Settings) -> dict[str, str]:
-    """Return the settings about the lake for every Spark that tidemark configures: how to access it and, for a bucket,
+    """Return the lake's settings for every Spark that tidemark configures: how to access the lake and, for a bucket,
     the connector's JAR. `spark.config` overrides them."""
     jar = {JARS: str(connector_file())} if wants_connector(settings) else {}
     return {**spark_storage_config(settings.lake), **jar}
@@ -87,8 +88,8 @@ def connector_file() -> Path:
 
 
 def check_connector(config: Mapping[str, str]) -> None:
-    """Raise ToolMissing, which says how to get the JAR, if a session's configuration names our JAR and it is missing or
-    incomplete. Checks only the size: the checksum was verified when the file was fetched."""
+    """Raise ToolMissing if a session's configuration names our JAR, and the JAR is missing or incomplete. The message
+    says how to get it. Checks only the size: the checksum was verified when the file was fetched."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(
@@ -99,7 +100,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 @contextmanager
 def naming_what_lacks() -> Iterator[None]:
-    """Turn the error of an existing Spark without the connector into ToolMissing, which says what to do."""
+    """Turn the error of a Spark without the connector into ToolMissing, which says what to do."""
     try:
         yield
     except Exception as error:
@@ -126,12 +127,12 @@ def fetch(
     source: str | None = None,
     progress: Progress = lambda _done, _of: None,
 ) -> bool:
-    """Fetch the connector's JAR to `file` (by default, in the cache), unless it is there. Returns True if it was
+    """Fetch the connector's JAR to `file` (by default, in the cache), unless it exists there. Returns True if it was
     fetched.
 
-    `source` is an alternative to the JAR's URL: an address, or a file's path. The checksum is verified, whatever the
-    source. The file appears whole or not at all, and any number of processes may fetch it concurrently. Raises
-    ToolMissing, which says what to do without a network.
+    `source` replaces the JAR's URL: an address, or a file's path. The checksum is verified, whatever the source. The
+    file appears whole or not at all, and any number of processes may fetch it concurrently. Raises ToolMissing, which
+    says how to install the JAR without a network.
     """
     file, jar = file or connector_file(), CONNECTOR
     if is_there(file):
@@ -156,7 +157,8 @@ def fetch(
 
 
 def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Progress) -> None:
-    """Copy the content of the address. Raises OSError, HTTPException, and ValueError if it is not the JAR."""
+    """Copy the content of the address to `target`. Raises OSError, HTTPException, and ValueError if the content is not
+    the JAR."""
     until = clock.monotonic() + FETCHED_WITHIN_SECONDS
     digest, done = hashlib.sha256(), 0
     with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)

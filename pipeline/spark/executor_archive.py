@@ -1,13 +1,13 @@
-"""Packs the archive with tidemark and its dependencies, for executors whose Python lacks them, and ships it to them.
+"""Packs an archive of tidemark and its dependencies, and ships it to executors whose Python lacks them.
 
-It holds packages, not a Python: the executor's Python, of the same minor version, imports them. So the archive does not
-depend on where it was created, or where it is unpacked. Spark unpacks it on each executor, and its program `bin/python`
-starts the executor's Python with the archive's packages.
+The archive holds packages, not a Python: the executor's Python, of the same minor version, imports them. So it does not
+depend on where it was created, or where it is unpacked. Spark unpacks it on each executor. The archive's program
+`bin/python` starts the executor's Python with the archive's packages.
 
 A Spark Connect server has two working folders. A session's Python workers start in the session's folder, where Spark
-unpacks the session's archives. Those of a streaming query start in the executor's folder, where Spark unpacks the
+unpacks the session's archives. The workers of a streaming query start in the executor's folder, where Spark unpacks the
 archives with which the server was started. So a server started with the archive serves both: its sessions get a link to
-it.
+the archive.
 """
 
 import gzip
@@ -34,20 +34,21 @@ from tidemark.pipeline.spark.executors import CONTRACT, PYTHON
 from tidemark.pipeline.version import DISTRIBUTION, own_version
 
 ENDINGS = (".tar.gz", ".tgz")
-"""The allowed endings of the archive's name, by which Spark knows how to unpack it."""
+"""The allowed endings of the archive's name. Spark recognises the format by them."""
 
 LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspark", "py4j"})
-"""Distributions that are not packed, nor dependencies that only they need. Executors have their own PySpark, and do not
-run Dagster."""
+"""Distributions that are not packed, and neither are dependencies that only they need. Executors have their own
+PySpark, and do not run Dagster."""
 
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
-"""Files of an installation that reveal its location and its source, including any credentials in the source's URL."""
+"""Files of an installation that are not packed: they reveal its location and its source, including any credentials in
+the source's URL."""
 
 OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
-"""Endings of the package's files. Settings files, which are next to them in a checkout, have another ending."""
+"""Endings of tidemark's files that are packed. In a checkout, settings files are next to them, with other endings."""
 
 COMPRESSION = 3
-"""gzip's level, from 1 to 9: a higher one takes several times as long and saves a tenth."""
+"""gzip's level, from 1 to 9. A higher level takes several times as long and makes the archive a tenth smaller."""
 
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
@@ -70,10 +71,10 @@ FOLDER = "tidemark_environment"
 """The name under which Spark unpacks the archive, in the folder where an executor's Python workers start."""
 
 ARCHIVE = "spark.tidemark.executor_environment"
-"""The setting with the archive, in a session's configuration."""
+"""The setting of a session that names the archive."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The session's setting with the archive it carries, as named by `identity`."""
+"""The setting of a session that records the archive already sent to it, in the form of `identity`."""
 
 MUST_AGREE = ("python", "machine")
 
@@ -85,7 +86,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program of the link archive that a session carries instead: its folder is within the executor's folder."""
+"""The program of the link archive, which a session gets instead of the archive. The session's folder is within the
+executor's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,8 @@ def own_manifest() -> Manifest:
 
 def pack(file: Path) -> list[str]:
     """Write the archive, replacing an existing file, and return the packed distributions. Raises InvalidSettings for a
-    name that Spark would not unpack, ToolMissing if an installed package cannot be packed; then the file is
-    unchanged."""
+    name that Spark would not unpack, ToolMissing if an installed package cannot be packed. An existing file is
+    unchanged after an error."""
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(
             f"{file}: name the archive with the ending .tar.gz, by which Spark knows how to unpack it"
@@ -196,7 +198,7 @@ def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield the files of the package itself, the same from a wheel and from a checkout, where its folders are links."""
+    """Yield tidemark's own files. A wheel and a checkout, where its folders are links, give the same files."""
     root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
     for folder, _, names in os.walk(root, followlinks=True):
         for file in (Path(folder) / name for name in sorted(names)):
@@ -220,7 +222,7 @@ def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def environment_config(archive: str | None) -> dict[str, str]:
-    """Return the settings of a session whose executors run the archive's packages."""
+    """Return the settings that make a session's executors run the archive's packages."""
     return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
 
 
@@ -241,18 +243,19 @@ def check_archive(config: Mapping[str, str]) -> None:
 
 
 def archives_config(archive: str, others: str = "") -> dict[str, str]:
-    """Return the setting with which executors unpack the archive when they start, in addition to the `others` in
-    `spark.archives`. Empty for an address: Spark would read it before it loads any JAR, so gs:// would need the
-    connector on each machine."""
+    """Return the setting that makes executors unpack the archive when they start, in addition to the `others` in
+    `spark.archives`. Returns no setting for an address: Spark would read it before it loads any JAR, so gs:// would
+    need the connector on each machine."""
     return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
 
 
 def carry_environment(session: SparkSession, archive: str) -> None:
-    """Make the session's executors run the archive's packages from the next task, including executors that start later.
+    """Make the session's executors run the archive's packages from the next task on. Executors that start later run
+    them too.
 
-    A Spark Connect server that was started with such an archive keeps using it. To any other server, a file on this
-    machine is sent once per session. An address is read by Spark's machines. Assumption: the session has no other such
-    archive yet. Raises InvalidSettings, or ToolMissing if Spark cannot read gs://.
+    A Spark Connect server that was started with such an archive keeps using its own. To any other server, a file on
+    this machine is sent once per session. An address is read by Spark's machines. Assumption: the session has no other
+    such archive yet. Raises InvalidSettings, or ToolMissing if Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_archive(config)
@@ -277,13 +280,14 @@ def is_brought(session: SparkSession) -> bool:
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """True if a streaming query of this session would look for its Python where no executor has it."""
+    """True if this session's streaming queries cannot start Python: they would look for it in a folder without the
+    archive."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 
 def _link(session: SparkSession) -> None:
-    """Send the session an archive that only links to the executor's archive. Its content is always the same: a server
-    refuses a different archive of the same name."""
+    """Send the session an archive with only a link to the archive in the executor's folder. Its content is always the
+    same, because a server refuses a different archive of the same name."""
     program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"

@@ -1,6 +1,8 @@
-"""The functions that tasks run on an executor before tidemark is known to be installed there. They are pickled by
-value, so that an executor without tidemark or Polars can report that. Then a run over windows fails before it writes
-anything, and readers are refused before anything is pulled."""
+"""The functions that tasks run on an executor before tidemark is known to be installed there.
+
+They are pickled by value, so that an executor without tidemark or Polars can report that it lacks them. Then a run over
+windows fails before it writes anything, and a run of readers fails before it pulls anything.
+"""
 
 import pickle
 import re
@@ -16,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 3
-"""Version of the data sent to tasks and of its processing: executors may have another tidemark installed."""
+"""Version of the data sent to tasks, and of how tasks process it: executors may have another version of tidemark."""
 
 LOOKS = 4
 """Number of tasks that check executors: more than one, since executors may differ."""
@@ -30,11 +32,12 @@ SOURCE = (*READERS, "ingest.source.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: for windows, for readers, and for `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""The setting with the executors' Python. Spark's planning in Python, on the driver, still uses the driver's Python."""
+"""The setting that names the executors' Python. When Spark plans in Python on the driver, it still uses the driver's
+Python."""
 
 ABLE = "spark.tidemark.executors_able"
-"""Prefix of the session settings that record the modules its executors can run, with CONTRACT and PYTHON. All runs that
-share the session check once."""
+"""Prefix of session settings that record which modules the executors can run, with CONTRACT and PYTHON. So all runs
+that share a session check only once."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
@@ -53,7 +56,7 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute each slice whose number is in the column `id`, and yield its answers: rows of the schema `of`."""
+    """Compute the slices whose numbers are in the column `id`, and yield their answers: rows of the schema `of`."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
@@ -65,7 +68,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
 
 
 def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row of SAYS per batch: whether this executor can run these modules."""
+    """Check whether this executor can run these modules, and yield the result once per batch, as a row of SAYS."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
         yield pa.RecordBatch.from_pylist([said], SAYS)
@@ -98,10 +101,10 @@ def answers_of(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     of: pa.Schema,
 ) -> pa.Table:
-    """Run `task` in this number of tasks, each with its number in the column `id`, and return their rows.
+    """Run `task` in this number of Spark tasks, each with its number in the column `id`, and return their rows.
 
-    Raises ExecutorsUnable if a task answers that its executor is `unable`, or if the Python does not start there. Then
-    the session is checked again before the next run.
+    Raises ExecutorsUnable if a task reports that its executor is `unable`, or if Python does not start there. The next
+    run then checks the session again.
     """
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
@@ -125,14 +128,14 @@ def answers_of(
 
 
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
-    """Run a few tiny tasks, and return the Python and the machine of each executor that got one. Raises
-    ExecutorsUnable, within seconds, unless all of them can run these modules."""
+    """Run a few tiny tasks, and return the Python and the machine of each executor that ran one. Raises ExecutorsUnable
+    within seconds if any of them cannot run these modules."""
     return sorted(set(answers_of(session, LOOKS, partial(look, needs), SAYS)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
-    """Raise ExecutorsUnable unless the executors can run these modules. A session that passed is not checked again.
-    Limit: executors that join later report it only in their tasks."""
+    """Raise ExecutorsUnable if the executors cannot run these modules. A session that passed is not checked again.
+    Limit: an executor that joins later is checked only by its tasks."""
     able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
     if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
         look_at(session, needs)

@@ -1,4 +1,4 @@
-"""Converts Arrow's columns and moments to Spark's. The session's time zone must be UTC."""
+"""Converts Arrow's columns, and datetimes, to Spark's. The session's time zone must be UTC."""
 
 import inspect
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidemark.pipeline.clock import to_us
 
 IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-"""Arguments for UTC moments. Before 4.2, PySpark always uses UTC."""
+"""Arguments for timestamps in UTC. Before version 4.2, PySpark always uses UTC."""
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
-    """Return Arrow's columns as Spark's, all nullable: Spark must not rely on non-null values in files."""
+    """Convert Arrow's columns to Spark's, all nullable: Spark must not rely on non-null values in files."""
     return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
 
 
 def arrow_schema(rows: T.StructType) -> pa.Schema:
-    """Return Spark's columns as Arrow's, with moments in UTC."""
+    """Convert Spark's columns to Arrow's, with timestamps in UTC."""
     return to_arrow_schema(rows, **IN_UTC)
 
 
 def moment(at: datetime) -> Column:
-    """Return a moment as an exact literal."""
+    """Return a datetime as a Spark literal, exact to the microsecond."""
     return F.timestamp_micros(F.lit(to_us(at)).cast("bigint"))

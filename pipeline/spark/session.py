@@ -1,4 +1,4 @@
-"""Spark sessions for micro-batches: their settings, and checks of their server."""
+"""Spark sessions for micro-batches: their settings, and checks of the Spark Connect server."""
 
 import os
 import re
@@ -40,7 +40,7 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 """The environment variable with the secret shared by server and clients. It is never written to disk."""
 
 ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-"""gRPC's environment variable: the file with the trusted authorities, instead of those bundled with gRPC."""
+"""gRPC's environment variable for the file with the trusted authorities, which replaces those bundled with gRPC."""
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -53,23 +53,25 @@ SESSION = {
 """Settings that micro-batches rely on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Settings for a lake in a folder: the driver finds local files faster than a job. In a bucket each costs a request."""
+"""Settings for a lake in a folder: the driver lists local files faster than a job does. In a bucket, each file costs a
+request."""
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
-"""Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
-without work, and imports take longer than a small window."""
+"""Settings for Python workers that import the micro-batch's modules before they are forked. Spark ends idle workers
+after a minute, and imports take longer than a small window."""
 
 
 SESSION_TIMEOUT = "25h"
-"""Time that our server keeps a session without calls: a daily window comes once a day."""
+"""Time for which our server keeps a session without calls: a daily window is computed once a day."""
 
 GENERATIONS = 50
 """Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Return the settings for a local Spark whose workers run this process's Python: another one may lack tidemark."""
+    """Return the settings for the workers of a local Spark that run this process's Python: another Python may lack
+    tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -79,8 +81,8 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_executors(settings: Settings) -> dict[str, str]:
-    """Return the settings for executors that get tidemark in an archive. In a local classic session they run the
-    driver's Python, which has it."""
+    """Return the settings for executors that get tidemark in an archive. In a local classic session there are none:
+    executors run the driver's Python, which has tidemark."""
     chosen = settings.spark
     if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
@@ -91,8 +93,8 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """Return the settings for executors on a cluster, which then have the archive in their folder, where streams look
-    for it."""
+    """Return the settings for executors on a cluster. They make the executors unpack the archive in their folder, where
+    streaming queries look for it."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     if archive is None or settings.spark_master.startswith("local"):
         return {}
@@ -122,8 +124,8 @@ def session_config(settings: Settings) -> dict[str, str]:
 
 
 def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
-    """Return the configuration of the Spark Connect server that tidemark starts: only on loopback, its files in
-    `scratch`."""
+    """Return the configuration of the Spark Connect server that tidemark starts. It listens only on loopback, and keeps
+    its files in `scratch`."""
     _, port = host_and_port(settings.spark.remote)
     return {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -149,7 +151,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
     Spark starts new Python workers for each session and never ends the process that forks them, so a session per run
     would cost seconds and memory each time. Stopping the client leaves the session on the server. To interrupt only one
-    process's calls, tag them. A remote address that names a session keeps it.
+    process's calls, tag them. If a remote address names a session, that session is used.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
@@ -219,7 +221,8 @@ def without_options(remote: str) -> str:
 
 def check_answers(remote: str) -> None:
     """Raise SparkUnreachable at once if no Spark Connect server listens at an address such as `sc://localhost:15002`,
-    or if the client does not accept its TLS. The client itself would retry for ten minutes before it reports that."""
+    or if the client does not accept the server's TLS. The client itself would retry for ten minutes before it reports
+    an error."""
     host, port = host_and_port(remote)
     try:
         with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS) as connection:
@@ -240,7 +243,7 @@ def check_answers(remote: str) -> None:
 
 def refuse_other_token(remote: str) -> None:
     """Raise SparkUnreachable if the server at the address is not a Spark Connect server, or refuses the token that
-    clients here send. Does nothing if no server answers: `check_answers` reports that."""
+    clients on this machine send. Does nothing if no server answers: `check_answers` reports that case."""
     if not listens(*host_and_port(remote)):
         return
     client, is_secure = _client_of(remote), speaks_tls(remote)
@@ -265,8 +268,8 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """True if PySpark's client speaks TLS to the address: if the address requests it, or for a token to any host except
-    localhost."""
+    """True if PySpark's client uses TLS for the address: if the address requests TLS, or if there is a token and the
+    host is not localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 
@@ -279,8 +282,8 @@ def _client_of(remote: str) -> "DefaultChannelBuilder":
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """Do a TLS handshake like gRPC, which accepts certificates that the newest Pythons reject as malformed. Raises
-    SSLError."""
+    """Do a TLS handshake as gRPC does. It accepts certificates that the newest Python versions reject as malformed.
+    Raises SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

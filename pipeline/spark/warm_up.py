@@ -1,5 +1,5 @@
-"""The module that `tidemark up` runs once the server listens: a small query and a check of the executors, so that the
-first micro-batch finds the session warm and the executors checked."""
+"""Warms up Spark: `tidemark up` runs this module once the server listens. It runs a small query and checks the
+executors, so that the first micro-batch need not."""
 
 from pyspark.sql import SparkSession
 
@@ -9,8 +9,8 @@ from tidemark.pipeline.spark.session import session_config, shared_session
 
 
 def warm_up(session: SparkSession) -> int:
-    """Check the executors, which starts Python workers, and exchange and sort a few rows. Returns the number of groups.
-    Raises ExecutorsUnable."""
+    """Check the executors, which starts Python workers, and run a small query with a shuffle and a sort. Returns the
+    query's row count. Raises ExecutorsUnable."""
     require_able(session, WINDOWS)
     rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
     return len(rows.collect())

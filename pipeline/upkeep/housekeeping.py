@@ -1,9 +1,9 @@
 """Housekeeping: deletes, packs and rewrites what a lake accumulates over months.
 
-The chores run one after the other; a failed one does not stop the rest. Each may be killed at any point, and may run
-concurrently with everything else. A rewrite of small files as larger ones is marked as changing no data
-(`dataChange: false`), so it makes no window stale. The replaced files stay as long as earlier versions are kept, so no
-reader is disturbed.
+The chores run one after the other; a failed chore does not stop the next ones. Each may be killed at any point, and may
+run concurrently with everything else. A rewrite of small files into larger ones is marked as changing no data
+(`dataChange: false`), so it makes no window stale. The replaced files are kept as long as earlier versions of the
+table, so no reader is disturbed.
 """
 
 import json
@@ -29,11 +29,11 @@ from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
 """Minimum and maximum target size of a rewritten file. The minimum is a few minutes of 10,000 streams, so that a run
-skips most of an hour by statistics. Larger targets are used if a partition would have more than `FILES` files."""
+skips most of an hour by statistics. The target grows if a partition would have more than `FILES` files."""
 
 FILES = 64
-"""Maximum number of files of a rewritten partition, unless they would be too large: each commit goes through all files
-of the table."""
+"""Maximum number of files of a rewritten partition, unless they would be too large. The number is low because each
+commit goes through all files of the table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
@@ -43,21 +43,23 @@ SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 """A larger partition is not sorted, since a sort holds all of it in memory: some 0.4 kB per row."""
 
 SPARE = timedelta(days=1)
-"""Tombstones and commits are kept this much longer than the files they remove, so that a vacuum finds all of them."""
+"""Tombstones and commits are kept for this much longer than the removed files, so that a vacuum finds all of these
+files."""
 
 
 Figures = dict[str, int]
-"""What was done (in a dry run: would be done), as numbers by name."""
+"""The figures of a chore, by name: what was done or, in a dry run, would be done."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite each partition up to `last` that has many small files, the newest partition first, and yield it with its
-    files and their bytes, before and, except in a dry run, after. Each is a separate commit, so a caller may stop after
-    any of them and continue another time.
+    """Rewrite the partitions up to `last` that have many small files, the newest partition first.
+
+    Yields each partition with the number and the bytes of its files before and, except in a dry run, after the rewrite.
+    Each is a separate commit, so a caller may stop after any of them and continue another time.
 
     Guarantee: readers see the same rows before and after, and concurrent appends are not disturbed. Rows are sorted by
-    the column `order`. In a large partition they keep the order in which they were added, which bounds memory to some
-    2 GB. Raises TableConflict if another process has rewritten the same files; LakeError.
+    the column `order`. In a large partition they keep the order in which they were added, which bounds memory to some 2
+    GB. Raises TableConflict if another process has rewritten the same files. Raises LakeError.
     """
     current = table.current()
     if current is None:
@@ -91,10 +93,10 @@ def target_bytes(size: int) -> int:
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
-    """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and write a checkpoint,
-    so that opening the table takes few reads. Returns the numbers of removed files and commits. Younger versions stay
-    readable, and uncommitted files are not touched. Safe to kill at any point, and to run concurrently with everything
-    else. Raises LakeError."""
+    """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and return their
+    numbers. Also writes a checkpoint, so that opening the table takes few reads. Younger versions stay readable, and
+    uncommitted files are not touched. Safe to kill at any point, and to run concurrently with everything else. Raises
+    LakeError."""
     current = table.current()
     if current is None:
         return {"files": 0, "commits": 0}
@@ -119,9 +121,9 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
-    """Remove the partitions below a name from a table's newest version. Returns their number, rows and bytes. Their
-    files are deleted once no kept version lists them. Raises TableConflict if another process changed them
-    concurrently; LakeError."""
+    """Remove the partitions whose value is below `before` from a table's newest version. Returns their number, rows and
+    bytes. Their files are deleted once no kept version lists them. Raises TableConflict if another process changed them
+    concurrently. Raises LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]
@@ -145,27 +147,28 @@ def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) ->
 
 
 PACKED_AFTER = timedelta(hours=1)
-"""Log entries are not archived for this time, because people mostly look at the last minutes."""
+"""Minimum age of log entries that are archived: people mostly look at the last minutes."""
 
 SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is this far past its end."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Time that earlier versions of tables are kept, with the files replaced by compactions and recomputations: longer than
-any reader needs a version, and long enough to look back at last week's."""
+"""Time for which earlier versions of tables are kept, with the files that compactions and recomputations replaced. It
+is longer than any reader needs a version, and long enough to look back at last week's version."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""Maximum time for rewriting one table per run, the newest partitions first: a table of thousands of event hours would
-take the whole day, and all later chores would wait."""
+"""Maximum time for rewriting one table per run, the newest partitions first. Without it, a table with thousands of
+event hours could take the whole day, and all later chores would wait."""
 
 Done = tuple[str, Figures]
-"""A sentence, and figures by name. Without figures, there was nothing to do, and the sentence says why."""
+"""The outcome of a chore: a sentence and figures. Without figures there was nothing to do, and the sentence says
+why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A result of housekeeping (in a dry run: planned), as a sentence and figures. `is_idle`: there was nothing to do;
-    `failed`: why it failed; `skipped`: why it cannot be done here."""
+    """A result of housekeeping, as a sentence and figures; in a dry run, the planned result. `is_idle` means that there
+    was nothing to do. `failed` says why the chore failed, and `skipped` why it cannot be done here."""
 
     name: str
     about: str
@@ -183,7 +186,8 @@ class Chore:
 
 
 class Housekeeper:
-    """Does the chores of one lake, by its settings. With `dry_run`, reports what would be done, and changes nothing."""
+    """Does the chores of one lake, as its settings say. With `dry_run`, reports what would be done, and changes
+    nothing."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
         self._settings = settings
@@ -224,8 +228,8 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Drop heartbeats and windows by the age of their event time relative to the watermark, so that an outage does
-        not age them."""
+        """Drop old heartbeats and windows. Their age is measured from their event time to the watermark, so that an
+        outage does not age them."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -235,7 +239,7 @@ class Housekeeper:
             yield "no watermark exists yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
-        # Windows of custom tables last a day at most: with whole days, no window is removed before its end.
+        # A custom table's windows last a day at most. Counting in whole days, no window is removed before its end.
         width = DAY if lake.own_tables() else windowing.length
         first = None if keep.windows is None else _floor(until - keep.windows, width)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
@@ -306,8 +310,8 @@ class Housekeeper:
             yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """Return the newest partition that is over, by the watermark or, for partitions by day, by the clock. Empty if
-        there is no watermark."""
+        """Return the newest partition that no longer grows: by the watermark or, for partitions by day, by the clock.
+        Empty if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()
@@ -333,7 +337,7 @@ class Housekeeper:
         yield _done(figures, says, f"no file that nothing names is older than {format_duration(GRACE)}")
 
     def _event_time_reached(self) -> datetime | None:
-        """Return the watermark, but not beyond the current time."""
+        """Return the watermark, or the current time if that is earlier."""
         watermark = self._lake.tracking_log().newest().watermark
         return None if watermark is None else min(watermark, self._clock.now())
 

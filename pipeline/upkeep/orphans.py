@@ -1,7 +1,7 @@
-"""Orphans: files of the lake without a reference, left behind by killed runs, appends, drains and writes.
+"""Orphans: files of the lake that nothing refers to, left behind by killed runs, appends, drains and writes.
 
-They are never read. The files of a running run look the same, since no version of a table lists them yet. So only a
-file older than a grace time, which is longer than any run and any write, counts as an orphan.
+They are never read. The files of a running run look the same, since no version of a table lists them yet. So a file
+counts as an orphan only after a grace time, which is longer than any run and any write.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of a commit's temporary file on disk, before the Delta library moves it into place."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the names of a drain's landings. What their manifests list is in the tables, so they are not read once the
-drain is over. A stream of `format("pubsub")` lands under other names, and may still need its landings after a year."""
+"""Prefix of the names of a drain's landings. After the drain they are not read again, since their messages are in the
+tables. A stream of `format("pubsub")` lands under other names, and may still need its landings after a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
     """Return the orphans written before a moment, in the order of their names.
 
     A data file is an orphan if no version of its table lists it, as far back as the table's log goes. Files that Spark
-    leaves beside data (`_SUCCESS`, `_temporary`, checksums) and a run's manifest are orphans if no data file of theirs
-    or of their run is listed. Raises LakeError.
+    leaves beside data (`_SUCCESS`, `_temporary`, checksums) are orphans if no version lists their data file or a file
+    of their run. A run's manifest is an orphan if no version lists a file of the run. Raises LakeError.
     """
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # list before reading the tables: files committed meanwhile are not orphans
@@ -83,7 +83,7 @@ def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """Return what left a file behind, if its name alone shows it; None for any other file."""
+    """Return what left a file behind, if the file's name alone shows it; None otherwise."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
         return "left by an unfinished write"
@@ -91,8 +91,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the data file, or the run, that a table must list to own a file in its folder; None if the file cannot be
-    an orphan."""
+    """Return the data file or the run to which a file in a table's folder belongs. The file is an orphan if no version
+    lists that data file, or any file of that run. None if the file cannot be an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None
@@ -110,8 +110,8 @@ def _run_of(path: str) -> str | None:
 
 
 def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
-    """Return the files whose key no version of the tables lists. Reads older versions only if the newest ones leave
-    any."""
+    """Return the files whose key no version of the tables lists. Reads older versions only for files that the newest
+    versions do not list."""
     left = [name for name, key in keys.items() if key is not None]
     for listed in (_listed_now, _listed_ever):
         if left:

@@ -1,4 +1,4 @@
-"""The survey of a lake before a repair (windows, tracking log, orphans), and the note that replaces a lost entry.
+"""The survey of a lake before a repair (windows, tracking log, orphans), and the note that replaces a lost log entry.
 
 A window is *missing* (closed, but not computed), *stale* (heartbeats landed after it was computed) or *damaged* (one of
 its files, or its run's manifest, is gone or unreadable). Recomputing repairs all three if the heartbeats of the window
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Fault(StrEnum):
-    """A reason to recompute a window. The first that applies is the window's fault."""
+    """A reason to recompute a window. If several apply, the first in this order is the window's fault."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -54,7 +54,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window to be recomputed, with all reasons, and what blocks the recomputation, if anything."""
+    """A window to recompute, with all reasons, and with whatever prevents it at the moment (`blocked_by`)."""
 
     window: Window
     fault: Fault
@@ -64,7 +64,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`, and the windows of the range that need it."""
+    """A missing or unreadable file of `heartbeats`, and the checked windows that need it."""
 
     path: str
     why: str
@@ -83,8 +83,8 @@ class DamagedOwn:
 @dataclass(frozen=True, slots=True)
 class Integrity:
     """The findings of a check of the windows in `[start, end)`: the number of windows and of their files, the broken
-    windows, the damaged files of `heartbeats` (`inputs`), the damaged windows of custom tables (`own`), and a sentence
-    for whatever could not be determined (`unknown`)."""
+    windows, the damaged files of `heartbeats` (`inputs`), and the damaged windows of custom tables (`own`). `unknown`
+    has a sentence for everything that could not be determined."""
 
     start: datetime
     end: datetime
@@ -97,7 +97,7 @@ class Integrity:
 
     @property
     def repairable(self) -> list[list[Window]]:
-        """The broken windows that can be recomputed, as contiguous stretches, in order."""
+        """The broken windows that can be recomputed, grouped into contiguous ranges, in order."""
         return runs_of_neighbours(broken.window for broken in self.broken if not broken.blocked_by)
 
     @property
@@ -109,9 +109,9 @@ class Integrity:
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
 ) -> Integrity:
-    """Check each window that lies entirely in `[start, end)`; `watermark` determines which are closed. Compares each
-    file's presence, size, footer and row count with the table; does not read values. Raises LakeError if a table's own
-    log cannot be read, or the lake is unreachable."""
+    """Check each window that lies entirely in `[start, end)`. `watermark` determines which windows are closed. Compares
+    each file's presence, size, footer and row count with the table, and does not read values. Raises LakeError if a
+    table's Delta log cannot be read, or the lake is unreachable."""
     windowing, lookback = settings.windowing, settings.windows.lookback
     windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
@@ -160,7 +160,8 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Remove the damaged windows from their tables, whose sensor then has them recomputed. Raises LakeError."""
+    """Remove damaged windows from their custom tables, so that the tables' sensors request them again. Raises
+    LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
         by_table[one.table].add(one.window)
@@ -182,7 +183,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """Check the files of computed windows and the manifests of their runs. Returns the reasons by window."""
+    """Check the files of computed windows and the manifests of their runs. Returns what is wrong, by window."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
@@ -245,8 +246,8 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The state of the tracking log: the number of entries read, the damaged or missing and the forgotten ones with
-    their reasons, and the lost end."""
+    """The state of the tracking log: the number of entries read, the damaged or missing entries and the forgotten
+    entries with their reasons, and a message if its end is lost (`lost`)."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -275,11 +276,11 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if something is wrong that recomputing windows and removing orphans cannot repair."""
+        """True if something is wrong that neither recomputing windows nor removing orphans can repair."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
-        """Yield the windows to recompute, for each run a contiguous stretch of at most `most` windows."""
+        """Yield the windows to recompute, run by run: each run gets a contiguous range of at most `most` windows."""
         for stretch in self.integrity.repairable:
             for number in range(0, len(stretch), most):
                 yield stretch[number : number + most]
@@ -287,7 +288,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A flaw, as a word and a sentence. `is_grave`: a person has to repair it."""
+    """A flaw: its kind as a word, and a sentence. `is_grave` means that a person has to repair it."""
 
     kind: str
     text: str
@@ -331,9 +332,9 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """Return the start of the first window and the end of the last one. None as an argument stands for the first
-        window with a landed heartbeat, or the last closed window. Returns None if there is no such window. Raises
-        ValueError if the last window is before the first."""
+        """Return the start of the first window and the end of the last one. If `first` is None, the first window with a
+        landed heartbeat is used. If `last` is None, the last closed window is used. Returns None if there is no such
+        window. Raises ValueError if the last window is before the first."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
             landed = self.lake.window_index(windowing, self._settings.windows.lookback).update().held.least
@@ -347,8 +348,8 @@ class Surveyor:
     def look(
         self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
     ) -> Survey:
-        """Check the kept windows in `[start, end)`, the log from `start`, and all orphans older than `grace`. Raises
-        LakeError if a table's own log cannot be read, or the lake is unreachable."""
+        """Check the kept windows in `[start, end)`, the tracking log from `start` on, and all orphans older than
+        `grace`. Raises LakeError if a table's Delta log cannot be read, or the lake is unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
         # A window that ends after the current time is left for later: Dagster's partitions end now.
@@ -369,8 +370,8 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the log back to a compacted entry before the decision in force at `since`: these entries suffice for a
-    restart and for explaining the time since. Damage is returned, not raised. Raises LakeUnreachable."""
+    """Check the log back to a compacted entry before the decision in force at `since`. These entries suffice to
+    restart, and to explain the time since. Damage is returned, not raised. Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
@@ -402,9 +403,11 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
-    """Replace a log entry that cannot be repaired with a note of the loss. Assumption: no tracker runs. Returns a lower
-    bound below which the watermark then does not go back: the maximum of the witness's note and the end of the newest
-    computed window; None if there is neither. Raises LakeError."""
+    """Replace a log entry that cannot be repaired with a note of the loss. Assumption: no tracker runs.
+
+    Returns the floor below which the watermark does not go back: the watermark noted by the log's witness or the end of
+    the newest computed window, whichever is later. Returns None if there is neither. Raises LakeError.
+    """
     log, computed = lake.tracking_log(), lake.diffs().computed()
     known = [log.watermark_noted()]
     if computed:

@@ -1,8 +1,8 @@
 """A windowed table: one partition per window, which runs replace as a whole.
 
-A run writes plain Parquet files to its own folder, leaves a manifest, and commits the files in one transaction that
-removes the window's old files and adds the new ones. The files that a window had *before the run listed its input* are
-the run's fence: if the window has other files at the commit, another run has computed it in between.
+A run writes plain Parquet files to its own folder, writes a manifest, and commits the files in one transaction that
+removes the window's old files and adds the new ones. The run's fence is the set of files that a window had *before the
+run listed its input*. If the window has other files at the commit, another run has replaced it in between.
 """
 
 import hashlib
@@ -46,8 +46,8 @@ LENGTH = "tidemark.window_length"
 """The table property with the length of its windows. Earlier versions of tidemark did not write it."""
 
 EVIDENT = 8
-"""If the length is not noted, this many windows, no two of them adjacent, are evidence of a longer length: fewer may be
-isolated windows of a silent topic."""
+"""Number of windows that prove a longer length if none is noted and no two of them are adjacent. Fewer may be isolated
+windows of a silent topic."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. Each failure means that another run's commit succeeded."""
@@ -61,9 +61,9 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """A run, as in its manifest: its name (a retry has another one), its windows, the version it read, the watermark
-    and its start time. For a custom table also the table's name, the version of its definition, and the digest of each
-    window's input."""
+    """A run as its manifest describes it: its name (a retry has another name), its windows, the version of `heartbeats`
+    it read, the watermark and its start time. For a custom table, also the table's name, the version of its definition,
+    and the digest of each window's input."""
 
     name: Annotated[str, Field(alias="run")]
     windows: Sequence[str]
@@ -113,7 +113,7 @@ class WindowedTable:
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of these windows, given their keys; only those that `where` selects, and only `columns`, if
+        """Return the rows of these windows, given their keys. `where` selects rows and `columns` selects columns, if
         given. A window that is not computed has no rows. Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
@@ -122,39 +122,41 @@ class WindowedTable:
         return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """Return the version of `heartbeats` from which each computed window was derived, by its run's manifest."""
+        """Return the version of `heartbeats` from which each computed window was derived, as its run's manifest
+        says."""
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """Return the run that wrote each computed window among these (None: all), in the newest version or in `at`."""
+        """Return the run that wrote each of these windows that is computed (None: of all windows), in the newest
+        version or in `at`."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """Return the windows' current files. Take the fence before listing the input. Raises InvalidSettings if the
-        table's windows have another length."""
+        """Return the fence: the windows' current files. Call this before listing the input. Raises InvalidSettings if
+        the table's windows have another length."""
         table = self.table.current()
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
         return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
-        """Return the folder of a run's files, as a path in the table. They are partitioned by window:
+        """Return the path of a run's folder in the table. Its files are partitioned by window:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
     def folder_of(self, run: str) -> str:
-        """Return the address of the folder of a run's files, as Spark and Arrow take it."""
+        """Return the address of a run's folder, in the form for Spark and Arrow."""
         return self.table.file_location(self.place_of_run(run))
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
-        """Return the folder of a run's files of a window, as a path in the table."""
+        """Return the path in the table of the folder for one window's files of a run."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Write the run's manifest: create-only, and before the commit."""
+        """Write the run's manifest, before the commit. It is create-only."""
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
@@ -171,12 +173,14 @@ class WindowedTable:
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Commit the run's files in one transaction, for each window whose files are still those of the fence.
+        """Commit the run's files in one transaction, for each window that still has the files of the fence.
 
         `written` names the files, at least one per window; None stands for all files in the run's folder. Guarantee:
         however many runs compute a window concurrently, its rows appear once. A window without rows gets an empty file,
-        so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then readers see
-        nothing of this run, unless only the commit's response was lost, which a retry of the run detects.
+        so that it counts as computed.
+
+        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then nothing of this run is visible, unless
+        only the commit's response was lost; a retry of the run detects that.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -276,8 +280,8 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
-    """Raise InvalidSettings if a table's windows have another length, because windows of two lengths would contain the
-    same heartbeats twice. If the length is not noted, it is derived from the starts of the windows."""
+    """Raise InvalidSettings if a table's windows have another length: windows of two lengths would contain the same
+    heartbeats twice. If the length is not noted, it is derived from the starts of the windows."""
     noted = None if table is None else table.metadata().configuration.get(LENGTH)
     if table is None or noted == format_duration(length):
         return
@@ -307,14 +311,14 @@ FOLDER = "tables"
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: then their windows are
+"""The parts of a file's path in the table. If another tool rewrites files, their paths differ, and their windows are
 recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The origin of a window, derived from the paths of its files: the version of the table's definition, a digest of
-    the inputs of all windows of the run (see `digest_of`), the run, and the window's row count."""
+    """The origin of a window, derived from the paths of its files: the version of the table's definition, the run, a
+    digest of the inputs of all windows of that run (see `digest_of`), and the window's row count."""
 
     version: str
     input: str
@@ -323,7 +327,7 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """The origin of each computed window, by key. `inputs` returns the digests that a run noted, by key."""
+    """The origin of each computed window, by key. `inputs` returns the digests in a run's manifest, by key."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
@@ -332,8 +336,8 @@ class MadeWindows(dict[str, Made]):
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
         """Return the keys of the windows that were computed from these inputs, given as digests by key.
 
-        The paths suffice for a run that still owns all its windows, if none of their inputs has changed. The manifests
-        of the other runs are read, several in parallel. Raises LakeError.
+        If all windows of a run are still those it wrote, and none of their inputs has changed, the paths suffice. The
+        manifests of the other runs are read, several in parallel. Raises LakeError.
         """
         by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
         for key in self.keys() & inputs.keys():
@@ -346,7 +350,7 @@ class MadeWindows(dict[str, Made]):
 
 
 class OwnTable(WindowedTable):
-    """A custom table. Its columns are those that its runs have written."""
+    """A custom table. It has the columns that its runs have written."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock, name: str) -> None:
         super().__init__(table, objects, pa.schema([pa.field(PARTITION, pa.string())]), clock)
@@ -366,21 +370,20 @@ class OwnTable(WindowedTable):
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of these windows, given their keys; only those that `where` selects, and only `columns`, if
-        given. Raises LakeError."""
+        """Return the rows of these windows, with all columns that the table has in the lake. The arguments are those of
+        `WindowedTable.read`. Raises LakeError."""
         self.schema = self._stored() or self.schema
         return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """Return the number of rows that repeat the key of another row in their window. Raises LakeError."""
+        """Return the number of rows whose key another row in the same window already has. Raises LakeError."""
         columns = [PARTITION, *key]
         rows = self.read(windows, columns=columns)
         return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
-        """Set what a run is about to write: its columns, as `stored_schema` returns them, the version of the
-        definition, and the digest of each window's input. Raises LakeError if a column has another type in the
-        lake."""
+        """Prepare for the files of a run: set its columns (from `stored_schema`), the version of the definition, and
+        the digest of each window's input. Raises LakeError if a column has another type in the lake."""
         stored = self._stored()
         for column in schema:
             there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
@@ -392,12 +395,12 @@ class OwnTable(WindowedTable):
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
-        """Return the folder of a run's files, as a path in the table: `<run's folder>/<version>.<digest of inputs>`."""
+        """Return the path of a run's folder in the table: `<run's folder>/<version>.<digest of inputs>`."""
         return f"{super().place_of_run(run)}/{self._folder}"
 
     def _inputs(self, run: str) -> Mapping[str, str]:
-        """Return the input digest of each window of a run from its manifest; nothing if that is gone or damaged, so
-        that the windows are recomputed. Raises LakeError."""
+        """Return the input digest of each window of a run, from its manifest. Returns nothing if the manifest is gone
+        or damaged, so that the windows are recomputed. Raises LakeError."""
         try:
             return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
@@ -409,11 +412,12 @@ class OwnTable(WindowedTable):
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
-    """Return one digest of the inputs of several windows, given as digests by key. Their order does not matter."""
+    """Combine the input digests of several windows, given by key, into one. Their order does not matter."""
     content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns as a Delta table stores them. Raises an error of the library for an unsupported type."""
+    """Return the columns with the types in which a Delta table stores them. Raises an error of the library for an
+    unsupported type."""
     return pa.schema(Schema.from_arrow(schema).to_arrow())
