@@ -80,8 +80,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status, then the diffs. A window with diffs counts as computed: if they came first, a lost status would
-        never be computed again."""
+        """The status table, then the diffs table. A window with diffs counts as computed, so a run that ended before it
+        wrote the status would not be repeated."""
         return self.status, self.diffs
 
     @property

@@ -30,8 +30,8 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of input rows that SQL computes in one task. Above it, several tasks are faster. A function always
-gets all tasks, since it may do any amount of work per row."""
+"""Maximum number of input rows for which a table's SQL runs in one task. For more, several tasks are faster. A function
+always gets all tasks, since it may do any amount of work per row."""
 
 START, END = "window_start", "window_end"
 """Columns of the input: the start and the end of the row's window. The window's key is in `window`."""
@@ -153,7 +153,7 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """Divide by the length exactly, and round down."""
+    """Divide microseconds by the length, rounded down, without floating-point error."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 

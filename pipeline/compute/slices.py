@@ -1,7 +1,7 @@
 """Slices of a micro-batch: cuts a range of windows by time, and computes each slice in a Spark task.
 
 A row depends only on `[start - lookback, end)`, so a slice needs no shuffle: its task reads the files of its range and
-lookback, computes in columns, and writes one file per window. For a custom table, the task only finds copies among the
+lookback, computes with Polars, and writes one file per window. For a custom table, the task only finds copies among the
 slice's heartbeats. Spark can then read each heartbeat once, without a shuffle.
 """
 
@@ -36,8 +36,8 @@ MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """A slice with more rows, including its lookback, is also cut by streams. Each part reads the same files."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns written to Parquet without a dictionary. They have too many values: the writer would give the dictionary
-up."""
+"""Columns written to Parquet without a dictionary. They have so many distinct values that the writer would abandon
+it."""
 
 DIFFS, STATUSES = "diffs", "status"
 

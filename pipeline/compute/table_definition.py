@@ -97,7 +97,8 @@ class TableDefinition:
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """Return the table's windowing: its own window length, starting with the first whole window."""
+        """Return the table's windowing: windows of its own length, from the first that starts at or after
+        `windows.first`."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 

@@ -25,7 +25,7 @@ KEPT = 20
 """Maximum number of run notes per folder; the oldest are deleted first."""
 
 REASON_LENGTH, STRETCHES = 300, 100
-"""Maximum length of a reason in characters, and maximum number of window stretches, per note."""
+"""Maximum length of a reason in characters, and maximum number of ranges of windows in a note."""
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Named landings: Parquet objects and a manifest that lists them. Also ends batches of landings.
+"""Named landings: Parquet objects and a manifest that lists them. Also deletes the landings of batches that are over.
 
 The manifest is written last and create-only. If several readers land under one name, one creates the manifest, and the
 others serve the objects that it lists. Landings have no folders of their own, so no empty folders accumulate on disk.
@@ -67,7 +67,7 @@ class LandedBatches:
         )
 
     def name(self, batch: int, reader: int) -> str:
-        """Return the name that a reader lands under."""
+        """Return the name under which a reader lands its part of a batch."""
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def is_over(self, batch: int) -> bool:

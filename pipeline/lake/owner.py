@@ -15,7 +15,7 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive while its newest entry is younger than HEARD_TICKS tick intervals, and at least for
+"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, and at least for
 HEARD_LEAST. A tick may occasionally fail or take Dagster's whole minute, and the code server restarts within seconds.
 No tick interval is longer than LONGEST_TICK."""
 
@@ -56,7 +56,7 @@ class Owner:
 
     @property
     def heard_within(self) -> timedelta:
-        """The maximum age of the newest entry of a live owner."""
+        """The maximum age of a live owner's newest log entry."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 
@@ -81,8 +81,8 @@ ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", 
 
 
 class AcceptedSchemas:
-    """The schemas that messages may name: those in the settings, and the first existing one that a message named. The
-    note is read once and never replaced."""
+    """The schemas that messages may name: those in the settings, and the first existing schema that a message named.
+    The note is read once and never replaced."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

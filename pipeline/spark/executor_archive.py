@@ -198,7 +198,8 @@ def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield tidemark's own files. A wheel and a checkout, where its folders are links, give the same files."""
+    """Yield tidemark's own files. They are the same from a wheel and from a checkout, where the package's folders are
+    links."""
     root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
     for folder, _, names in os.walk(root, followlinks=True):
         for file in (Path(folder) / name for name in sorted(names)):

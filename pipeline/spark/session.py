@@ -66,7 +66,8 @@ SESSION_TIMEOUT = "25h"
 """Time for which our server keeps a session without calls: a daily window is computed once a day."""
 
 GENERATIONS = 50
-"""Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand."""
+"""Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand closed
+ones."""
 
 
 def _of_workers(master: str) -> dict[str, str]:

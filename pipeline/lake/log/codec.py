@@ -48,7 +48,7 @@ CELLS, CELL_COLUMNS = described(
     ]
 )
 """The columns of a histogram. A bucket is stored as its start. A cell without an event bucket counts rejected messages
-or copies. Copies are marked by a least event time: the epoch."""
+or copies. Its `min_event_time` is null for rejected messages, and the epoch for copies."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
@@ -268,7 +268,7 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its digest as the seal. The digest is computed with `OPEN_SEAL` as the seal."""
+    """Return the content with its digest as the seal. While the digest is computed, the seal is `OPEN_SEAL`."""
     place = content.rindex(SEALED)  # ValueError without one
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -44,7 +44,7 @@ class Said:
     reason: str | None
     """Reason of the newest decision (docs/reference/reasons.md)."""
     log_entry: int
-    """Number of the newest log entry that the content is based on. A higher number means a newer content."""
+    """Number of the newest log entry that the content is based on. A higher number means newer content."""
     sentence: str = ""
     """The decision in a sentence."""
     promise: str = LANDED
@@ -150,8 +150,8 @@ class Note:
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""The notes of the log's end. A key is an entry number. They are outside `tracking/`, so that they survive the loss of
-that folder."""
+"""The notes of the log's end. A key is an entry number. The notes are outside `tracking/`, so that they survive the
+loss of that folder."""
 
 
 class LogWitness:

@@ -25,8 +25,8 @@ ENTRIES = 1000
 @dataclass(frozen=True, slots=True)
 class Packed:
     """The result of packing or dropping: the number of entries archived or dropped, and the number of their archives.
-    In a dry run, the numbers that would be. `leftovers` counts the deleted objects of entries that were already
-    archived or dropped: a process died before it could delete them."""
+    In a dry run, nothing has happened yet. `leftovers` counts the deleted objects of entries that were already archived
+    or dropped: a process died before it could delete them."""
 
     entries: int = 0
     archives: int = 0

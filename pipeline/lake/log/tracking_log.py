@@ -40,7 +40,7 @@ ATTEMPTS = 100
 """Maximum number of consecutive numbers lost to other writers. A few trackers never reach it."""
 
 QUICK = timedelta(minutes=1)
-"""Within this time after an entry was the newest, it cannot be archived: housekeeping archives entries after an
+"""An entry that was the newest less than this long ago is not archived yet: housekeeping archives entries after an
 hour."""
 
 READ_ON = 20

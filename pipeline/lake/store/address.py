@@ -32,8 +32,8 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""Bounds of each `deltalake` request: its timeouts, and how often and how long it is retried. The library's default is
-three minutes."""
+"""Bounds of each `deltalake` request: its timeouts, and how often and how long it is retried. By default, the library
+retries for three minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
@@ -61,8 +61,8 @@ def scan_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Return Spark's settings for the lake. In a folder, only the owner may access the files: Hadoop ignores the
-    process's umask and uses this one. A bucket needs Google's `gcs-connector` among the JARs."""
+    """Return Spark's settings for the lake. Only the owner may access files in a folder: Hadoop ignores the process's
+    umask and uses the setting. A bucket needs Google's `gcs-connector` among the JARs."""
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}
     hadoop = {

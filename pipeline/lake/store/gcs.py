@@ -70,9 +70,8 @@ class CloudStorageObjects:
     """Objects in a bucket, under a prefix.
 
     The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the response to an upload is lost, the
-    next attempt fails because the first one's object exists. So every `create` call marks its object, and a failed
-    precondition is an error only if the existing object has another call's mark. Checksums verify all transfers.
-    Thread-safe.
+    retry fails because the object exists already. So every `create` call marks its object, and a failed precondition is
+    an error only if the existing object has another call's mark. Checksums verify all transfers. Thread-safe.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:

@@ -175,7 +175,7 @@ class Notes(Generic[Content]):
             self._objects.delete(self.kind.name(key))
 
     def keep_newest(self, count: int) -> None:
-        """Delete all notes except the last `count` of the listing. Raises LakeError."""
+        """Delete all notes except the last `count`, in the order of `listed`. Raises LakeError."""
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
@@ -198,7 +198,7 @@ class Notes(Generic[Content]):
         return self._objects.replace(self.kind.name(key), self.kind.encode(content), generation)
 
     def offer(self, key: str, content: Content, generation: int) -> None:
-        """Like `replace`, but keeps the note of a faster writer. Raises LakeError."""
+        """Like `replace`, but does nothing if another writer was faster. Raises LakeError."""
         with suppress(ObjectReplaced):
             self.replace(key, content, generation)
 
@@ -209,10 +209,11 @@ def _adapter(holds: type[Any]) -> TypeAdapter[Any]:
 
 
 SLOT, SLOTS = 16 << 10, 2
-"""Size of a slot in bytes, and number of slots. They are written in turn, so a torn write leaves the other slot."""
+"""Size of a slot in bytes, and number of slots. The slots are written in turn, so a torn write leaves the other one
+intact."""
 
 WRITTEN = re.compile(rb'\{"sum":"([0-9a-f]{16})",("turn":([0-9]{1,18}),"said":(.*))\}', re.DOTALL)
-"""A slot: the checksum of the rest, the turn number, and the note."""
+"""The content of a slot: a checksum of what follows, the turn number, and the note."""
 
 
 class SlotFile(Generic[Content]):

@@ -1,5 +1,5 @@
-"""The protocol of an object store, whose objects are create-only or, if derived, replaceable; a count of a bucket's
-calls; and parallel reads, because each read in a bucket is a separate request."""
+"""The protocol of an object store. Also counts the calls to a bucket, and reads objects in parallel, because each read
+in a bucket is a separate request."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,13 +36,13 @@ def counted_calls() -> Mapping[str, int]:
 class ObjectStore(Protocol):
     """Named objects: immutable ones, and derived ones that can be replaced.
 
-    Every implementation guarantees: an object appears whole or not at all; exactly one of several concurrent creators
-    of a name succeeds; a created object is durable and visible to all. Names are `/`-separated paths of letters,
-    digits, `.`, `_`, `-` and `=`. Content fits in memory.
+    Guarantees of every implementation: An object appears whole or not at all. If several writers create a name
+    concurrently, exactly one succeeds. A created object is durable and visible to all. Names are `/`-separated paths of
+    letters, digits, `.`, `_`, `-` and `=`. Content fits in memory.
 
-    A generation is a number that identifies one write of an object; 0 means that the object does not exist. At most one
-    of several concurrent writers over one generation succeeds, and readers see the old or the new content, always
-    whole. `read_generation` and `replace` try once and wait a few seconds at most, for callers with little time.
+    A generation is a number that identifies one write of an object; 0 means that the object does not exist. If several
+    writers replace the same generation concurrently, at most one succeeds. Readers see the old or the new content,
+    always whole. `read_generation` and `replace` try once and wait a few seconds at most, for callers with little time.
     """
 
     @property
@@ -61,8 +61,8 @@ class ObjectStore(Protocol):
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
         """Overwrite this generation of an object, and return the new generation. Raises ObjectReplaced if the object
-        has another generation or another writer is replacing it; LakeError, after which the write may or may not have
-        happened."""
+        has another generation or another writer is replacing it. After any other LakeError, the write may or may not
+        have happened."""
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order."""

@@ -42,7 +42,7 @@ class CommitSync:
 
     def sync_commits(self) -> None:
         """Make every commit since the last call durable, whoever wrote it: a table is readable only if no commit before
-        its newest is missing. Raises OSError."""
+        the newest is missing. Raises OSError."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
@@ -72,8 +72,8 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """Sync the files, then the folders above them, up to the parent of the table's folder: it holds the folder's
-        directory entry."""
+        """Sync the files, then the folders above them. The last is the parent of the table's folder, which holds the
+        folder's directory entry."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent

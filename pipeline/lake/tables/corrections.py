@@ -33,8 +33,8 @@ COMMIT_ATTEMPTS = 20
 
 
 class Change(StrEnum):
-    """A kind of change of a row. UNKNOWN: unknown changes of a whole window, or of several versions, because files are
-    gone."""
+    """A kind of change of a row. UNKNOWN stands for the changes of a whole window, or of several versions, that cannot
+    be determined because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -73,8 +73,8 @@ ORDER = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The last version of a table whose changes have been looked at. `table_id` is Delta's id of the table: a recreated
-    table has another one."""
+    """The version up to which a table has been followed. `table_id` is Delta's id of the table: a recreated table has
+    another one."""
 
     table_id: str
     version: int
@@ -95,7 +95,8 @@ class Sought:
 
     @property
     def filter(self) -> pc.Expression:
-        """The filter as an Arrow expression, without the day."""
+        """The filter as an Arrow expression. It accepts every correction without a time of replacement; the caller
+        selects days."""
         meant = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
@@ -123,7 +124,8 @@ class Corrections:
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
-        """Return the last version of a table whose corrections are noted here; None if none are. Raises LakeError."""
+        """Return the version of a followed table up to which its corrections are noted here; None if none are. Raises
+        LakeError."""
         return self._noted(self.table.current(), table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:

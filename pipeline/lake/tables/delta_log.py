@@ -25,13 +25,13 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""Metadata keys in the transaction of a round."""
+"""Metadata keys of a transaction that lands a round of an ingest run."""
 
 NEWEST_COMMITS = 5
 """Number of newest commits searched for the last round: commits of ticks, requeues and compactions may follow it."""
 
 FILES_REMEMBERED = 20_000
-"""Maximum size of a table's remembered commits, in commits and the files they name: some ten megabytes."""
+"""Maximum size of a table's remembered commits, counted as commits plus the files they name: some ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """The run and the number of a round, and the time of its transaction."""
+    """A round of an ingest run: the run, the round's number, and the time of its transaction."""
 
     run: str
     number: int
@@ -83,7 +83,7 @@ _read: dict[str, Sequence[Commit]] = {}
 
 
 class Follower:
-    """Delivers each commit of a table once, in order, to one user."""
+    """Delivers each commit of a table once, in order, to one caller."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
@@ -91,8 +91,8 @@ class Follower:
         """The last commit that was folded, or at which the table was opened. Commits of two tables differ."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
-        """Call `fold` with each commit since the last call. Otherwise call `begin` with the table at its newest
-        version, whose list of files covers all commits so far (None if there is no table).
+        """Call `fold` with each new commit since the last call or, if that is not possible, call `begin`. `begin` gets
+        the table at its newest version, whose list of files covers all commits so far (None if there is no table).
 
         `begin` is called the first time, and after `fold` returned False. It is also called if a commit is gone or
         damaged, if the table was deleted or recreated, or if there are more than `at_most` commits.
@@ -159,7 +159,7 @@ def read_commit(table: LakeTable, version: int) -> Commit:
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:
-    """Return the metadata for the transaction of a round."""
+    """Return the metadata of a transaction that lands this round of a run."""
     return {RUN: run, ROUND: str(number)}
 
 
@@ -176,10 +176,11 @@ def last_round(table: LakeTable) -> LastRound | None:
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
-    """Remember consecutive commits, together with the remembered ones if the two overlap.
+    """Remember consecutive commits, together with the commits remembered before if the two ranges overlap.
 
-    Law: if a remembered commit still belongs to the table, so do all remembered ones before it. A table that was
-    restored to an earlier state may have other commits after it."""
+    Law: if a remembered commit still belongs to the table, so do all remembered commits before it. A table that was
+    restored to an earlier state may have other commits after it.
+    """
     kept = _read.get(table.uri, ())
     if kept and (found[0] in kept or kept[0] in found):
         both = {commit.version: commit for commit in (*kept, *found)}

@@ -55,8 +55,8 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
 
 class StatusKind(StrEnum):
     """A reported change of a stream in a window. STOPPED: its last heartbeat is in the lookback before the window.
-    STARTED, new or back: it has a heartbeat in the window and none in the lookback. MISSED: a gap that is long enough
-    for missed heartbeats ends in the window."""
+    STARTED: the stream is new or back, with a heartbeat in the window and none in the lookback. MISSED: a gap that is
+    long enough for missed heartbeats ends in the window."""
 
     STOPPED = "stopped"
     STARTED = "started"
@@ -88,7 +88,8 @@ class StreamStatus(WindowedTable):
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return those of these windows that have diffs, but whose status is missing or was computed from older input.
+        """Return the keys of the windows that have diffs, but a status that is missing or was computed from older
+        input. Only `windows` are examined.
 
         A run that ends between its two commits leaves a newer status, and its next attempt updates the diffs. A version
         of tidemark without the status table leaves no status. Two concurrent runs may leave an older status if one of

@@ -34,8 +34,8 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 }
 
 IDENTITY = ("stream_id", "event_time", "id")
-"""The columns that copies of a heartbeat share. `id` is `p` and the publisher's id if there is one, else `m` and the
-message id. `tidemark.pipeline.compute.columns` has the same key as an expression."""
+"""The columns that copies of a heartbeat share. `id` is `p` followed by the publisher's id or, without one, `m`
+followed by the message id. `tidemark.pipeline.compute.columns` has the same key as an expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns from which `identities` derives IDENTITY."""
@@ -89,7 +89,7 @@ def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapp
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """The files of one version of the table that a micro-batch reads. `place` is the prefix of their addresses."""
+    """The files of one version of the table that a micro-batch reads. `place` is the prefix of the files' addresses."""
 
     version: int
     files: Sequence[DataFile]
@@ -224,7 +224,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """Return the range of event times that a file may hold, both ends included. Its statistics give the range or,
-    without them, its event hour."""
+    """Return the range of event times that a file may hold, both ends included. The range comes from the file's
+    statistics or, without them, from its event hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

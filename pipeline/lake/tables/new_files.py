@@ -28,8 +28,8 @@ BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
 bounds, the Delta library's Arrow dataset would compare with null, and skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""Maximum length of a text in statistics, which every reader of the log reads. The greatest character ends a maximum
-that was cut."""
+"""Maximum length of a text in a file's statistics, which every reader of the log reads, and the greatest character. A
+maximum that was cut ends with that character."""
 
 Bound = bool | int | float | str
 
@@ -93,8 +93,8 @@ class NewFiles:
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        """Add files in one transaction with the metadata `says`. On return it is durable and every reader sees all
-        rows. Creates a missing table, and adds missing columns.
+        """Add files in one transaction with the metadata `says`. On return the transaction is durable, and every reader
+        sees all rows. Creates a missing table, and adds missing columns.
 
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then readers see none of the rows, or all of
         them if only the response was lost.

@@ -1,12 +1,13 @@
 """The `quarantine` table: every rejected message in full, with the reason. Nothing is lost, and nothing is repaired.
 
-A message waits here until its contract is corrected and it is requeued. Its rows stay. Notes say which messages were
-requeued, which messages now have another reason, and by which message contract the whole quarantine was last judged.
+A message waits here until its contract is corrected and it is requeued. Its rows stay in the table. Notes say which
+messages were requeued, which messages now have another reason, and by which message contract the whole quarantine was
+last judged.
 
-Notes of the first two kinds are create-only, and grouped by the day on which the messages were rejected. A note is
-written after its messages have landed, so the messages it names are in `heartbeats`, or were until their retention
-ended. If a requeue is killed before it writes its note, the next requeue finds the messages in `heartbeats` and notes
-them. A lost note is harmless: the next requeue derives it again.
+Notes of the first two kinds are create-only, and grouped by the day on which the messages were rejected. The note of a
+requeue is written after its messages have landed, so the messages it names are in `heartbeats`, or were until their
+retention ended. If a requeue is killed before it writes its note, the next requeue finds the messages in `heartbeats`
+and notes them. A lost note is harmless: the next requeue derives it again.
 """
 
 import uuid
@@ -90,8 +91,9 @@ class Requeued(OfDays):
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Note that messages have landed that were rejected on a day and published between two `seconds`. Returns the
-        key. Raises LakeError; then the next requeue finds the messages in `heartbeats`, and notes them."""
+        """Note the ids of requeued messages, after they have landed. `day` is the day of their rejection; `seconds` are
+        their first and last publish second. Returns the key. Raises LakeError; then the next requeue finds the messages
+        in `heartbeats`, and notes them."""
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -109,7 +111,8 @@ class Rejudged(OfDays):
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
-        """Note the reason and detail that messages of a day of rejection got at the time `at`. Raises LakeError."""
+        """Note the new reason and detail of messages rejected on a day. `at` is the time of the new judgement. Raises
+        LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
         noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
@@ -146,7 +149,7 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 
 def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Return rows of `quarantine` with the reason and the detail of the newest judgement."""
+    """Return rows of `quarantine` with the reason and the detail of the newest judgement, which `told` has."""
     if not len(told):
         return rows
     at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
@@ -278,8 +281,8 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A rejected message: its stream, and its times in microseconds. The event time is the time that holds the
-    watermark."""
+    """A rejected message: its stream, and its times in microseconds. The event time is the one by which the message
+    holds the watermark: never after the publish time."""
 
     stream_id: str
     publish_us: int

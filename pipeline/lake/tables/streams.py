@@ -28,7 +28,7 @@ STREAMS, STREAM_COLUMNS = described(
         Column("last_event_time", MOMENT, "Its last heartbeat in any computed window."),
     ]
 )
-"""The columns of the table, one row per stream, by name. The table is not partitioned."""
+"""The columns of the table, one row per stream, sorted by name. The table is not partitioned."""
 
 BEATS = pa.schema({"stream_id": pa.string(), "event_time": MOMENT})
 NAMES = pa.schema({"stream_id": pa.string()})
@@ -47,7 +47,7 @@ include."""
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """All streams of a table of diffs up to a version: rows of STREAMS, by name."""
+    """All streams of a table of diffs up to a version: rows of STREAMS, sorted by name."""
 
     diffs_table: str = ""
     diffs_version: int = -1
@@ -131,7 +131,7 @@ class Streams:
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """Return these streams merged with those of some files of the diffs, by name. Raises ObjectMissing if a file is
+        """Merge `rows` with the streams in these files of the diffs, sorted by name. Raises ObjectMissing if a file is
         gone."""
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []

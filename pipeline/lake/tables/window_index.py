@@ -128,7 +128,8 @@ class KeptWindows:
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
-        """Note that this is the first kept window. Durable on return; never moves back. Raises LakeError."""
+        """Note that this is the first kept window. The note is durable on return, and never moves back. Raises
+        LakeError."""
         self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 

@@ -46,14 +46,14 @@ LENGTH = "tidemark.window_length"
 """The table property with the length of its windows. Earlier versions of tidemark did not write it."""
 
 EVIDENT = 8
-"""Number of windows that prove a longer length if none is noted and no two of them are adjacent. Fewer may be isolated
+"""Without a noted length, this many windows, no two of them adjacent, prove a longer length. Fewer may be isolated
 windows of a silent topic."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. Each failure means that another run's commit succeeded."""
 
 Fence = Mapping[str, frozenset[str]]
-"""The files of each window of a run before the run listed its input."""
+"""The files of each window before a run listed its input, by the window's key."""
 
 LONGEST_PAUSE_SECONDS = 0.5
 """Maximum random pause between two attempts, which keeps concurrent runs from colliding again."""
@@ -127,8 +127,8 @@ class WindowedTable:
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """Return the run that wrote each of these windows that is computed (None: of all windows), in the newest
-        version or in `at`."""
+        """Return the run that wrote each window, by the window's key. Only the computed windows among `windows` are
+        included (None: all). Looks at the newest version, or at `at`."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
