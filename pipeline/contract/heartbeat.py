@@ -1,7 +1,8 @@
 """The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Event times are read as publishers write them, as microseconds since the epoch. Both subscriptions judge a message's
-times with the same function, so a broken clock neither holds the watermark back nor pushes it forward.
+Event times are accepted in the formats that publishers use, and converted to microseconds since the epoch. A message's
+times are judged by the same function on both subscriptions, so a broken clock neither holds the watermark back nor
+pushes it forward.
 """
 
 import math
@@ -33,7 +34,7 @@ LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 """RFC 3339, but with a space allowed in place of the T, and the zone optional."""
 
 HOUR_US = 3_600_000_000
-"""Largest difference from the publish time at which another unit is suggested: an hour, in microseconds."""
+"""Another unit is suggested only for a time at most this far from the publish time: an hour, in microseconds."""
 
 
 class EventTimeUnit(StrEnum):
@@ -68,8 +69,8 @@ def read_event_time(
     raises.
 
     Numbers may be JSON numbers or text. With the unit RFC_3339 or a `timezone`, a space may replace the T; with a
-    `timezone`, the zone may be absent. A local time that a clock change repeats is read as the earlier of the two. For
-    one that the change skips, the offset from before the change applies.
+    `timezone`, the zone may be absent. If a clock change repeats a local time, the earlier of the two moments is
+    returned. If a clock change skips a local time, the offset from before the change applies.
     """
     if unit is EventTimeUnit.RFC_3339:
         return _moment(written, LENIENT, timezone)
@@ -81,7 +82,7 @@ def read_event_time(
 
 
 def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published_us: int) -> str:
-    """Return a hint at the setting that would make a rejected value readable; empty if there is none.
+    """Return a hint which setting would make a rejected value readable; empty if no setting would.
 
     Another unit is suggested only if it reads a time within an hour of the publish time.
     """
@@ -136,9 +137,9 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""Longest time after its publish time that a message on base waits for a schema that does not exist before it is
-rejected. On tracking it waits twice as long, so that tracking can read whatever base lands even if their clocks differ
-by this much."""
+"""How long a message on base, counted from its publish time, may wait for a schema that does not exist. Then it is
+rejected. On tracking a message may wait twice as long, so that tracking can read every message that base lands, even if
+the clocks of both differ by this much."""
 
 JSON_OBJECTS = PayloadFormat()
 """The default payload format."""
@@ -163,8 +164,9 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A compared field. `path` defaults to the field's name. A prefix `attribute:`, `payload:` or `each:` selects the
-    part of the message; without one, the path is in the element if there is one, otherwise in the payload."""
+    """A compared field. `path` defaults to the field's name. Its prefix `attribute:`, `payload:` or `each:` selects the
+    part of the message. A path without a prefix is looked up in the element, or in the payload if messages hold no
+    elements."""
 
     kind: FieldKind
     path: str | None = None
@@ -172,11 +174,11 @@ class ComparedField:
 
 @dataclass(frozen=True, slots=True)
 class MessageContract:
-    """The places of a message's event time, stream and publisher id, and the compared fields.
+    """Where a message holds its event time, stream id and publisher id, and which fields are compared.
 
-    The parts of `stream_id` are joined by `/`. `paths` has the path of each field whose path is not its name. Without a
-    `max_age`, an event may be arbitrarily older than its message. `each` is the array in the payload whose elements are
-    the heartbeats.
+    The parts of `stream_id` are joined by `/`. `paths` holds the paths of fields whose path is not the field's name.
+    Without a `max_age`, an event may be arbitrarily older than its message. `each` is the payload's array whose
+    elements are the heartbeats.
     """
 
     event_time: Place
@@ -226,12 +228,12 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages; see `PayloadDecoder.decode`."""
+        """Decode the first of these messages, as many as fit into a part; see `PayloadDecoder.decode`."""
         return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """Return the heartbeat in a message, or its rejection. `payload` may be None unless the contract needs it; it
-        is an Element if a message holds several heartbeats.
+        """Return the heartbeat in a message, or its rejection. `payload` may be None if the contract does not need it.
+        If a message holds several heartbeats, `payload` is an Element.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
         `max_age` also `publish time - max_age <= event time`. Never raises, whatever the message contains.
@@ -304,7 +306,8 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Return the place that a compared field's path names; a path without a prefix is in the part `otherwise`."""
+    """Return the place that a compared field's path names. `otherwise` is the part that a path without a prefix refers
+    to."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))

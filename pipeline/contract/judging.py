@@ -33,11 +33,11 @@ Payload = Any
 
 RULES = 1
 """Version of the judging rules. Increment it whenever a verdict, a stream, an id or an event time changes, so that
-takers of two versions never settle side by side."""
+processes with different rules never write to the lake at the same time."""
 
 DIGITS = 18
-"""Most digits of an event time that is read in columns; any such number fits in an int64. Nanoseconds may have three
-more, because they are cut to microseconds first."""
+"""Most digits of an event time that is read in columns. A number with so many digits fits in an int64. Nanoseconds may
+have three more digits, because they are cut to microseconds first."""
 
 PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
 """The RFC 3339 format that is read in columns."""
@@ -45,8 +45,8 @@ PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on each row: a heartbeat with its stream and event time (microseconds since the epoch), rejected, or
-    undecided."""
+    """The verdict on each row. A row is rejected, undecided, or a heartbeat with a stream and an event time
+    (microseconds since the epoch)."""
 
     is_heartbeat: Bools
     stream_ids: pa.StringArray
@@ -57,8 +57,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPart:
-    """Messages that were judged together, and their rows: one row per message or, with `elements`, one per element.
-    `payloads` is empty if they were not read."""
+    """Messages that were judged together, and their rows: one row per message or, with `elements`, one row per element.
+    `payloads` is empty if the payloads were not read."""
 
     messages: Messages
     attributes: Attributes
@@ -135,7 +135,7 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
 
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
-    """Return each row's stream; null or empty if a part is absent or empty."""
+    """Return each row's stream id; null or empty if a part of it is absent or empty."""
     parts = [_ids(attributes, known, place) for place in places]
     if len(parts) == 1:
         return parts[0]
@@ -149,8 +149,8 @@ def _not_empty(ids: pa.StringArray) -> pa.StringArray:
 def _event_times(
     attributes: Attributes, known: Sequence[Any], published_us: Ints, contract: MessageContract
 ) -> tuple[Ints, Bools]:
-    """Return the event times that can be read in columns and are within the contract's bounds, with a mask of their
-    rows."""
+    """Return each row's event time, and a mask of the rows where it could be read in columns and is within the
+    contract's bounds."""
     place, unit = contract.event_time, contract.event_time_unit
     if place.kind is PlaceKind.PUBLISH_TIME:
         return published_us.copy(), _within(published_us, 1, published_us, contract)
@@ -208,8 +208,8 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(
     contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
 ) -> pa.StringArray:
-    """Return each heartbeat's publisher id, or null. An id of the whole message gets a suffix for each element.
-    `payloads` may be None unless the contract needs them."""
+    """Return each row's publisher id, or null. If the id belongs to the whole message, each element adds a suffix to
+    it. `payloads` may be None if the contract does not need them."""
     known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
     ids = _not_empty(_ids(attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:

@@ -118,7 +118,7 @@ class AttributeColumns:
 
 
 class AttributeDicts:
-    """Attributes as one mapping per message, for messages in an envelope that carries attributes itself."""
+    """Attributes as one mapping per message, for messages whose envelope also carries attributes."""
 
     def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
         self._held = held
@@ -134,7 +134,7 @@ class AttributeDicts:
 
 
 class RepeatedAttributes:
-    """Attributes by row: row `i` has those of message `owners[i]`."""
+    """Attributes by row: row `i` has the attributes of message `owners[i]`."""
 
     def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
         self._held, self._owners = held, owners

@@ -1,8 +1,8 @@
 """Places of values in a message: an attribute, the payload, an element of the payload's array, or the publish time.
 
-If a message holds several heartbeats, each element of an array in its payload is judged like a message: it becomes a
-row to judge, and a message without usable elements becomes a single row. Rows come in groups, which bounds memory
-regardless of the number of elements in a batch.
+If a message holds several heartbeats, each element of an array in its payload becomes a row and is judged like a
+message. A message without usable elements becomes a single row. Rows come in groups, which bounds memory regardless of
+the number of elements in a batch.
 """
 
 import re
@@ -29,11 +29,12 @@ BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
 ITSELF = "@"
 """The JMESPath of the whole value."""
 LONGEST_PATH = 200
-"""Most characters of a path. jmespath recurses with a path's nesting; this stays far from Python's recursion limit."""
+"""Most characters of a path. jmespath recurses into nested paths; this limit stays far below Python's recursion limit.
+"""
 LONGEST_ID = 1024
-"""Most characters of an id from the payload. Pub/Sub allows an attribute value as many bytes."""
+"""Most characters of an id from the payload. Pub/Sub limits an attribute's value to the same number of bytes."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors that jmespath raises if a path does not fit a payload, such as `length` of a number."""
+"""Errors that jmespath raises if a path does not fit a payload, such as `length` applied to a number."""
 
 
 class PlaceKind(StrEnum):
@@ -55,7 +56,7 @@ WRITTEN = {
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
-    """List the allowed forms, with an example that adds the missing prefix to `text` if possible."""
+    """Say which forms are allowed. If possible, the example is `text` with the missing prefix."""
     *others, last = (WRITTEN[kind] for kind in among)
     allowed = f"{', '.join(others)} or {last}" if others else last
     if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:
@@ -76,8 +77,8 @@ class Place:
 
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
-        """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the kind is not
-        `among` those allowed, which the message lists, or if the path is invalid."""
+        """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the path is
+        invalid, or if the kind is not `among` the allowed kinds, which the message lists."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
@@ -127,7 +128,7 @@ class Element(NamedTuple):
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """Return a function from a parsed payload to the value at a JMESPath, or None. The function never raises.
+    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The function never raises.
 
     Plain names joined by dots are looked up without jmespath. Raises ValueError for an invalid path.
     """
@@ -167,15 +168,15 @@ def finder(path: str) -> Callable[[Any], Any]:
 
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
-    """Return the finder of the array in a path such as `readings[]`, whose elements are to be flattened; None for other
-    paths."""
+    """For a path such as `readings[]`, return the finder of the array whose elements are to be flattened. None for
+    other paths."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
 
 def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
-    """Return the value at a place of each payload or element, or None. If one payload is an Element, all others must be
-    Elements or None."""
+    """Return the value at a place in each payload or element; None where it is absent. If one payload is an Element,
+    all others must be Elements or None."""
     if type(next((payload for payload in payloads if payload is not None), None)) is not Element:
         return values_at(place.name, payloads)
     if place.kind is PlaceKind.EACH:
@@ -184,15 +185,15 @@ def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
 
 
 def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
-    """Return the value at a path in each payload, or None."""
+    """Return the value at a path in each payload; None where it is absent."""
     if PLAIN_NAME.fullmatch(path):
         return [payload.get(path) if type(payload) is dict else None for payload in payloads]
     return list(map(finder(path), payloads))
 
 
 def id_of(value: Any) -> str | None:
-    """Return a text, or a whole number of at most 64 bits, from the payload as an id. None for any other value, an
-    empty text, and a text longer than `LONGEST_ID`."""
+    """Convert a payload's value to an id: a text, or a whole number of at most 64 bits. Returns None for any other
+    value, an empty text, and a text longer than `LONGEST_ID`."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
@@ -218,13 +219,14 @@ MOST_REPEATED = 16 << 20
 repeats all of them."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""Rows of a group, and characters of attributes that they repeat. A group's last message may exceed both."""
+"""Number of rows that ends a group, and number of repeated characters of attributes that ends it. A group's last
+message may exceed both."""
 
 
 @dataclass(slots=True)
 class Rows:
     """The rows of the messages `[first, end)` of a batch. For each row, `owners` has the position of its message, and
-    `payloads` what is judged."""
+    `payloads` the element to judge, or the message's verdict if it has no usable element."""
 
     first: int
     end: int
@@ -232,7 +234,8 @@ class Rows:
     payloads: list[Element | Rejection | Undecided] = field(default_factory=list)
 
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
-        """Return the rejection of each rejected message, keyed by its position: that of its first rejected element."""
+        """Return the rejection of each rejected message, keyed by the message's position. A message gets the rejection
+        of its first rejected element."""
         rejected: dict[int, list[int]] = {}
         for row in sorted(by_row):
             rejected.setdefault(self.owners[row], []).append(row)
@@ -251,8 +254,8 @@ class Rows:
         return Rejection(first.reason, f"element #{of.number} of {elements}: {first.detail}; {cannot}")
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, as in
-        quarantine."""
+        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, because
+        quarantine has one row for it."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(np.array(self.owners, dtype=np.int64)[rejected], return_index=True)[1]]] = True
@@ -265,7 +268,8 @@ def suffix(element: Any) -> str:
 
 
 def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> Iterator[Rows]:
-    """Yield the rows of messages, in order and in at least one group. All rows of a message are in one group."""
+    """Yield the rows of messages in groups, in order. There is at least one group, and all rows of a message are in the
+    same group."""
     rows, repeated = Rows(0, 0), 0
     for message, (held, payload) in enumerate(zip(attributes.dicts(), payloads, strict=True)):
         is_unread = isinstance(payload, Rejection | Undecided)

@@ -1,2 +1,2 @@
-"""Decodes a message's attributes and bytes to an object, by compression, envelope and encoding. The decoder never
+"""Decodes a message's attributes and bytes to an object: handles compression, envelope and encoding. The decoder never
 raises because of a message's content."""

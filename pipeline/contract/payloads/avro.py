@@ -1,8 +1,8 @@
 """Payloads that are Avro records, in Avro's binary or JSON encoding.
 
 Values without a form in JSON are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to null.
-The converters are readers of tidemark's own logical types, which are written into each schema. fastavro calls them with
-the value and the schemas of writer and reader, so the values need no second pass.
+The converters are readers of tidemark's own logical types, which are added to each schema. fastavro calls a converter
+while it reads a value, so the values need no second pass.
 
 Schemas that hostile bytes could abuse are refused. fastavro trusts the element counts in the bytes, so values are
 counted before it reads them. Its own decoder of the JSON encoding accepts values of any type and takes time quadratic
@@ -37,12 +37,13 @@ from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, E
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN, PLAIN = "tidemark-", "plain"
 MOST_DIGITS = 1000
-"""Most digits of a decimal type. One that declares more is read as bytes, as the specification requires for invalid
-logical types."""
+"""Most digits of a decimal type. A type that declares more digits is read as bytes, as the specification requires for
+invalid logical types."""
 
 DECIMALS = Context(prec=MOST_DIGITS)
 LONGEST_DECIMAL = 416
-"""Bytes of that many digits. Reading a decimal takes time quadratic in its length."""
+"""Bytes of a decimal with MOST_DIGITS digits. The limit exists because reading a decimal takes time quadratic in its
+length."""
 
 
 def _finite(value: float, *_: Any) -> float | None:
@@ -110,14 +111,14 @@ underlying type. fastavro's table of readers is global to the process."""
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
 MOST_VALUES_A_BYTE = 100
-"""Most values that a schema may allow per byte of a payload. An array of nulls allows more: its first bytes give its
-length, and its items take no bytes."""
+"""Most values that a schema may allow per byte of a payload. An array of nulls would allow more, because its items take
+no bytes."""
 
 MOST_OF_A_RECORD = 10_000
-"""Most values of a record, counting an array or a map as one."""
+"""Most values of a record. An array or a map counts as one value."""
 
 LONGEST = 63
-"""Largest shift in the varint of a 64-bit number."""
+"""Largest bit shift when decoding the varint of a 64-bit number."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 """Numbers that JSON lacks, as Avro writes them."""
@@ -129,8 +130,8 @@ BROKEN = (
 """Errors that fastavro raises for an invalid schema."""
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Counts the value that begins at a position, and returns the position after it. Raises Unreadable, and IndexError or
-ValueError if the bytes are not such a value."""
+"""Counts the value that begins at a position in the bytes, and returns the position after the value. Raises Unreadable,
+and IndexError or ValueError if the bytes are not such a value."""
 
 Read = Callable[[Any], Any]
 """Converts a parsed JSON value to the value that its binary form would give. Raises ValueError."""
@@ -138,8 +139,8 @@ Read = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A checked type: the `schema` that fastavro reads by, the `least` bytes of a value, the most `values` that it is
-    made of, and the type's `label` in the JSON encoding of a union."""
+    """A checked type. `schema` is the schema for fastavro, `least` the least number of bytes of a value, `values` the
+    most values that it consists of, and `label` the type's name in the JSON encoding of a union."""
 
     schema: Any
     least: int
@@ -150,7 +151,7 @@ class AvroType:
 
 
 class _Checking:
-    """A single walk over a parsed schema, in which all names are fully qualified."""
+    """Checks a parsed schema, in which all names are fully qualified, in a single walk."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -406,7 +407,7 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
-"""Errors raised when reading bytes that were written with another schema or are not Avro."""
+"""Errors that fastavro raises for bytes that were written with another schema or are not Avro."""
 
 NO_MESSAGE = (
     "it is an Avro object container file; a message must hold a single record in Avro's binary or JSON encoding (in "
@@ -415,8 +416,8 @@ NO_MESSAGE = (
 
 
 class AvroCodec:
-    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable, and so does
-    its creation if the schema is not a record, is recursive, or allows many values in few bytes."""
+    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable. Creating it
+    also raises Unreadable if the schema is not a record, is recursive, or allows many values in few bytes."""
 
     def __init__(self, definition: Definition) -> None:
         self._origin = definition.origin
@@ -462,7 +463,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Say what is wrong with the bytes."""
+    """Describe an error of fastavro: what is wrong with the bytes."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration
@@ -473,7 +474,7 @@ def told(error: BaseException) -> str:
 def records_of(content: bytes, name: str) -> Iterator[bytes]:
     """Yield each record of an Avro object container file, byte for byte. Raises Unreadable.
 
-    The schema in the file is checked like a topic's schema, because records are walked to find their ends.
+    The file's schema is checked like a topic's schema, because records are parsed to find where they end.
     """
     try:
         blocks = block_reader(BytesIO(content))

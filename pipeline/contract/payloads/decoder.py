@@ -1,6 +1,6 @@
-"""Decodes messages' attributes and bytes to objects, for everything that judges messages.
+"""Decodes the attributes and bytes of messages to objects, for all code that judges messages.
 
-CloudEvents are opened in both modes of their Pub/Sub protocol binding: an event's context becomes attributes `ce-…`.
+CloudEvents are decoded in both modes of their Pub/Sub protocol binding. An event's context becomes attributes `ce-…`.
 Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents 1.0.
 """
 
@@ -41,7 +41,8 @@ from tidemark.pipeline.contract.payloads.schemas import (
 CONTENT_ENCODING, GZIP = "content-encoding", "gzip"
 
 PART_BYTES = 8 << 20
-"""Decoded bytes of a part. As Python objects, JSON usually takes 4 times as much memory, and up to 30 times."""
+"""Decoded bytes at which a part of a batch ends. As Python objects, JSON usually takes 4 times as much memory, at most
+30 times."""
 
 
 Read = Callable[[int, bytes], Any]
@@ -49,7 +50,7 @@ Read = Callable[[int, bytes], Any]
 
 
 class _Room:
-    """The bytes that may still be decoded in a part. A failed decompression uses up a whole part."""
+    """Counts the bytes that may still be decoded in a part. A failed decompression counts as a whole part."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -66,8 +67,8 @@ class _Room:
 
 
 class Decoded(NamedTuple):
-    """Messages' attributes, including those of an envelope, and for each payload an object, None if payloads are not
-    read, a Rejection or Undecided."""
+    """The attributes of messages, including the envelope's, and for each payload one of: an object, a Rejection,
+    Undecided, or None if payloads are not read."""
 
     attributes: Attributes
     payloads: list[Any]
@@ -89,7 +90,7 @@ class PayloadDecoder:
         """True if a payload with gzip's first bytes is gzip. An Avro record may begin with them too."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages, until their content fills `PART_BYTES`; at least one.
+        """Decode messages until their content fills `PART_BYTES`, and at least the first message.
 
         Never raises because of a message's content. The result for a message does not depend on the others. Raises
         InvalidSettings if a schema that the settings name cannot be used.
@@ -158,7 +159,7 @@ class PayloadDecoder:
         return read
 
     def _of_events(self, held: list[Mapping[str, str]], messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Return the reader of payloads in an envelope, whose attributes replace the message's."""
+        """Return the reader of payloads in an envelope. In `held`, the envelope's attributes replace the message's."""
 
         def read(row: int, data: bytes) -> Any:
             if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
@@ -177,7 +178,7 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """True if the format or the message's attribute says that the payload is compressed."""
+        """Return whether the format, or else the message's attribute, says that the payload is compressed."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
@@ -185,7 +186,7 @@ class PayloadDecoder:
 
 
 CE_PREFIX = "ce-"
-"""Begins the attributes that hold a CloudEvent's context."""
+"""Prefix of the attributes that hold a CloudEvent's context."""
 CONTENT_TYPE = "content-type"
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
@@ -194,8 +195,9 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
-    """Return the attributes and the data of the event in a message: its bytes, or None and a value parsed from the
-    event's JSON. The context of a structured event, whose payload holds the whole event, overrides the attributes.
+    """Open the event in a message, and return its attributes and its data. The data are either bytes, or None and a
+    value that was parsed with the event's JSON. If the payload holds the whole event (a structured event), the event's
+    context overrides the attributes.
 
     Raises Unreadable if a structured event is invalid.
     """

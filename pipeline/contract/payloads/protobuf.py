@@ -1,9 +1,9 @@
 """Payloads that are protobuf messages, in binary or in protobuf's JSON form.
 
-Messages are converted to plain values under the field names of the .proto file. The values on the wire are counted
-before the library creates an object for each submessage. The values differ from protobuf's own JSON form where that
-serves comparisons: a 64-bit integer is a number, a field without presence has its default, and an absent or non-finite
-value is null.
+Messages are converted to plain values, keyed by the field names of the .proto file. The values on the wire are counted
+before the library creates an object for each submessage. For better comparisons, some values differ from protobuf's own
+JSON form: a 64-bit integer is a number, a field without presence has its default, and an absent or non-finite value is
+null.
 """
 
 import base64
@@ -28,7 +28,7 @@ from tidemark.pipeline.contract.payloads.rejections import (
 from tidemark.pipeline.contract.payloads.schemas import Definition
 
 LEAST_BYTES = 2
-"""The least bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
+"""The least number of bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
@@ -37,7 +37,7 @@ WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 """Bytes of a number, for the field types of fixed width."""
 
 ENDS = bytes(range(128, 256))
-"""Bytes of a varint except its last."""
+"""The bytes that may precede the last byte of a varint."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 
@@ -76,8 +76,8 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message has too many values on the wire; each submessage has at most `most`. Invalid
-        bytes are left to the library, because everything before the fault is bounded."""
+        """Raise Unreadable if a message has too many values on the wire. `most` is the most values that one submessage
+        may have. Counting stops at invalid bytes, which the library will report."""
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
             self._walk(data, 0, len(data), ValueBudget())
 
@@ -219,8 +219,8 @@ UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors raised when reading bytes that were written with another schema or are not protobuf; RecursionError if they
-are nested too deeply."""
+"""Errors that the library raises for bytes that were written with another schema or are not protobuf, or
+(RecursionError) that are nested too deeply."""
 
 
 class ProtobufCodec:
@@ -264,7 +264,7 @@ class ProtobufCodec:
 
 
 def _first_message(content: bytes) -> Any:
-    """Return the first message of the last file; the other files are its imports. Pub/Sub allows one top-level
+    """Return the type of the first message in the last file. The other files are imports. Pub/Sub allows one top-level
     message."""
     files = descriptor_pb2.FileDescriptorSet.FromString(content).file
     pool = descriptor_pool.DescriptorPool()

@@ -1,5 +1,5 @@
-"""The reasons for rejecting a message, the verdict on a message that cannot be decided yet, and the bounds of one
-payload. They depend only on its bytes, and are checked before a parser creates objects from it."""
+"""The reasons for rejecting a message, the verdict on a message that cannot be decided yet, and the bounds on one
+payload. The bounds depend only on the payload's bytes, and are checked before a parser creates objects from them."""
 
 import re
 import zlib
@@ -74,11 +74,12 @@ class Undecided:
 
 
 class Unreadable(Exception):
-    """A payload cannot be read. The message is the rejection's detail; the decoder catches it."""
+    """A payload cannot be read. The error's message becomes the rejection's detail. The decoder catches the error."""
 
 
 class Unknown(Exception):
-    """It is not known yet whether a payload can be read. The message says why; the decoder catches it."""
+    """It is not known yet whether a payload can be read. The error's message says why. The decoder catches the error.
+    """
 
 
 def quoted(value: str) -> str:
@@ -91,7 +92,7 @@ MOST_VALUES = 1_000_000
 bytes."""
 
 DEEPEST = 64
-"""Most levels of a schema, and so of its values, because their readers recurse."""
+"""Most levels of a schema, and so of its values. The limit exists because the readers recurse."""
 
 TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
@@ -102,10 +103,12 @@ LARGEST_MESSAGE = 10_000_000
 """Bytes of the largest message that Pub/Sub accepts."""
 
 LARGEST = 4 * LARGEST_MESSAGE
-"""Most bytes of a decompressed payload. Telemetry compresses to a tenth at best, and rarely fills a message."""
+"""Most bytes of a decompressed payload. Telemetry compresses to a tenth at best, and a payload rarely fills a message.
+"""
 
 MOST_MEMBERS = 16
-"""Most members of one gzip stream. Publishers write one; each member costs a copy of the bytes after it."""
+"""Most members of one gzip stream. Publishers write a single member. Each member costs a copy of the bytes that follow
+it."""
 
 
 def too_many_values() -> Unreadable:
@@ -184,7 +187,7 @@ def json_kind(value: Any) -> str:
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
     """Raise Unreadable if a JSON text has too many values, counting each object as `an_object` values.
 
-    A value follows a comma or an opening bracket, so these are counted, except within strings.
+    Each value follows a comma or an opening bracket, so commas and opening brackets outside strings are counted.
     """
     if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
         return

@@ -1,6 +1,5 @@
-"""The formats of payloads, and their schemas: where a schema is found by the revision that a message names, and its
-codec, which is created once.
-"""
+"""The formats of payloads, and their schemas. A message names a schema revision; the schema is found by it, and its
+codec is created once."""
 
 import re
 from collections.abc import Mapping
@@ -78,7 +77,7 @@ NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-
 """A schema's full name in Pub/Sub."""
 
 REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
-"""A revision id. Pub/Sub's have 8 hexadecimal digits; files may have other names."""
+"""A revision id. In Pub/Sub it has 8 hexadecimal digits. Schema files may be named by other ids."""
 
 DELETED_REVISION = "_deleted-schema-revision_"
 DELETED_SCHEMA = "_deleted-schema_"
@@ -109,19 +108,19 @@ class Definitions(Protocol):
     """Finds the schema that a message was written with. Moments are microseconds since the epoch."""
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the name of the message's schema, by which it is found and cached. Raises Unreadable, also if the
-        pipeline does not accept the schema."""
+        """Return the name by which the message's schema is found and cached. Raises Unreadable if the message names no
+        schema, or one that the pipeline does not accept."""
         ...
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the schema of that name, or None if it does not exist, and the moment of that lookup. Raises Unknown
-        if it cannot be known now."""
+        """Return the schema of that name, or None if it does not exist, and the moment at which it was looked up.
+        Raises Unknown if the lookup is not possible now."""
         ...
 
 
 class SchemaFiles:
-    """One schema file for all messages, or a folder with a file per revision, named by its id. Missing or invalid files
-    are found only when a schema is looked up."""
+    """One schema file for all messages, or a folder with one file per revision, named by the revision's id. A missing
+    or invalid file is noticed only when its schema is looked up."""
 
     def __init__(self, path: str, encoding: Encoding) -> None:
         self._path, self._encoding = Path(path), encoding
@@ -154,7 +153,8 @@ def revision_of(attributes: Mapping[str, str]) -> str:
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """True if a payload is in its schema's JSON form; without the attribute it is binary. Raises Unreadable."""
+    """Return whether a message's payload is in the JSON form of its schema. Without the attribute SCHEMA_ENCODING it is
+    binary. Raises Unreadable."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")
@@ -180,8 +180,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The moment at which a batch is judged, and how long after its publish time a message waits for a schema that does
-    not exist before it is rejected. Both in microseconds."""
+    """The moment at which a batch is judged, and the patience: how long a message, counted from its publish time, may
+    wait for a schema that does not exist. Then it is rejected. Both in microseconds."""
 
     at_us: int
     patience_us: int = 0
@@ -198,7 +198,7 @@ class Codec(Protocol):
 
 
 class Revisions:
-    """Finds the codec of the revision that a message was written with."""
+    """Finds the codec of the schema revision that a message was written with."""
 
     def __init__(self, encoding: Encoding, found_in: Definitions | None) -> None:
         self._encoding = encoding
@@ -208,9 +208,9 @@ class Revisions:
     def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
         """Return the codec of the message's schema revision.
 
-        Raises Unreadable if the message names no schema, or one that is not accepted or cannot be used. If the revision
-        does not exist, raises Unknown, or Unreadable if it was looked up after the message's patience had passed.
-        Raises InvalidSettings if a schema that the settings name cannot be used.
+        Raises Unreadable if the message names no schema, or a schema that is not accepted or cannot be used. If the
+        revision does not exist, raises Unknown, or Unreadable if the lookup came after the message's patience had
+        passed. Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         if self._found_in is None:
             raise InvalidSettings(
