@@ -1,4 +1,4 @@
-"""The list of all checks, ordered by subject. Without credentials, checks that need them are left out."""
+"""The list of all checks, ordered by subject. Without credentials, checks that need credentials are left out."""
 
 from collections.abc import Sequence
 
@@ -60,8 +60,8 @@ UP_WAITS_SECONDS = 4.0
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
-    """Run the checks. Missing credentials for Google's services are reported once, and checks that need them are left
-    out. With `pubsub.attach`, checks of custom tables and of Spark are left out."""
+    """Run the checks. If credentials for Google's services are missing, report this once, and leave out the checks that
+    need them. With `pubsub.attach`, also leave out the checks of custom tables and of Spark."""
     settings = setup.settings
     if settings.pubsub.attach:
         checks = [check for check in checks if check.subject not in (SETTINGS, SPARK)]
@@ -77,13 +77,14 @@ def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | Non
 
 
 def running(settings: Settings) -> Sequence[Component]:
-    """Return the parts that run with these settings."""
+    """Return the parts of tidemark that run with these settings."""
     return (Component.ATTACH,) if settings.pubsub.attach else RUNNING
 
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
-    """Run the quick checks for `tidemark up`: those of this machine (disk, Java, token) and, if nothing is broken
-    there, the rest, for a few seconds. Return the findings that are not OK."""
+    """Run the quick checks for `tidemark up`, and return the findings that are not OK. First come the checks of this
+    machine (disk, Java, token). The other checks run only if these find nothing broken, and for a few seconds at
+    most."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

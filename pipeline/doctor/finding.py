@@ -65,7 +65,7 @@ def broken(sentence: str) -> Said:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a subject, and its time limit in seconds. `tidemark up` runs the quick checks too."""
+    """A check of a subject, and its time limit in seconds. `tidemark up` also runs the checks that are quick."""
 
     subject: str
     look: Look
@@ -79,8 +79,8 @@ class Check:
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
-    """Run the checks concurrently and return all findings in the order of the checks. Exceeding the time limit is a
-    finding. `within` is an additional limit for all checks; an overdue check is then left out.
+    """Run the checks concurrently and return all findings, in the order of the checks. A check that exceeds its time
+    limit gets a finding. `within` is an additional limit for all checks; a check that exceeds it is left out.
 
     An error that tidemark raises on purpose becomes a broken finding with its message; any other error becomes a
     warning. The thread of an overdue check is abandoned and ends with the process.

@@ -1,5 +1,5 @@
-"""The permissions that each part of tidemark needs, their resources, and the roles that grant them. `tests/identity/`
-records the calls of each part and compares them with this table."""
+"""The permissions that each part of tidemark needs, on which resources, and the roles that grant them.
+`tests/identity/` records the calls of each part and compares them with this table."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class On(StrEnum):
-    """The resource on which a permission is granted. `SUBSCRIPTION` stands for both subscriptions; with `pubsub.attach`
-    they are listed separately. `SIGNAL` is the topic of `signal.publish_to`."""
+    """The resource on which a permission is granted. `SUBSCRIPTION` stands for both subscriptions; with
+    `pubsub.attach`, `TRACKING` and `BASE` are listed separately. `SIGNAL` is the topic of `signal.publish_to`."""
 
     TOPIC = "topic"
     SIGNAL = "signal"
@@ -51,7 +51,7 @@ class Component(StrEnum):
 
 
 BY_HAND = (Component.PROVISION, Component.MEASURE)
-"""Commands that a person runs occasionally. They need all of their permissions."""
+"""Commands that a person runs occasionally. They need all their permissions, whatever `pubsub.reading` is."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """The parts that `tidemark up` runs. The first three are sensors, and share the code server's process and its
@@ -166,7 +166,8 @@ ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
     'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
 )
-"""Permissions that `tidemark attach` needs on base only with that setting; no role file grants them."""
+"""The permission that `tidemark attach` needs on base only with `pubsub.reading = "snapshot"`. No role file grants it.
+"""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
 """Permissions that no running part needs with `pubsub.reading = "monitoring"`."""
@@ -179,9 +180,9 @@ def permissions_of(
     asks_for_schemas: bool = False,
     publishes: bool = False,
 ) -> dict[Permission, list[Component]]:
-    """Return the permissions that these parts need with this `pubsub.reading`, each with the parts that need it, in the
-    table's order. `asks_for_schemas`: payloads are read by the topic's schema. `publishes`: the watermark is sent to a
-    topic."""
+    """Return the permissions that these parts need, each with the parts that need it, in the order of NEEDS. `reading`
+    is `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema, and `publishes` if the
+    watermark is sent to a topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
     by_reading = {"snapshot": {METRICS.permission.name}, "monitoring": BY_CHOICE}.get(reading, frozenset())
     found: dict[Permission, list[Component]] = {}
@@ -194,7 +195,7 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return the needs of a part with this `pubsub.reading`, including those that it may not use."""
+    """Return the needs of a part with this `pubsub.reading`, including needs that depend on other settings."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 

@@ -29,10 +29,10 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
 
 LITTLE_BYTES = 1 << 30
-"""Below this free space there is a warning: a busy tick writes some hundred megabytes."""
+"""Less free space than this is a warning: a busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""Below this free space nothing is started: one tick would fill the disk."""
+"""With less free space than this, nothing is started: one tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
@@ -123,7 +123,7 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
 
 
 def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
-    """True if a rule's conditions match objects that were not replaced."""
+    """Return whether a lifecycle rule's conditions match live objects: objects that were not replaced."""
     only_old_versions = condition.get("isLive") is False or any(
         key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
     )
@@ -160,8 +160,8 @@ def check_owner(setup: Setup) -> Iterator[Said]:
 
 
 def check_running(setup: Setup) -> Iterator[Said]:
-    """Check that a running pipeline makes decisions and uses the current settings file. Failures are broken if its
-    process is alive; otherwise they are warnings, since it may have been stopped."""
+    """Check that a running pipeline makes decisions and uses the current settings file. Failures are broken if the
+    pipeline's process is alive. Otherwise they are warnings, because the pipeline may have been stopped."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
@@ -214,8 +214,8 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
-    """Open the storage as Dagster does, in a separate process. A folder that `tidemark up` will create is not
-    created."""
+    """Check that Dagster's storage can be opened, in a separate process as Dagster would. Does not create a folder that
+    `tidemark up` will create."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()

@@ -1,9 +1,9 @@
 """Compares the permissions of these credentials, from `testIamPermissions`, with the table of what each part needs, and
 reports the quotas that were exceeded.
 
-The call itself needs no permission. A server without this call, such as an emulator, checks no permissions. The limit
-of a quota cannot be read with the pipeline's permissions. Whether a quota was exceeded can: this is a metric of Cloud
-Monitoring.
+The call itself needs no permission. A server without this call, such as an emulator, checks no permissions. The
+pipeline's permissions do not suffice to read a quota's limit. They suffice to see whether a quota was exceeded, which
+is a metric of Cloud Monitoring.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
-"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, and what is lost."""
+"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, and what is lost without each."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
@@ -184,7 +184,7 @@ LOOK_BACK = timedelta(days=1)
 
 
 def check_quotas(setup: Setup) -> Iterator[Said]:
-    """Report the quotas of Pub/Sub that were exceeded within a day, or else where to see the limits."""
+    """Report the quotas of Pub/Sub that were exceeded in the last day. If none was, say where to see the limits."""
     pubsub = setup.settings.pubsub
     if pubsub.monitoring is None:
         yield ok("an emulator has no quotas")

@@ -1,5 +1,5 @@
-"""REST requests to Google's services for which no client library is installed, the check of credentials, and a
-comparison of this machine's clock with that of the services, by the `Date` header of a response."""
+"""REST requests to Google's services for which no client library is installed, and two checks: of the credentials, and
+of this machine's clock, which is compared with the `Date` header of a response."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +38,8 @@ def ask(
     with_credentials: bool = True,
     impersonate: str | None = None,
 ) -> requests.Response:
-    """Send one request without retries: a GET, or a POST if there is a `body`. Raises Silent, and PermissionMissing if
-    credentials are wanted but not available."""
+    """Send one request without retries: a GET, or a POST if there is a `body`. Raises Silent if there is no answer, and
+    PermissionMissing if credentials are wanted but not available."""
     method = "GET" if body is None else "POST"
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
@@ -74,7 +74,8 @@ def _session(impersonate: str | None) -> Any:
 
 
 def check_credentials(setup: Setup) -> Iterator[Said]:
-    """Check the credentials by fetching a token, and one for the account to impersonate. Raises PermissionMissing."""
+    """Check the credentials by fetching a token, and another for the account to impersonate, if any. Raises
+    PermissionMissing."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)
@@ -113,8 +114,8 @@ AGREES = timedelta(seconds=1)
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
-    """Compare with Pub/Sub's clock; with an emulator, compare with the clock of Cloud Storage if the lake is in a
-    bucket. Silent if the service does not answer: other checks report that."""
+    """Compare this machine's clock with Pub/Sub's. With an emulator, and if the lake is in a bucket, compare it with
+    the clock of Cloud Storage. Silent if the service does not answer: other checks report that."""
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
@@ -127,7 +128,8 @@ def check_clock(setup: Setup) -> Iterator[Said]:
 
 
 def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
-    """Report the least difference between this machine's clock and a server's. The response has just arrived."""
+    """Report by how much, at least, this machine's clock differs from a server's. The `response` must have just
+    arrived."""
     answered_at = setup.clock.now()
     try:
         server_at = parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)

@@ -38,7 +38,7 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def _runs_here(settings: Settings) -> bool:
-    """True if this machine starts Spark: with each run, or as the server of `tidemark up`."""
+    """Return whether this machine starts Spark, either with each run or as the server of `tidemark up`."""
     return settings.spark.is_classic or is_ours_to_start(settings)
 
 
@@ -166,12 +166,12 @@ def _jar_folder() -> Path:
 
 
 STARTS_WITHIN_SECONDS = 20.0
-"""Time limit for another Python to import what a task over windows needs."""
+"""Time limit for the workers' Python to import the modules that a task over windows needs."""
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
-    """Check that executors can run tidemark: those of a running Spark Connect server, and those of a cluster used by
-    classic sessions, for which a session is started. Executors on this machine are checked by `check_python`."""
+    """Check that executors can run tidemark, if they belong to a running Spark Connect server, or to a cluster that
+    classic sessions use. For such a cluster this starts a session. `check_python` checks executors on this machine."""
     spark = setup.settings.spark
     if spark.is_classic:
         if not setup.settings.spark_master.startswith("local"):
@@ -204,8 +204,8 @@ def seen_executors(session: SparkSession) -> Iterator[Said]:
 
 
 def check_python(setup: Setup) -> Iterator[Said]:
-    """Check that the Python of Spark's workers on this machine, if it is another one, can run tidemark. Raises
-    ExecutorsUnable."""
+    """Check that the Python of Spark's workers on this machine can run tidemark, if it is not this process's Python.
+    Raises ExecutorsUnable."""
     settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)
     if chosen == sys.executable or not _runs_here(settings) or not settings.spark_master.startswith("local"):
         return

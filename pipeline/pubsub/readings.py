@@ -79,7 +79,7 @@ class Subscriptions:
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Return the current problems of both subscriptions' options. Raises PubSubError if the options cannot be read."""
+        """Return the current problems of both subscriptions. Raises PubSubError if Pub/Sub cannot be asked."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 

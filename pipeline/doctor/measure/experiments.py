@@ -1,4 +1,4 @@
-"""The measurement: a few experiments on one throw-away topic, each of which determines one fact or two."""
+"""The measurement: a few experiments on one throw-away topic. Each experiment determines one or two facts."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +28,7 @@ from tidemark.pipeline.pubsub.requirements import KEEP_METADATA
 from tidemark.pipeline.settings_sections import ZERO, PubSubSettings
 
 KIND, KEPT = "kind", "kept"
-"""The attribute that the filter tests, and the value that passes."""
+"""The attribute that the filter tests, and the value that passes the filter."""
 
 ASK_MONITORING_EVERY = 5.0
 NOTHING_CAME = NotMeasured("messages were not received")
@@ -41,8 +41,9 @@ def measure(
     plan: Plan = Plan(),  # noqa: B008 frozen
     tell: Tell = lambda _: None,
 ) -> Facts:
-    """Measure with the clients of these settings, and report progress to `tell`. Everything created is removed at the
-    end, even after an error, unless the process is killed. The configured topic and subscriptions are not touched.
+    """Run all experiments with the clients of these settings, and report progress to `tell`. All created resources are
+    removed at the end, even after an error, unless the process is killed. The configured topic and subscriptions are
+    not touched.
 
     Raises PermissionMissing, which names the permission, PubSubUnreachable, and PubSubError.
     """
@@ -110,7 +111,7 @@ class Bench(ThrowAwayTopic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publish messages that pass the filter and the same number that do not, and count those received."""
+        """Publish messages that pass the filter and as many that do not. Count the received messages of both kinds."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))
@@ -119,7 +120,8 @@ class Bench(ThrowAwayTopic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload, and compare those received with the transform and without it."""
+        """Publish messages with a payload, and compare what a subscription with the transform receives with what one
+        without it receives."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -133,7 +135,7 @@ class Bench(ThrowAwayTopic):
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
         """Publish two messages per round. Take a reading after the first is published, after both are pulled, and after
-        each acknowledgement. The last reading is of a message held since the beginning."""
+        each acknowledgement. The last reading shows the message in `held`, which is outstanding since the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()

@@ -1,7 +1,8 @@
-"""The facts of a measurement, the table that compares them with what the method expects, and the derived settings,
-which can be written into the user's file: its comments, order and other values are kept.
+"""The facts of a measurement, the table that compares them with what the method expects, and the settings derived from
+them. Writing the settings into the user's file keeps its comments, order and other values.
 
-A fact is an observation, or the reason why it was not measured."""
+A fact is an observation, or the reason why it was not measured.
+"""
 
 import os
 import tempfile
@@ -31,7 +32,8 @@ VISIBLE_WITHIN = timedelta(seconds=1)
 """The delay that the default `slack` allows for on Google's service."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
-"""By Google's list of metrics, a point is sampled every minute and visible up to two minutes later; plus one minute."""
+"""Maximum delay until a metric's point should be visible. By Google's list of metrics, a point is sampled every minute
+and visible up to two minutes later. One minute is added."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
 """The steps to which a reading may be rounded, in microseconds."""
@@ -83,9 +85,11 @@ class SnapshotFacts:
     """Readings by snapshot.
 
     `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled and not
-    acknowledged. `passed` has by how much a reading was later than a message published before it. `acknowledged` has
-    the time from an acknowledgement until the reading moved; `is_stuck` is true if it did not move after the last one.
-    `empty` has by how much at least a reading was earlier than its request, with nothing outstanding."""
+    acknowledged. `passed` lists by how much a reading was later than a message published before the reading.
+    `acknowledged` lists the times from an acknowledgement until the reading moved; `is_stuck` is true if the reading
+    did not move after the last acknowledgement. `empty` lists by how much, at least, a reading without outstanding
+    messages was earlier than its request.
+    """
 
     shown: Sequence[tuple[datetime, datetime]]
     passed: Sequence[timedelta]
@@ -94,8 +98,8 @@ class SnapshotFacts:
     is_stuck: bool = False
 
     def seen(self) -> Seen:
-        """Judge the readings. The method holds if most of them have the second of the message's publish time and none
-        is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
+        """Judge the readings. The method holds if most readings are in the same second as the message's publish time,
+        and none is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -115,7 +119,7 @@ class SnapshotFacts:
 
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
-    """The times from sending a message to pulling it, which include the publish and pull requests. `missing` messages
+    """The times from sending a message to receiving it, including the publish and pull requests. `missing` messages
     were not received within `waited`."""
 
     messages: int
@@ -145,7 +149,7 @@ class RedeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class FilterFacts:
-    """The numbers of messages that pass the filter, of those received, and of others received."""
+    """The number of messages that pass the filter, how many of these came, and how many others came."""
 
     passing: int
     came: int
@@ -161,8 +165,8 @@ class FilterFacts:
 
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
-    """Messages sent through the metadata-only transform: how many were received, how many of them with a payload, and
-    how many with attributes or a publish time that differ from those without the transform."""
+    """Messages sent through the metadata-only transform. `came` were received, `with_payload` of them still have a
+    payload, and in `changed` the attributes or the publish time differ from the message without the transform."""
 
     sent: int
     came: int
@@ -179,8 +183,8 @@ class TransformFacts:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringFacts:
-    """The first data point sampled after a message was published: the derived bounds of the publish time, and an upper
-    bound of the delay until the point was visible."""
+    """The first data point sampled after a message was published, the bounds that it gives for the publish time, and an
+    upper bound of the delay until the point was visible."""
 
     published: datetime
     age_seconds: int
@@ -245,14 +249,15 @@ def _second(moment: datetime) -> int:
 
 
 SLACK_TIMES = 3
-"""The suggested slack as a multiple of the largest observed delay: a quiet topic does not show the bound."""
+"""The suggested slack is this multiple of the largest observed delay, because a quiet topic does not show the largest
+delay possible."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""A reading that is older than its request by this is taken for the publish time of a message."""
+"""A reading that is at least this much older than its request counts as the publish time of a message."""
 
 JUST_PUBLISHED = "a message just published"
-"""The fact about snapshots for which a larger slack compensates."""
+"""The fact about snapshots whose deviation a larger slack makes up for."""
 
 DOLLARS_A_TIB = 40
 """The list price of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
@@ -280,7 +285,7 @@ class Setting:
 
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
-    """Return the table. A difference for which no setting compensates says what to do."""
+    """Return the table's rows. If no setting makes up for a difference, its row says what to do."""
     near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times as they were"
@@ -355,8 +360,8 @@ COMMENT_AT_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A setting that was written, its previous value in the file (None if it had none), and the environment variable
-    that overrides the file, if any."""
+    """A setting that was written, its previous value in the file (None if absent), and the environment variable that
+    overrides it, if any."""
 
     setting: Setting
     before: str | None

@@ -1,8 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-Nothing is created unless it can be removed: deletion is tried first, on names that do not exist yet. A later run
-removes leftovers of a killed run, found by their label, once they are an hour old. Pub/Sub deletes the subscriptions
-after a day.
+Nothing is created unless it can be removed: deletion is tried first, on names that do not exist yet. If a run is
+killed, a later run finds its leftovers by their label and removes them once they are an hour old. Pub/Sub itself
+deletes the subscriptions after a day.
 """
 
 import re
@@ -29,7 +29,7 @@ from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LABEL = "tidemark-measure"
-"""The label of everything created. Its value is the start of the measurement, in seconds since the epoch."""
+"""The label of all created resources. Its value is the start of the measurement, in seconds since the epoch."""
 
 NAME = re.compile(rf"projects/[^/]+/(topics|subscriptions|snapshots)/(tidemark-reading-)?{LABEL}-[0-9a-f]{{12}}.*")
 
@@ -42,7 +42,7 @@ NEEDED = {
     "pubsub.topics.attachSubscription on the topic",
     "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
 }
-"""The permissions for each kind of resource, in the order of removal."""
+"""The permissions needed for each kind of resource. Resources are removed in this order."""
 
 
 class Timed:
@@ -72,7 +72,7 @@ REQUEST_COUNTS_AS = 1000
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""The greatest number of attempts at a reading or a pull if Pub/Sub does not answer."""
+"""Maximum number of attempts at a reading or a pull if Pub/Sub does not answer."""
 
 Answer = TypeVar("Answer")
 
@@ -123,8 +123,8 @@ class ThrowAwayTopic:
         self._acknowledged = defaultdict[str, set[str]](set)
 
     def make_topic(self) -> None:
-        """Create the topic. Raises PermissionMissing, and creates nothing, if topic, subscriptions or snapshots could
-        not be removed later."""
+        """Create the topic. Raises PermissionMissing and creates nothing if these credentials could not remove topic,
+        subscriptions or snapshots later."""
         for kind in NEEDED:
             self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self._topic})
@@ -136,8 +136,8 @@ class ThrowAwayTopic:
         return path
 
     def close(self) -> None:
-        """Stop pulling, and remove everything created, the topic last. Ctrl-C does not interrupt this. Raises
-        PubSubError, which names everything that could not be removed."""
+        """Stop pulling, and remove all created resources, the topic last. Ctrl-C does not interrupt this. Raises
+        PubSubError, which names the resources that could not be removed."""
         try:
             for pulls in self._pulls.values():
                 pulls.close()
@@ -188,8 +188,8 @@ class ThrowAwayTopic:
         return f"{self._project}/{kind}s/{self._id}{role}"
 
     def _make(self, kind: str, request: dict[str, Any]) -> None:
-        """Create a resource, and remember it first: it is removed even if the request is interrupted or its response is
-        lost."""
+        """Create a resource. It is remembered before the request, so that it is removed even if the request is
+        interrupted or its response is lost."""
         self._made.append((kind, request["name"]))
         self._resources.create(kind, {**request, "labels": self._labels}, NEEDED[kind])
 
@@ -242,7 +242,7 @@ class ThrowAwayTopic:
 
     def _acknowledge_again(self, path: str) -> int:
         """Pull briefly, acknowledge messages that were redelivered after their acknowledgement, and return their
-        number. Pub/Sub may redeliver such a message, and a snapshot then shows it correctly."""
+        number. Pub/Sub may redeliver such a message, and then a snapshot shows it rightly as outstanding."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)
