@@ -78,8 +78,7 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """It is not known yet whether a payload can be read. The error's message says why. The decoder catches the error.
-    """
+    """It is not known yet whether a payload can be read. The message says why. The decoder catches this error."""
 
 
 def quoted(value: str) -> str:
