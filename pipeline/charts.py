@@ -1,4 +1,4 @@
-"""Charts as values, rendered as SVG for the page, the tuning report and the documentation's pictures.
+"""Charts as plain values, and their rendering as SVG for the page, the tuning report and the documentation.
 
 Colours are classes of `chart.css`, which a standalone picture embeds and a page includes. All text is escaped.
 """
@@ -14,8 +14,8 @@ from math import ceil, copysign, floor, log1p, log10
 from tidemark.pipeline.phrases import percent, printable, words
 
 WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
-"""A drawing's width, the left and upper edge of the plot in it, and the margins to its right and below it, in units of
-the drawing."""
+"""In units of the drawing: its width, the left and upper edge of the plot, and the margins to the right of the plot and
+below it."""
 
 STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
 """The style sheet of a chart, with a light and a dark scheme."""
@@ -28,10 +28,10 @@ STRETCHED_TICKS = (
     *(0, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600),
     *(DAY, 5 * DAY, 30 * DAY, 365 * DAY),
 )
-"""Seconds at which a stretched axis may have a tick."""
+"""The values, in seconds, at which the axis of `stretched` may have a tick."""
 
 CLOSEST_TICKS = 0.07
-"""The least distance of ticks on a stretched axis, as a share of its length, so that their texts do not overlap."""
+"""The least distance between ticks of `stretched`, as a share of the axis. Labels of closer ticks would overlap."""
 
 HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
 """The heights of a chart's title and of a row of its legend in a picture, and the gap between two charts."""
@@ -110,8 +110,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Cells of one colour, given by their lower left corners and all `size` wide and high. `text` explains the
-    colour."""
+    """Square cells of one colour. `corners` are their lower left corners, `size` is their width and height, and `text`
+    explains the colour."""
 
     style: str
     size: float
@@ -163,7 +163,7 @@ def svg(chart: Chart, attributes: str = "") -> str:
 
 def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_legend: bool = False) -> str:
     """Render charts of the same width in a grid as a standalone SVG file, with titles and legends. With
-    `has_one_legend`, the legend of the first chart serves all."""
+    `has_one_legend`, only the first chart's legend is drawn."""
     width, top = charts[0].width * columns, 44 if title else 8
     parts = [f'<text class="title" x="14" y="30">{_text(title)}</text>'] if title else []
     if has_one_legend:
@@ -186,7 +186,7 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
 
 
 def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
-    """Render the names of a chart's lines, each with a sample. Returns the parts and their height."""
+    """Render a chart's legend: the name of each line beside a sample. Returns its SVG elements and its height."""
     parts, x, y = list[str](), left + 14.0, top
     named = [line for line in chart.lines if line.name]
     for line in named:
@@ -280,7 +280,7 @@ def _text(text: str) -> str:
 
 
 def round_step(least: float) -> float:
-    """Return the smallest of `STEPS` that is at least `least` seconds, or else a number of whole days."""
+    """Round `least` seconds up to the next of `STEPS`, or to whole days above one day."""
     return next((step for step in STEPS if step >= least), DAY * ceil(least / DAY))
 
 
@@ -317,7 +317,8 @@ def stretched(low: float, high: float, title: str) -> Axis:
 
 
 def shares(least: float, title: str) -> Axis:
-    """Return a logarithmic axis from the decade of `least` to one. Zero is shown at the start, before a gap."""
+    """Return a logarithmic axis for shares, from the power of ten below `least` up to 1. Zero is shown at the start,
+    before a gap."""
     lowest = min(floor(log10(least)), -1) if least > 0 else -4
 
     def place(value: float) -> float:
@@ -338,7 +339,7 @@ def logarithmic(low: float, high: float, title: str, form: Callable[[float], str
 
 
 def counts(most: float, title: str) -> Axis:
-    """Return a logarithmic axis for counts from one. Zero is placed at its start."""
+    """Return a logarithmic axis for counts of one and more. A count of zero is placed at its start."""
     return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
 
 

@@ -1,4 +1,4 @@
-"""The only module that reads the clock; exact conversions of times to integers, and durations as text: `1h30m`."""
+"""The only module that reads the clock. Converts times to integers, exactly, and durations to text such as `1h30m`."""
 
 import re
 import time
@@ -72,7 +72,7 @@ PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 def parse_duration(text: str) -> timedelta:
     """Parse `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError, which says what to write, if the duration has no unit, is negative or exceeds `LONGEST`.
+    Raises ValueError if the duration has no unit, is negative or exceeds `LONGEST`. The message says what to write.
     """
     written = text.strip()
     if written == "0":
@@ -88,8 +88,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return the shortest text that `parse_duration` reads back, to the millisecond. Negative durations begin with
-    `-`."""
+    """Format a duration, rounded to the millisecond, as the shortest text that `parse_duration` reads. A negative one
+    begins with `-`."""
     sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
     if left and left % timedelta(seconds=1):
         left = timedelta(seconds=round(left.total_seconds(), 3))

@@ -6,8 +6,8 @@ class TidemarkError(Exception):
 
 
 class InvalidSettings(TidemarkError):
-    """A setting is unknown, unreadable or out of range, or its window length differs from that of the computed windows.
-    The message has the setting, its value and its source.
+    """A setting is unknown, unreadable or out of range, or `windows.length` differs from the length of the computed
+    windows. The message has the setting, its value and its source.
 
     Correct the setting."""
 
@@ -43,7 +43,7 @@ class PubSubError(TidemarkError):
 
 
 class BaseReadByOthers(PubSubError):
-    """With `pubsub.attach`, another consumer reads base: pulling from it and operations on landed messages are refused.
+    """With `pubsub.attach`, another consumer reads base. tidemark refuses to pull from base or to use landed messages.
 
     See docs/how-to/attach.md for the alternatives."""
 
@@ -74,7 +74,8 @@ class ReadingUnavailable(PubSubError):
 
 
 class ReadingPostponed(ReadingUnavailable):
-    """The snapshot budget postpones a reading (see docs/concepts/costs-and-scale.md), and Cloud Monitoring has none.
+    """The snapshot budget postpones a reading (see docs/concepts/costs-and-scale.md), and Cloud Monitoring has no value
+    either.
 
     Nothing to do: the last reading stays valid. The message says when the next one is due."""
 
@@ -117,7 +118,7 @@ class ObjectReplaced(LakeError):
 
 
 class CorruptObject(LakeError):
-    """An object exists but is damaged: it cannot be read as what it should be.
+    """An object exists, but its content is damaged and cannot be read.
 
     See docs/how-to/repair.md."""
 
@@ -166,10 +167,10 @@ class LakeUnreachable(LakeError):
 
 
 class LandingOver(LakeError):
-    """A landing was requested under a name that is already finished. This request acknowledged nothing.
+    """A landing was requested under the name of a finished landing. The request acknowledged nothing.
 
-    For a Spark task, nothing to do. For a restored checkpoint, use a new one, or set a larger `keepBatches`
-    beforehand."""
+    For a Spark task, nothing to do. After a restored checkpoint, begin with a new checkpoint. A larger `keepBatches`,
+    set beforehand, prevents this."""
 
 
 class ContractReplaced(LakeError):
@@ -199,7 +200,7 @@ class TableFailed(TidemarkError):
 
 
 class SparkUnreachable(TidemarkError):
-    """No Spark Connect server answers at `spark.remote`, or the server has another token.
+    """No Spark Connect server answers at `spark.remote`, or the server expects another token.
 
     Start it, or set another `spark.remote`."""
 

@@ -1,4 +1,4 @@
-"""A cache for objects that a process creates once: clients, tables, and the log's fold."""
+"""A cache for objects that a process creates once, such as clients, tables and the state read from the log."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast

@@ -1,8 +1,9 @@
-"""This machine: its processes, identified independently of clock changes so that another process can check later
-whether they run; and the host names that its pages answer.
+"""Identifies processes of this machine, and checks the host names in requests to its pages.
 
-A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
-request must name one of our hosts.
+A process's identity survives clock changes, so that another process can check later whether it runs.
+
+A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to that
+address. So a request must name one of our hosts.
 """
 
 import ipaddress
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # psutil is imported only where somebody asks
+if TYPE_CHECKING:  # psutil is imported only where it is used
     import psutil
 
 BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
@@ -97,7 +98,7 @@ def _ids() -> str:
 
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""The host names that need no setting: they are not resolved by a name server."""
+"""Host names that are always accepted, since no name server resolves them."""
 
 
 def host_name(host: str) -> str:
@@ -109,8 +110,8 @@ def host_name(host: str) -> str:
 def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool = False) -> bool:
     """True if a request with these `Host` headers names this machine, by a loopback name or an allowed name.
 
-    With `any_address`, any IP address is accepted too, since it is not resolved by a name server, and a request without
-    a `Host` header, which no browser sends.
+    `any_address` also accepts any IP address, which no name server resolves, and a request without a `Host` header,
+    which no browser sends.
     """
     if len(hosts) != 1:
         return any_address and not hosts

@@ -46,19 +46,20 @@ OF_KUBERNETES = re.compile(
 """Variables, with their values, that Kubernetes sets in each pod next to a service called tidemark or tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Longest time that a message waiting for a schema may hold tracking, with the time until it is judged again."""
+"""Longest time for which a message that waits for a schema may hold tracking, including the delay until the message is
+judged again."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
-"""Time after a message within which its copy does not hold the watermark. Publishers retry for minutes; at
+"""How long a message is remembered, so that a copy of it does not hold the watermark. Publishers retry for minutes; at
 most a million messages are remembered (`ingest.copies`)."""
 
 WINDOW_SLOTS = 2
 """Spark's task slots for windows, on this machine."""
 
 READING_SLACK = timedelta(seconds=1)
-"""Longest time from a message's publish time until it is visible on the service: more than was measured there. It is
-subtracted from tracking's reading. From base's reading the band is subtracted, since a message that base hides holds
-nothing else."""
+"""Longest time from a message's publish time until the service shows the message; more than was ever measured. It is
+subtracted from tracking's reading. From base's reading the band is subtracted instead, since nothing else accounts for
+a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """The advice if no file is named and none is in the current folder."""
@@ -105,7 +106,7 @@ class Settings(BaseSettings):
 
     @property
     def read_from(self) -> ReadFrom | None:
-        """The file that the settings were read from; None if only the environment and the defaults count."""
+        """The file that the settings were read from; None if they come only from the environment and the defaults."""
         return self._read_from
 
     @classmethod
@@ -149,8 +150,8 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """How long tracking remembers messages to recognize their copies. With `attach` it is 0: that one copy was read
-        says nothing about another, so each counts in full."""
+        """How long tracking remembers messages to recognize their copies. With `attach` it is 0, so each copy counts in
+        full: that one copy was read does not show that another copy was read."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
@@ -168,9 +169,9 @@ class Settings(BaseSettings):
     def spark_master(self) -> str:
         """The Spark master of a classic session, or of the server that `tidemark up` starts.
 
-        It is that of `[spark.config]`, or else this machine, with WINDOW_SLOTS task slots for windows and one for each
-        reader that pulls continuously. If readers only help, there is one more slot, so that readers of both
-        subscriptions can.
+        `spark.master` in `[spark.config]` if set. Otherwise this machine, with WINDOW_SLOTS task slots for windows and
+        one slot for each reader that pulls continuously. If readers only help with a backlog, one slot is added, so
+        that readers of both subscriptions can run.
         """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
@@ -189,8 +190,8 @@ class Settings(BaseSettings):
 
     @property
     def contract_digest(self) -> str:
-        """A digest of the settings by which messages are judged. Settings at their default are left out, so that a
-        setting that a later version adds is not a change."""
+        """A digest of the settings by which messages are judged. Settings at their default are left out, so that the
+        digest stays the same when a later version adds a setting."""
         judged_by = {
             "first": self.windows.first.isoformat(),
             **self.message.model_dump(mode="json", exclude_defaults=True),

@@ -24,10 +24,10 @@ from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_sections import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
-"""Kinds of path for values that the publisher sets. The publish time is Pub/Sub's, and not an id."""
+"""Kinds of path for values that the publisher sets. The publish time is not one of them: Pub/Sub sets it."""
 
 MOST_PARTS = 10
-"""Parts of a stream's id at most."""
+"""The greatest number of parts in a stream's id."""
 
 
 def _time_place(text: str) -> str:
@@ -131,15 +131,15 @@ class MessageSettings(Section):
     """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`: at most one of the values
     may contain `/`."""
     publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
-    """Path of the publisher's id, which copies share. Without it, a message that was published twice is two
-    heartbeats."""
+    """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
+    published twice is two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
     """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
     fast clocks get into wrong windows, and more are rejected."""
     max_age: OptionalBound = None
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
-    watermark. Set it longer than any source buffers, such as `7d`. Empty: no message is rejected for its age, which
-    publishing history needs."""
+    watermark. Set it longer than any source buffers, such as `7d`. Empty: no message is rejected for its age. Leave it
+    empty to publish history."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: `[message.fields]` (below)."""
     payload: Encoding = Encoding.JSON
@@ -153,7 +153,7 @@ class MessageSettings(Section):
     envelope: Envelope = Envelope.NONE
     """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
-    """Array of which each element is a heartbeat, as `payload:PATH` (below). Empty: a message is one heartbeat."""
+    """Path of an array whose elements are heartbeats, as `payload:PATH` (below). Empty: a message is one heartbeat."""
 
     @field_validator("fields")
     @classmethod

@@ -30,7 +30,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _http_address(text: str | None) -> str | None:
-    """Validate an address that paths are appended to. A login in it would be a secret in a file."""
+    """Validate an address that paths are appended to. A login is refused: it would be a secret in the settings file."""
     if text is None:
         return None
     named = urlparse(text)
@@ -94,11 +94,11 @@ class Effect(StrEnum):
     DUE = "due"
     """All windows of the table are recomputed automatically."""
     DELETES = "deletes"
-    """The next run deletes what is older; `tidemark housekeep --dry-run` shows what that is. A longer time restores
-    nothing."""
+    """The next run deletes everything older; `tidemark housekeep --dry-run` lists it. A longer time restores nothing
+    that is already deleted."""
     CREATION = "at creation"
-    """Existing subscriptions keep what they were created with; `tidemark provision` and `tidemark doctor` name the
-    `gcloud` command that changes them."""
+    """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
+    name the `gcloud` command that changes it."""
     ANEW = "anew"
     """It names another place, where tidemark begins empty. What was kept under the earlier name stays there."""
     REFUSED = "refused"
@@ -129,7 +129,8 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Memory of Spark's driver: the ids of a round take some 80 MB, and windows a task's share of their input."""
+"""Memory of Spark's driver. The ids of one round of pulling take about 80 MB; a task that computes windows takes its
+share of their input."""
 LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
@@ -144,7 +145,7 @@ LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
-"""The window lengths that a cron schedule can express: Dagster's time partitions follow one."""
+"""The window lengths that a cron schedule can express: Dagster's time partitions follow a cron schedule."""
 
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
@@ -191,7 +192,7 @@ class Server(NamedTuple):
 
 
 class ServerSettings(Section):
-    """The address of Pub/Sub, and the account that asks it."""
+    """The address of Pub/Sub, and the account that calls it."""
 
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
@@ -203,7 +204,7 @@ class ServerSettings(Section):
 
     @property
     def server(self) -> Server:
-        """The address of Pub/Sub, and the account that asks it."""
+        """The address of Pub/Sub, and the account that calls it."""
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
@@ -222,7 +223,7 @@ class PubSubSettings(ServerSettings):
     base_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-base"
     """Subscription that carries the data."""
     tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
-    """Second subscription of the topic, of which only metadata is kept."""
+    """Second subscription of the topic. Only the metadata of its messages is kept."""
     filter: Annotated[FilterText, Effect.REFUSED] = ""
     """Filter of both subscriptions, in Pub/Sub's filter language (docs/how-to/cohorts.md). Empty: every message."""
     attach: bool = False
@@ -235,16 +236,16 @@ class PubSubSettings(ServerSettings):
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
-    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: it survives longer outages, and
-    storage costs more."""
+    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: the pipeline survives longer
+    outages, and storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
     """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
     and stream are attributes."""
     reading: ReadingKind = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
-    `auto` takes a snapshot, and uses monitoring if that is refused."""
+    `auto` takes a snapshot, and uses monitoring if the snapshot is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Bytes per day that snapshots may keep, by estimate; what is left is spread over the day
+    """Bytes per day that snapshots may keep, by estimate; the unused budget is spread over the day
     (docs/concepts/costs-and-scale.md). Smaller: it costs less, and the watermark waits longer while base is far behind.
     Empty: 10 GiB on the service, no limit on an emulator."""
 
@@ -297,8 +298,8 @@ class WindowSettings(Section):
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
     results come sooner, and more input is read twice."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
-    """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, earlier windows not
-    requested."""
+    """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, and earlier windows
+    are not requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
     """Longest gap that is measured. A window reads input from this long before its start, so use at least a few
     heartbeat periods."""
@@ -306,8 +307,8 @@ class WindowSettings(Section):
     """Interval at which a source promises to publish. A gap of `n` periods, rounded, counts as `n - 1` missed
     heartbeats."""
     runs_at_once: int = Field(1, ge=1, le=100)
-    """Runs over windows at the same time. With more than one, one is reserved for live windows. Dagster's
-    `max_concurrent_runs` must allow as many."""
+    """Number of runs that compute windows at the same time. With more than one, one is reserved for live windows.
+    Dagster's `max_concurrent_runs` must be at least this number."""
     recompute_missed: str = "automatic"
     """Which stale windows are recomputed automatically (docs/concepts/late-and-missed.md): `never`, `automatic` (all),
     or `within 1h`: those that end less than this before the watermark."""
@@ -376,13 +377,13 @@ class CheckSettings(Section):
     """Limits of the asset checks: a check fails above its limit."""
 
     max_late_share: float = Field(0.01, ge=0, le=1)
-    """Late heartbeats, as a share of the last day's; check `late`. Also the share that `watermark.max_lag` passes over
-    in the last hour; check `passed_over`."""
+    """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also the limit of the share that
+    `watermark.max_lag` passed over in the last hour (check `passed_over`)."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
-    """Streams without a heartbeat in a window, as a share of those in its lookback; check `few_streams_stopped`
-    (docs/concepts/silence.md)."""
+    """Streams without a heartbeat in a window, as a share of the streams in the window's lookback (check
+    `few_streams_stopped`, docs/concepts/silence.md)."""
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
-    """Rejected messages, as a share of what landed in the last hour; check `quarantine_share`."""
+    """Rejected messages, as a share of the messages that landed in the last hour (check `quarantine_share`)."""
     max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
     """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual
     lag, and above six minutes with readings by Cloud Monitoring."""
@@ -395,23 +396,23 @@ class WatermarkSettings(Section):
     """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
     small. `band` tolerates a late stream, and is slower because of it."""
     band: NotNegative = timedelta(seconds=10)
-    """Disorder that is allowed for. Larger: more disorder is tolerated, and every window is ready that much later.
-    Smaller: what exceeds it is late."""
+    """Disorder that the watermark tolerates. Larger: fewer messages are late, and every window is ready that much
+    later. Smaller: more messages are late."""
     tick: TickLong = timedelta(seconds=10)
     """Interval of the sensors, in whole seconds. Dagster polls its sensors every 5 s, so less gives 5 s. Longer: fewer
     readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
     """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
-    silence close later. Smaller: a short pause counts as one."""
+    silence close later. Smaller: a short pause counts as a silence."""
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """Share of each publish second's lowest event times that is passed over, rounded down. Above 0, a few bad clocks
-    delay the watermark less, and more messages are knowingly late."""
+    """Share of the messages of each publish second that is passed over, rounded down: those with the lowest event
+    times. Above 0, a few bad clocks delay the watermark less, and more messages are knowingly late."""
     slack: OptionalDuration = None
-    """Subtracted from both readings, for messages that become visible a moment after their publish time. Empty: 1s from
-    tracking's and the band from base's on the service, 0 on an emulator."""
+    """Subtracted from both readings, for messages that become visible a moment after their publish time. Empty: on the
+    service, 1s from tracking's reading and the band from base's; on an emulator, 0."""
     max_lag: OptionalBound = None
     """A message that is published more than this after its event time does not hold the watermark: it lands, late
     (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty: every message holds
@@ -432,12 +433,12 @@ class IngestSettings(Section):
     """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark pull all the
     time."""
     readers: int = Field(3, ge=1, le=1000)
-    """Spark tasks that pull, one per task slot; at most one fewer than Spark has slots. Each needs 256 MiB of
-    memory."""
+    """Number of Spark tasks that pull. Each takes a task slot and 256 MiB of memory; Spark needs at least one slot
+    more."""
 
     @property
     def is_continuous(self) -> bool:
-        """True if readers on Spark pull all the time, and ticks only while none is at work."""
+        """True if readers on Spark pull all the time. Ticks then pull only while no reader is at work."""
         return self.mode == "continuous"
 
 
@@ -544,10 +545,10 @@ class DagsterSettings(Section):
     """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none, or
     `tidemark` in your own Dagster project."""
     url: OptionalUrl = None
-    """Address of the UI of the Dagster from which `tidemark repair` requests runs, without a login. Empty: that of
+    """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
-    """Code location there that has tidemark's jobs."""
+    """Code location in that Dagster that has tidemark's jobs."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
     allowed_hosts: list[str] = Field(default_factory=list)
@@ -569,7 +570,7 @@ class DagsterSettings(Section):
 
     @property
     def ui(self) -> str:
-        """The address of the UI and its GraphQL: as set, otherwise that of `tidemark up` on this machine."""
+        """The address of the UI and its GraphQL: `url` if set, else the UI of `tidemark up` on this machine."""
         return self.url or f"http://127.0.0.1:{self.web_port}"
 
     @property
@@ -582,10 +583,11 @@ class MetricsSettings(Section):
     """Metrics, health and the page (docs/how-to/observability.md). An export needs `tidemark-pubsub[metrics]`."""
 
     export: Literal["", "prometheus", "otlp"] = ""
-    """Metrics are served at `port`, or sent to `endpoint`. Empty: nothing is recorded."""
+    """Metrics are served for Prometheus at `listen`, or sent by OTLP to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty: nothing
+    is recorded."""
     listen: OptionalAddress = None
-    """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty: what is
-    needed is served at `127.0.0.1:9464`. Beyond loopback, restrict who can reach it (SECURITY.md)."""
+    """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty:
+    `127.0.0.1:9464` if something must be served. Beyond loopback, restrict who can reach it (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:

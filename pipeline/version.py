@@ -1,4 +1,4 @@
-"""The running version, and the mark that it leaves in every object that a later program reads.
+"""The running version, and the mark that it leaves in every stored object.
 
 A mark is two short texts: the version that wrote an object, and the object's format. They are stored in the metadata of
 a Parquet file, among the keys of a JSON object, and in the properties of a Delta table.
@@ -12,8 +12,8 @@ from typing import Any
 from tidemark.pipeline.errors import NewerFormat
 
 FORMAT = 1
-"""The format that this version writes, and the newest that it reads. It is raised, for all objects at once, when
-something is written that an earlier version would misread, but not for additions that an earlier version may ignore."""
+"""The format that this version writes, and the newest that it reads. All objects share this number. Raise it for a
+change that an earlier version would misread, not for an addition that an earlier version may ignore."""
 
 DISTRIBUTION = "tidemark-pubsub"
 """The name of the installed distribution; the package and the command are named `tidemark`."""
@@ -48,8 +48,8 @@ def format_of(marked: Mapping[Any, Any]) -> int:
 
 
 def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
-    """Raise NewerFormat, with the object's name and the version that wrote it, if the mark has a newer format. `what`
-    is what the object is a part of."""
+    """Raise NewerFormat if the mark has a newer format. The error names the object, the version that wrote it, and the
+    whole that the object belongs to (`what`)."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
         why = f"its format is {_value(marked, WRITTEN_IN)}, and {FORMAT} is the newest here"
         raise newer_format(name, marked, why, what)

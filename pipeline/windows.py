@@ -1,7 +1,8 @@
-"""Event-time windows: half-open intervals `[start, end)` of one length, aligned to the epoch in UTC; and which are due.
+"""Event-time windows, and the choice of the windows that are due.
 
-A window's key is its start, `2026-11-21T05-20Z`. The partitions of Dagster and Delta have the same keys. They contain
-no colons, because Spark escapes colons in paths.
+A window is a half-open interval `[start, end)`. All windows have one length and are aligned to the epoch in UTC. A
+window's key is its start, `2026-11-21T05-20Z`, and is also its partition in Dagster and Delta. A key contains no
+colons, because Spark escapes colons in paths.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,7 +17,7 @@ from tidemark.pipeline.clock import EPOCH, format_duration, iso
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 WINDOWS_PER_RUN = 288
-"""The greatest number of windows per run: a day of five-minute windows. If a run fails, only these are retried."""
+"""The greatest number of windows per run: a day of five-minute windows. A failed run retries only its own windows."""
 
 DAY = timedelta(days=1)
 
@@ -89,8 +90,8 @@ class Windowing:
             window = Window(window.end, window.end + self.length)
 
     def closed_at(self, watermark: datetime | None, since: datetime | None) -> list[Window]:
-        """Return the windows that the watermark has passed, in order, from the window that contains `since`; empty if
-        either is None."""
+        """Return, in order, the windows that the watermark has passed, beginning with the window that contains `since`.
+        Empty if `watermark` or `since` is None."""
         if watermark is None or since is None:
             return []
         return list(self.between(self.containing(since).start, watermark))
@@ -108,8 +109,8 @@ def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
 
 
 class Spans:
-    """A set of integers, stored as disjoint ranges: it stays small if the integers are contiguous, however many they
-    are. Costs depend on the number of ranges, not on the number of integers."""
+    """A set of integers, stored as disjoint ranges. Memory and time depend on the number of ranges, not on the number
+    of integers."""
 
     def __init__(self, *stretches: range) -> None:
         self._lows: list[int] = []
@@ -174,10 +175,10 @@ class Spans:
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
     """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may hold a heartbeat. `reached` are these and the windows whose lookback may hold one;
-    all of them are computed. Any other window would have no rows. It is computed only while it is live: among the last
-    `live` closed windows, and at most `live` windows after one that holds a heartbeat. So a message whose clock is
-    months off causes only its own windows to be computed, and not every window since.
+    `held` are the windows that may hold a heartbeat. `reached` adds the windows whose lookback may hold a heartbeat.
+    Every window in `reached` is computed. Any other window has no rows, and is computed only while it is live: among
+    the last `live` closed windows, and at most `live` windows after a window in `held`. So a message whose clock is
+    months off causes only its own windows to be computed, not every window since.
 
     The cost depends on the number of ranges in `reached` that are visited, not on the number of windows.
     """
