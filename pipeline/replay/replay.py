@@ -1,4 +1,4 @@
-"""Repeats a run's decisions from the inputs of its ticks, as in production; verifies them, and counts late messages."""
+"""Replays a run's decisions from the inputs of its ticks, verifies recorded decisions, and counts late messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Decide at each tick with the fold and the estimator of production, each decision based on the previous ones.
+    """Yield a decision for each tick, made by the code of production. Each decision builds on the previous ones.
 
     Compacted entries are skipped: they hold the run's own decisions, and everything else in them is in earlier entries.
     Assumption: a `Beginning` is among the first tick's entries, or in `state`.
@@ -44,7 +44,7 @@ def decide_again(
 
 
 def bound_without_anchor(s: Situation) -> Verdict:
-    """6, without the anchor: the band reaches back to `min(B, T - D)`. For comparison; production does not use it."""
+    """Rule 6 without its anchor: the band begins at `min(B, T - D)`. For comparison; production does not use it."""
     if s.policy.rule == "frontier":
         return bound(s)
     return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
@@ -55,7 +55,7 @@ RULES_WITHOUT_ANCHOR = (*RULES[:-1], bound_without_anchor)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first decision, or state of a compacted entry, that differs from what the records before it give."""
+    """The first recorded decision or compacted state that differs from its derivation from the records before it."""
 
     recorded: DecisionRecord | WatermarkState
     derived: DecisionRecord | WatermarkState
@@ -63,10 +63,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The numbers of decisions and compacted entries whose derivation equals the record, and the first that differs.
+    """The result of `verify`: the numbers of decisions and compacted entries that equal their derivation, and the first
+    difference.
 
-    `unknowable` counts entries that follow a lost entry but were made while it was still readable. They cannot be
-    derived, and are accepted as recorded.
+    `unknowable` counts entries that were made from an entry that has since been lost. They cannot be derived, and are
+    accepted as recorded.
     """
 
     decisions: int
@@ -127,8 +128,8 @@ LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A stretch of ticks that held the watermark: from its first tick to the first tick after it, or to the last
-    tick."""
+    """Consecutive ticks that held the watermark. `begin` is the first of them. `end` is the first tick after them, or
+    the last tick of all."""
 
     begin: datetime
     end: datetime
@@ -141,8 +142,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Decisions in order, at least one; the number of late messages landed by each; and the number of landed messages,
-    without rejected ones."""
+    """The result of a replay: at least one decision, in order. `late_total` has the number of late messages that had
+    landed by each decision. `landed` counts the landed messages, without rejected ones."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -160,7 +161,7 @@ class Replayed:
 
     @property
     def late_share(self) -> float:
-        """Late share of the landed messages; 0 if none landed."""
+        """Late messages as a share of the landed messages; 0 if no message landed."""
         return self.late / self.landed if self.landed else 0.0
 
     @property
@@ -186,10 +187,11 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Count the late messages, in one more pass over the trace.
+    """Return the decisions with the number of late messages, which takes one more pass over the trace.
 
     A message is late if its event time is below the watermark of the last decision strictly before it landed. If two
-    trackers' clocks disagree, a decision counts from the latest moment of the decisions up to it.
+    trackers' clocks disagree, so that a decision's time is before an earlier decision's time, it counts from the later
+    of the two.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])

@@ -1,4 +1,4 @@
-"""Where traces come from: a Parquet file, what landed in a lake, and the tracking log, with its decisions as ticks."""
+"""Traces from a Parquet file, from a lake's landed messages and from its tracking log; the log's decisions as ticks."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -31,19 +31,19 @@ ROWS = 1 << 16
 READ_AHEAD_BYTES = 1 << 20
 """Bytes of each column read ahead, so that a row group is not read all at once."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
-"""The years 1 to 9998, which leave room for arithmetic."""
+"""The times that are accepted: the years 1 to 9998. Arithmetic with them does not overflow."""
 
 
 class ParquetTrace:
     """The messages of a Parquet file with the columns `COLUMNS`; other columns are ignored.
 
-    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
-    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The streams of
-    its batches are the key's values: an attribute is read from `attributes`, a map of text, or from a column with its
-    name.
+    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are read as
+    UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The batches'
+    streams are the values of the key `by`. An attribute is read from `attributes`, a map of text, or from the column
+    with the attribute's name.
 
-    Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat for one
-    marked by a later version of tidemark.
+    Raises TraceUnusable for any other file; the error names the column, its content and the remedy. Raises NewerFormat
+    for a file that a later version of tidemark wrote.
     """
 
     def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:
@@ -144,11 +144,12 @@ class ParquetTrace:
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
-    """Return the state at which the ticks begin, and one tick for each decision of the log, with the entries before it.
+    """Return the state before the first tick, and a tick for each decision of the log, with the entries since the
+    previous decision.
 
-    The ticks begin at the newest compacted entry from before `since`; without `since`, at the log's first entry, or at
-    the first compacted one if earlier entries were dropped. Entries after the last decision are left out. Raises
-    CorruptObject and ObjectMissing for entries it cannot read.
+    The ticks begin at the newest compacted entry from before `since`. Without `since`, they begin at the log's first
+    entry, or at the first compacted entry if earlier ones were dropped. Entries after the last decision are left out.
+    Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
     """
     numbers = log.numbers()
     if not numbers:
@@ -185,12 +186,12 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LogMessages:
-    """The messages of a log's snapshots, for a lake in which nothing lands: a trace without streams.
+    """A trace without streams, made from the snapshots in a log: for a lake in which nothing lands.
 
-    A cell's messages count with its last publish time and its least event time, so disorder is known to within two
-    seconds, and lateness is never understated. `landed_us` is the tick that tracked the messages: a message below the
-    watermark at that tick was late, whenever it was acknowledged. A message that was delivered to tracking twice counts
-    twice.
+    Each message has the last publish time and the least event time of its histogram cell, so disorder is known to
+    within two seconds, and lateness is never understated. `landed_us` is the tick that tracked the message. A message
+    below the watermark at that tick counts as late, regardless of when it was acknowledged. A message that was
+    delivered to tracking twice counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
@@ -213,10 +214,10 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
 
 
 class LakeLandings:
-    """The messages that landed in a lake, each once, by its first landing: a trace in which tracking keeps up.
+    """A trace of the messages that landed in a lake, each once, at its first landing. It assumes that tracking kept up.
 
     A single version of the table is read, regardless of later landings and compactions. A message's copies share its
-    event time and so its partition; memory follows the largest partition.
+    event time and so its partition. Memory depends on the size of the largest partition.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class LakeLandings:
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         """Read all messages, by hour of event time. `tracked_us` is the publish time, because the lake does not record
-        it."""
+        when tracking read a message."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
@@ -267,7 +268,7 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """Return the partitions that may hold messages landed since then, by their files' statistics."""
+    """Return the partitions that may hold messages landed since `since_us`, by the statistics of their files."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())

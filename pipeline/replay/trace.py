@@ -1,7 +1,7 @@
-"""A trace: the messages that were published, when both subscriptions had them, and the ticks of a run over them.
+"""A trace of published messages, with the times at which both subscriptions acknowledged them, and a run's ticks.
 
 Messages come in batches and are read a few times. Only a histogram and a few numbers per tick are kept, so memory
-follows the time that the trace spans, not the number of its messages.
+depends on the time that the trace spans, not on the number of its messages.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +21,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Waiting batches are merged once they have more rows than this and than the table, so that merging stays cheap."""
+"""Waiting batches are merged into the table once they have more rows than this number and more than the table, so that
+merging stays cheap."""
 
 
 class Totals:
@@ -140,7 +141,7 @@ class Trace(Protocol):
 class Tick:
     """The input of a decision at `at`: the log's entries since the previous decision, and the readings (None: unknown).
 
-    It comes from a trace of messages or from a log; `recorded` is the decision in that log.
+    A tick is made from a trace of messages or read from a log. If read from a log, `recorded` is the log's decision.
     """
 
     at: datetime
@@ -171,7 +172,8 @@ class CohortKey:
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
-        """Return each row's value as text from that column; null if the message has none."""
+        """Return the key's value in each row, as text, from the column that `column()` names; null if a message has no
+        value."""
         if pa.types.is_map(column.type):
             return pc.map_lookup(column, self.name, "first")
         if self.kind == "stream":
@@ -205,7 +207,7 @@ class Extent:
 
 
 def extent_of(trace: Trace) -> Extent:
-    """Read a trace once. Raises TraceUnusable for one without a message."""
+    """Return a trace's counts and bounds, which takes one pass. Raises TraceUnusable if the trace has no message."""
     messages = rejected = never_tracked = never_landed = early = 0
     first, last = NEVER, NO_WATERMARK
     for batch in trace.batches():
@@ -246,8 +248,8 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """Make the ticks of a run over a trace: the histogram of messages acknowledged on tracking since the previous tick,
-    and the readings of that moment. A known `extent` saves a pass.
+    """Make the ticks of a run over a trace. Each has the histogram of the messages acknowledged on tracking since the
+    previous tick, and its own readings. A known `extent` saves a pass.
 
     At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it had
     not acknowledged by `t`, else `t`. `complete_from` defaults to the first publish time.
@@ -258,7 +260,7 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """Make ticks at the given moments, which ascend, with the newest readings observed by each."""
+    """Make ticks at the given moments, which ascend, each with the newest readings that were observed by then."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -282,8 +284,7 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """Count the late messages of a batch at each tick, the first one not before their landing.
-
+    """Count the late messages of a batch by tick. A message counts at the first tick at or after its landing.
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` is
     ascending; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
     """
@@ -299,7 +300,7 @@ def landed_in(batch: Batch, tick_us: Ints) -> int:
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
-    """Make a subscription's reading at each tick, from the least publish time of the messages acknowledged by each.
+    """Make a subscription's reading at each tick, from the least publish times of the messages acknowledged by tick.
 
     At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is at most `t`, that message
     is the oldest outstanding one; otherwise nothing is outstanding.

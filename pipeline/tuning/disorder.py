@@ -1,16 +1,16 @@
 """Disorder of a topic, and the messages and streams to blame for it.
 
-A message's *disorder* is its publish time less that of the first message with a greater event time, or zero if it was
-published before that one. Each message is also compared with the *typical* one, the median of `publish time - event
-time` over the messages that happened within the same five seconds (of event time, because a history that is published
-all at once has events that are far apart):
+A message's *disorder* is the time by which it was published after the first message with a greater event time; zero if
+it was published before that message. Each message is also compared with a *typical* message, whose lag is the median of
+`publish time - event time` over all messages with event times in the same five seconds. (Not publish times: a history
+that is published all at once has events that are far apart.)
 
-- A message is *slow* by how far it is behind the typical one, but by no more than its disorder.
-- A message is *fast* by how far it is ahead of the typical one, but by no more than how much later a message with a
+- A message is *slow* by its distance behind the typical message, but at most by its disorder.
+- A message is *fast* by its distance ahead of the typical message, but at most by the time until a message with a
   lesser event time was published.
 
-Two passes over the messages measure all this, the second one also by stream. Memory follows the time that the messages
-span and the number of streams, not the number of messages.
+This takes two passes over the messages; the second one also measures each stream. Memory depends on the time that the
+messages span and on the number of streams, not on the number of messages.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""Figures of a stream that are summed, and those of which the maximum is taken."""
+"""Figures of a stream that are summed over its messages, and figures whose maximum is taken."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -44,9 +44,9 @@ SIDES: tuple[Side, ...] = ("slow", "fast")
 
 @dataclass(frozen=True, slots=True)
 class StreamDisorder:
-    """The disorder of one stream. `beyond_band` counts the messages with a disorder above the band; `slow_beyond_band`
-    and `fast_beyond_band` those that are themselves to blame for more than the band. `offset_seconds` is how much later
-    its median message is published than the typical message; negative for a fast clock."""
+    """The disorder of one stream. `beyond_band` counts the messages with a disorder above the band. `slow_beyond_band`
+    and `fast_beyond_band` count the messages that are slow or fast by more than the band. `offset_seconds` is the
+    median distance of its messages behind the typical message; negative for a fast clock."""
 
     stream: str
     messages: int
@@ -63,8 +63,8 @@ class StreamDisorder:
     fast_beyond_band: int
 
     def blame(self, side: Side) -> tuple[int, float, float]:
-        """Return the number of messages to blame for more than the band on this side, and the 99th percentile and
-        maximum of the seconds that messages are to blame for."""
+        """Return, for the slow or the fast side, the number of messages beyond the band, and the 99th percentile and
+        the maximum in seconds."""
         beyond, p99, most = (
             getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
         )
@@ -73,9 +73,9 @@ class StreamDisorder:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The blame on one side of a topic. `beyond_band` counts the messages that are themselves to blame for more than
-    the band, `streams` the streams that have such a message. `max_seconds` is the most that any message is to blame
-    for, and `worst` has the worst streams (empty if the trace has no streams)."""
+    """The slow messages of a topic, or the fast ones. `beyond_band` counts the messages that are slow (or fast) by more
+    than the band, and `streams` counts the streams with such a message. `max_seconds` is the most by which a message is
+    slow (or fast). `worst` has the worst streams (empty if the trace has no streams)."""
 
     beyond_band: int
     max_seconds: float
@@ -84,7 +84,7 @@ class Blame:
 
 
 class StreamTable:
-    """The second pass, by stream: sums and maxima, and the distribution in whole seconds."""
+    """The results of the second pass for each stream: sums, maxima, and distributions in whole seconds."""
 
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
@@ -110,8 +110,8 @@ class StreamTable:
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
-        """Return one side, with its worst streams: first those with the most messages to blame for more than the band,
-        then those with the worst message. Streams that are to blame for nothing are left out."""
+        """Return the blame on one side, with its `count` worst streams. Streams are ordered by the number of messages
+        beyond the band, then by their worst message. Streams without such messages are left out."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
@@ -167,7 +167,7 @@ TOGETHER_US = 5_000_000
 """Messages with event times in the same five seconds share a typical message."""
 
 ENOUGH = 30
-"""Fewest messages for a median. With fewer, the median of the whole trace is used."""
+"""Fewest messages from which the median of five seconds is taken. With fewer, the median of the whole trace is used."""
 
 
 MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
@@ -176,7 +176,8 @@ MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Seconds in ascending order, and the number of messages with each; not empty."""
+    """How many messages have which duration: `seconds` ascend, and `counts` has the number of messages for each value.
+    Not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -188,14 +189,15 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LagBound:
-    """A `max_lag`, and the share of the messages that lag more."""
+    """A value for `max_lag`, and the share of messages whose lag exceeds it."""
 
     max_lag: timedelta
     passed_over_share: float
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Find the least bound, at least twice the band, that at most a share `target` of the messages exceed."""
+    """Return the least of `MAX_LAGS` that is at least twice the band and is exceeded by at most a share `target` of the
+    messages; None if there is none."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(
@@ -208,7 +210,7 @@ def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | N
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """Disorder of the whole topic, and the blame on either side. `beyond_band` counts the messages with a disorder
+    """The disorder of a whole topic, and its slow and fast messages. `beyond_band` counts the messages with a disorder
     above the band."""
 
     messages: int
@@ -224,7 +226,7 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure a trace against a band, and name its `worst` streams on either side. None without a valid message."""
+    """Measure a trace against a band, with up to `worst` slow and fast streams. None if no message is valid."""
     order = _Order(trace)
     if not order.messages:
         return None
@@ -248,9 +250,9 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
 
 
 class _Order:
-    """The first pass, and its results. `step` has the publish times, in steps and in order, at which anything was
-    published; `reached` the greatest event time published by then, `yet_to_come` the least published since. `typical`
-    has the typical lag of each five seconds in `together`."""
+    """The results of the first pass. `step` has, in order, the steps of publish time in which messages were published.
+    For each step, `reached` has the greatest event time published by then, and `yet_to_come` the least event time
+    published from then on. `typical` has the typical lag of each five seconds in `together`."""
 
     def __init__(self, trace: Trace) -> None:
         self.messages = self.rejected = 0
@@ -271,8 +273,8 @@ class _Order:
         self.together, self.typical = _typical(self.lag)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Measure valid messages of the same trace, in steps: disorder; blame, positive if slow, negative if fast; and
-        the distance behind the typical message, negative if ahead."""
+        """Return three measures of each valid message, in steps: its disorder, its blame (positive if slow, negative if
+        fast), and its distance behind the typical message (negative if ahead)."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1
@@ -287,7 +289,7 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return each five seconds that occur, and the median of `publish time - event time` to compare with."""
+    """Return the five-second spans of event time that occur, and the typical lag of each."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

@@ -1,4 +1,4 @@
-"""Reports on a trace in a file, or on what a lake has recently recorded and landed: whole, or each cohort by itself."""
+"""Tuning reports on a trace file or on a lake's recent traffic, as a whole or by cohort."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_
 from tidemark.pipeline.tuning.sweep import Workload
 
 MOST_COHORTS = 8
-"""Most cohorts that are judged separately. Each costs two subscriptions, and a whole report here."""
+"""Most cohorts that are judged separately. Each takes a report of its own here, and two subscriptions in production."""
 
 MOST_VALUES = 10_000
 """Most values of a key. A key with more identifies messages rather than cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
-"""Schema of a part of a trace: without ids and streams."""
+"""Schema of one cohort's trace. Its ids and streams are null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Cohorts:
-    """The report on all messages together, and the largest cohorts in order, then the rest if any. `values_in_rest`
-    counts the values that are too small for a separate cohort; the other messages of the rest have no value."""
+    """The report on all messages together, and `parts`: the largest cohorts in order, then all remaining messages, if
+    any, as one cohort. `values_in_rest` counts the key's values among the remaining messages."""
 
     by: CohortKey
     together: TuningReport
@@ -61,11 +61,11 @@ class Cohorts:
 
 
 def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
-    """Report on a trace, whose batches have the key's values as their streams, and on each cohort separately.
+    """Report on a whole trace and on each of its cohorts. The streams of its batches must be the key's values.
 
-    The parts are traces in a temporary folder, so memory does not follow the number of messages. Raises NothingToTune
-    if no message with an event time has landed, if no message has a value, or if there are more than `MOST_VALUES`
-    values.
+    Each cohort's trace is written to a temporary folder, so memory does not grow with the number of messages. Raises
+    NothingToTune if no message with an event time has landed, if no message has a value, or if there are more than
+    `MOST_VALUES` values.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
@@ -112,7 +112,7 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
 
 
 def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
-    """Return all figures as plain values for JSON, with those of each cohort's report, if it has one."""
+    """Return all figures as plain values for JSON, including the figures of each cohort that has a report."""
 
     def facts(cohort: Cohort) -> dict[str, Any]:
         figures = {} if cohort.report is None else facts_of(cohort.report)
@@ -132,9 +132,8 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
-    """Tune on a trace, at the ticks that a run would have had, and without slack, because a trace's times are exact.
-
-    Raises TraceUnusable.
+    """Make the report on a trace file, at the ticks that a run would have had. Slack is left out, because a trace's
+    times are exact. Raises TraceUnusable.
     """
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
@@ -151,11 +150,11 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 
 
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
-    """Tune on what a lake has recorded and landed since `asked.begins`, with its readings at its ticks.
+    """Make the report on a lake's traffic since `asked.begins`, with its recorded ticks and readings.
 
-    Earlier ticks are decided too, as many as the widest band needs, but not counted. Requeued messages are excluded:
-    they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has landed in that
-    time.
+    As many earlier ticks as the widest band needs are decided, but not counted. Requeued messages are excluded: they
+    landed late because of the contract, which no band changes. Raises NothingToTune if nothing has landed since
+    `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -175,11 +174,10 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 
 
 def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
-    """Report on each cohort separately: of a trace in a file, or of the messages that a lake has landed since
-    `asked.begins`.
+    """Report on each cohort of a trace file, or of the messages that landed in a lake since `asked.begins`.
 
-    Cohorts of a lake are decided at its recorded ticks. Their readings are those that their own messages would have
-    given when base was read, if tracking had kept up. Raises TraceUnusable and NothingToTune.
+    A lake's cohorts are decided at its recorded ticks. A cohort's readings are computed from its own messages, for the
+    moments at which base was read, as if tracking had kept up. Raises TraceUnusable and NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins

@@ -1,4 +1,4 @@
-"""The report as one HTML page with charts that needs no network and no script, kept in the lake beside its figures."""
+"""The report as one HTML page with charts, stored in the lake beside its figures. It needs no network and no script."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -149,7 +149,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
 
 
 def _bars(distribution: Distribution) -> list[Bar]:
-    """Make bars of equal width. Values beyond the first and the last bar are counted in these."""
+    """Make bars of equal width. The first and the last bar also count the values beyond them."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
     width = round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
@@ -171,7 +171,8 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
 
 
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
-    """Draw the late share of each variant, wherever `across` is not None; only the rules themselves have dots."""
+    """Draw each variant's late share at the x values from `across`; None leaves an outcome out. Only lines of the plain
+    rules have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]

@@ -21,7 +21,7 @@ TARGET_LATE_SHARE = 0.0001
 """Default share of late messages to aim at: one in ten thousand."""
 
 SHOWN_QUANTILE = 0.05
-"""Value of `quantile` that shows its effect if it is not set."""
+"""Value of `quantile` that a report tries if the settings have none."""
 
 AS_FRESH_SECONDS = 0.2
 """Largest difference at which two median lags count as equal."""
@@ -32,8 +32,8 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The question of a report: by which settings, when, since how long before then (in a lake), for which late share,
-    and which bands to try."""
+    """The parameters of a report: the settings, the time of the report, the period before that time (for a lake), the
+    late share to aim at, and the bands to try."""
 
     settings: Settings
     made_at: datetime
@@ -47,14 +47,14 @@ class Asked:
         return self.made_at - self.since
 
     def without_slack(self) -> "Asked":
-        """Ask the same without slack, for a trace whose times are exact."""
+        """Return the same parameters without slack, for a trace whose times are exact."""
         exact = self.settings.watermark.model_copy(update={"slack": timedelta(0)})
         return replace(self, settings=self.settings.model_copy(update={"watermark": exact}))
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """The tuning of one source. `present` and `band` are those of the settings; `target` is the late share to aim at.
+    """The tuning of one source. `present` and `band` come from the settings; `target` is the late share to aim at.
     `rejected_payloads` are rejected messages with readable times, which are not part of the disorder."""
 
     source: str
@@ -95,8 +95,8 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Compare both rules, and if wanted each with a quantile as well, on the same ticks. If the slack follows the
-    settings' band, it follows each band that is tried."""
+    """Compare both rules on the same ticks; if `with_quantiles`, also each rule with a quantile. If the settings derive
+    the slack from the band, it is derived from each band that is tried."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -153,7 +153,8 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
-    """Return the widest band that is as fresh as this one, because something else holds the watermark back."""
+    """Return the widest band that is as fresh as this outcome's band. It may be wider if something other than the band
+    holds the watermark back."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -271,16 +272,16 @@ def behind(outcome: BandOutcome) -> str:
 SECOND_US = 1_000_000
 
 FEW_STREAMS = 0.1
-"""Largest share of all streams that is few enough to blame."""
+"""Streams count as few if they are at most this share of all streams."""
 
 MOST_STREAMS = 0.5
-"""Largest share of the streams, or of the slow or fast ones, that is named."""
+"""Streams are named if they are at most this share of all streams, or of the slow or fast streams."""
 
 NEARLY_ALL = 0.8
 """A few streams are to blame if they sent at least this share of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message delays the watermark more than others if it lags more than this share of the landed messages."""
+"""A rejected message counts as delaying the watermark if it lags more than this share of the landed messages."""
 
 STREAMS_NAMED = 5
 """Most streams of rejected messages that are named: those with the most messages."""

@@ -1,6 +1,6 @@
-"""A sweep of many bands under several rules on recorded traffic: the late share and the lag of each.
+"""Tries many bands under several rules on recorded traffic, and measures the late share and the lag of each.
 
-The late share of a band is exactly that of a replay with the band, given the recorded readings.
+Given the recorded readings, a band's late share is exactly the late share of a replay with that band.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The parts of a policy that are compared, except for the band."""
+    """A rule and a quantile: the parts of a policy that are compared, besides the band."""
 
     rule: Literal["band", "frontier"] = "band"
     quantile: float = 0.0
@@ -43,7 +43,7 @@ class Variant:
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""Returns the settings' policy with another rule and band."""
+"""A function that returns the settings' policy, with this variant and this band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class BandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest tried band that, like every larger one, keeps the late share at or below the target. `outcome` is
-    None if not even the band `largest` does."""
+    """The smallest tried band such that neither it nor a larger band exceeds the target late share. `outcome` is None
+    if even the band `largest` exceeds the target."""
 
     variant: Variant
     target: float
@@ -81,7 +81,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The outcome of each variant with each of its bands, both in order. `targets` are in descending order."""
+    """The outcomes of all variants, each with its bands in ascending order. `targets` are in descending order."""
 
     tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]
@@ -117,12 +117,12 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The traffic on which bands are tried: the ticks of a run, the state in which they begin (None: the beginning of
+    """The traffic on which bands are tried: the ticks of a run, the state before the first tick (None: the beginning of
     the log), and the messages.
 
-    The decision in that state is left out, because another policy made it: a policy has no watermark until its own band
-    is covered, and its readings begin anew. Lags are taken at the ticks from `from_us` to `until_us`, while messages
-    were published, because the silence after a trace's end says nothing about its source.
+    The decision in `state` is ignored, because another policy made it. Each policy begins without readings, and without
+    a watermark until its own band is covered. Lags are measured at the ticks from `from_us` to `until_us`, while
+    messages were published: the silence after the end of a trace says nothing about its source.
     """
 
     ticks: Sequence[Tick]
@@ -139,8 +139,7 @@ def tune(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try every band under every variant; then search, to the second, for the smallest band that is enough for each
-    target."""
+    """Try every band under every variant. Then search, to the second, for the smallest band that meets each target."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
@@ -159,7 +158,8 @@ def tune(
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
-    """Decide under each candidate separately, then count the late messages of all in one pass."""
+    """Return each candidate's outcome. Decisions are made for each candidate separately; one pass over the messages
+    counts the late ones for all candidates."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -180,8 +180,8 @@ def watermarks_of(workload: Workload, policy: Policy) -> Ints:
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """Count the late messages of a batch under each candidate, a row of `watermarks_us`; each count is the sum of
-    `late_in`."""
+    """Count the late messages of a batch under each candidate, whose watermarks are a row of `watermarks_us`. Each
+    count equals the sum of `late_in`."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.
