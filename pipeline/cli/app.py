@@ -31,7 +31,7 @@ PANELS = {
     "Tune": ("tune:tune", "replay:replay"),
     "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
 }
-"""The commands in the order of `--help`: for each panel, which is also a folder, the module and function of each."""
+"""The commands in the order of `--help`: for each panel, which is also a folder, each command as `module:function`."""
 
 PLACES = {
     place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"
@@ -42,7 +42,7 @@ PLACES = {
 
 
 class Commands(TyperGroup):
-    """The group of commands. An error repeats a refused option or argument without control characters."""
+    """The group of commands. An error message quotes a refused option or argument without control characters."""
 
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():
@@ -96,8 +96,8 @@ def loaded(name: str) -> Command:
 
 
 def without_pandas() -> None:
-    """Hide pandas from Arrow, which looks for it at the first value that it converts: that takes longer than `status`
-    itself. Arrow looks again when `to_pandas` is called."""
+    """Keep Arrow from importing pandas when it converts its first value: the import takes longer than `status` itself.
+    Arrow imports pandas anyway when `to_pandas` is called."""
     import pyarrow as pa  # not for --help
 
     places, sys.path[:] = sys.path[:], []
@@ -114,7 +114,7 @@ def help_of(place: str) -> str | None:
 
 
 def print_version(asked: bool) -> None:
-    """Print the version and end, if asked."""
+    """Print the version and exit, if `--version` was given."""
     if asked:
         print(own_version())
         raise typer.Exit

@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings in force, a clock, and the lake, whose parts a command opens once."""
+    """The settings in force, a clock, and the lake. A command opens each part of the lake only once."""
 
     settings: Settings
     clock: Clock
@@ -39,7 +39,7 @@ def config_file() -> Path:
 
 
 def refuse_attached(settings: Settings, command: str) -> None:
-    """Raise BaseReadByOthers with `pubsub.attach`, where nothing lands."""
+    """Raise BaseReadByOthers if `pubsub.attach` is set, since then nothing lands."""
     pubsub = settings.pubsub
     if pubsub.attach:
         raise BaseReadByOthers(

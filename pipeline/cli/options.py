@@ -46,11 +46,11 @@ def positive(text: str | timedelta) -> timedelta:
 
 
 NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
-"""A window's key without its Z. ISO 8601 reads a time with an offset of hours in it."""
+"""A window's key without its Z. It is ambiguous: ISO 8601 reads it as a time with an offset in hours."""
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. The error says that the text is `otherwise`."""
+    """Parse a time with its time zone. If the text is not a time, the error says that it is `otherwise`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -81,7 +81,7 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Return the time of a `--since`. No duration reaches before the epoch."""
+    """Return the time that `--since` names: a time, or a duration before `now` that ends at the epoch at the latest."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 

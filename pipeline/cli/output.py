@@ -41,12 +41,12 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, for text of several lines; those after the first are indented."""
+    """Like `safe`, for a text of several lines. The lines after the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
 def without_stop(sentence: str) -> str:
-    """Strip the full stop of a sentence, which an error's text may have, so that text can follow."""
+    """Strip the full stop at the end of a sentence, so that more text can follow."""
     return sentence.rstrip(". ")
 
 
@@ -84,7 +84,7 @@ def exact_iso(time: datetime) -> str:
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. Durations are in seconds; times have milliseconds, or microseconds if exact.
 
-    A number that JSON does not have is text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
+    A number that JSON cannot express becomes text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
     """
 
     def plain(value: object) -> Any:
@@ -136,8 +136,8 @@ def columns(
     title: str | None = None,
     folds: bool = False,
 ) -> Table:
-    """Build a table with a bold header and no lines: left-aligned columns, whose values go on in the next line with
-    `folds`, then right-aligned ones. The values of the rows may be external text."""
+    """Build a table with a bold header and no lines: left-aligned columns, then right-aligned columns. Long values in
+    left-aligned columns are cut, or with `folds` wrapped. The values of the rows may be external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
@@ -151,8 +151,8 @@ def columns(
 def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
-    """Print rows as a table, or as JSON with one object per line. The table has the columns `names`, by default those
-    of the first row, and `said` below. A null is empty. The column `whole` is never shortened."""
+    """Print rows as a table, or as JSON with one object per line. The table has the columns `names`, by default the
+    names in the first row, and the text `said` below. A null is an empty cell. The column `whole` is never cut."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -174,7 +174,8 @@ def warn(terminal: Console, sentences: Iterable[str]) -> None:
 
 @contextmanager
 def progress_bar(*shown: ProgressColumn, quiet: bool = False) -> Iterator[Progress]:
-    """Show a temporary progress bar on standard error; nothing if that is not a terminal."""
+    """Show a temporary progress bar on standard error. Show nothing if `quiet`, or if standard error is not a
+    terminal."""
     target = Console(stderr=True)
     bars = (TextColumn("{task.description}"), BarColumn(), *(shown or (TimeElapsedColumn(),)))
     with Progress(*bars, console=target, transient=True, disable=quiet or not target.is_terminal) as progress:

@@ -1,1 +1,1 @@
-"""Commands that stand in for a part: for Dagster, for Google's Pub/Sub, and the whole demonstration."""
+"""Commands that replace Dagster (`attach`) or Google's Pub/Sub (`pubsub`), and the demonstration."""

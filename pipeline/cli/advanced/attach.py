@@ -1,4 +1,4 @@
-"""`tidemark attach`: the watermark of a subscription that another consumer reads, without Dagster and Spark."""
+"""`tidemark attach`: decide the watermark of a subscription that another consumer reads, without Dagster and Spark."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -33,7 +33,7 @@ LOOKS_EVERY = timedelta(minutes=1)
 """Interval between two checks of both subscriptions for changes."""
 
 GIVES_BACK_SECONDS = 0.2
-"""Time at the end for requests that return messages to Pub/Sub; their answers are not awaited."""
+"""Time at the end for sending requests that return messages to Pub/Sub; the command does not wait for answers."""
 
 
 def attach(
@@ -41,8 +41,8 @@ def attach(
 ) -> None:
     """Track a subscription that another system reads.
 
-    It pulls tracking, decides the watermark and writes it to the lake, until Ctrl-C. It never pulls from base. It needs
-    pubsub.attach = true. Any number of these may run at once.
+    It pulls from tracking, decides the watermark and writes it to the lake, until Ctrl-C. It never pulls from base. It
+    needs pubsub.attach = true. Several `tidemark attach` may run at once.
     """
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:
@@ -70,7 +70,7 @@ def attach(
 
 
 class Attached:
-    """The ticks of one process. Clients, and what was printed, are kept between them."""
+    """The ticks of one process. Between ticks it keeps its clients, and remembers what it has printed."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -92,8 +92,8 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Track, decide, publish the watermark, and print what is new. False if the tick failed: messages that are not
-        durable are redelivered."""
+        """Pull from tracking, decide and publish the watermark, and print news. Returns False if the tick failed; then
+        Pub/Sub redelivers the messages that were not stored."""
         began = self._clock.monotonic()
         self._observer.begin(TRACKING)
         try:
@@ -118,8 +118,8 @@ class Attached:
         return True
 
     def look(self) -> None:
-        """Check both subscriptions, and print what endangers the promise. Raises ProvisionRefused if it does not hold,
-        and PubSubError if they cannot be read."""
+        """Check both subscriptions, and warn of changes that endanger the watermark. Raises ProvisionRefused for a
+        change that breaks it, and PubSubError if the subscriptions cannot be read."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
@@ -127,14 +127,14 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print the sentences that were not in the last call."""
+        """Print warnings, except those that the last call already printed."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())
         self._warned = sentences
 
     def close(self) -> None:
-        """Return messages that were pulled and not tracked to Pub/Sub."""
+        """Give messages that were pulled but not tracked back to Pub/Sub, and close the connection."""
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)
@@ -161,7 +161,7 @@ class Attached:
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
-        """Print a line, unless the last one with this `about` had the same key, by default the text."""
+        """Print a line about a subject, unless the last line about it had the same key. The default key is the text."""
         key = text if key is None else key
         if self._said.get(about) != key:
             self._said[about] = key

@@ -1,4 +1,4 @@
-"""`tidemark demo`: an outage and live traffic on real parts, compared with what was published."""
+"""`tidemark demo`: play an outage and live traffic on a real pipeline, and compare its rows with what was published."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -16,10 +16,10 @@ from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"
-"""The default address, which is that of Google's emulator."""
+"""The default address: the same as the default of Google's emulator."""
 
 WAKES_EVERY_SECONDS = 1.0
-"""Longest time until a signal is noticed that the system delivered to another thread."""
+"""Longest time until the main thread notices a signal that the system delivered to another thread."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
@@ -59,8 +59,8 @@ def pubsub(
 
 
 def listening(host: str | None, port: int | None) -> tuple[str, int]:
-    """Return the host and port to listen on. Missing ones are those of `pubsub.emulator_host`; only then are the
-    settings read. Raises InvalidSettings for an address that is not loopback."""
+    """Return the host and port to listen on. If one is missing, it comes from `pubsub.emulator_host`; otherwise the
+    settings are not read. Raises InvalidSettings for an address that is not on loopback."""
     said = f"--host {host}"
     if host is None or port is None:
         named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
@@ -76,7 +76,7 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:
-    """Parse faults written as `name=value`; all others are those of `others`. Raises InvalidSettings."""
+    """Parse faults written as `name=value`. Faults that are not written come from `others`. Raises InvalidSettings."""
     faults = others or Faults()
     for one in written:
         name, equals, value = one.partition("=")
@@ -90,7 +90,7 @@ def faults_of(written: list[str], others: Faults | None = None) -> Faults:
 
 
 def _value(name: str, written: str) -> Any:
-    """Parse a value of the type of the fault's default."""
+    """Parse a fault's value. Its type is the type of the fault's default."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):
         if written not in ("true", "false"):

@@ -1,4 +1,4 @@
-"""`tidemark diffs`: rows of heartbeat_diffs, of a custom table, or what changed in either."""
+"""`tidemark diffs`: print rows of heartbeat_diffs or of a custom table, or the changes in either."""
 
 import json
 from datetime import datetime
@@ -30,7 +30,7 @@ from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
 from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
-"""Columns that only --json has, like the previous values: the comparisons must fit a terminal."""
+"""Columns that only --json prints, like the columns of previous values, so that a table fits a terminal."""
 
 
 def diffs(
@@ -149,8 +149,8 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Return names with old and new values: the key's, and what differs between the rows. An added or removed row is
-    shown whole."""
+    """Return columns as name, old value and new value: the key's columns, then the columns that differ. An added or
+    removed row has all its columns."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

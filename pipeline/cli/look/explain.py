@@ -21,7 +21,7 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
-"""Streams that are printed, those with the most messages; the JSON has all."""
+"""Number of streams that are printed: the ones with the most messages. The JSON has all streams."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
@@ -93,7 +93,8 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
-    """Print the streams of examined messages that were rejected for their payload, if any, and of those at the pin."""
+    """Print, by stream, how many examined messages were rejected for their payload and how many of these are at the
+    pin. Print nothing if no message was rejected."""
     if not rejected:
         return
     which = "one of them is the pin" if pins else "none of them is the pin"

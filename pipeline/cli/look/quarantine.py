@@ -28,7 +28,7 @@ MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""
 
 SHOWN = 160
-"""Characters of attributes and of a payload that are printed at most. A detail is printed whole, since it ends with
+"""The most characters that are printed of attributes and of a payload. A detail is printed whole, since it ends with
 advice."""
 
 
@@ -42,9 +42,9 @@ def quarantine(
 ) -> None:
     """Show what was rejected and why, or land what passes now.
 
-    With --requeue: once [message] is right, messages that pass land. Those below the watermark are late, and windows
-    are recomputed as windows.recompute_missed says. The others stay in quarantine. It is safe at any time, can be
-    stopped at any point and repeated: messages that have landed are skipped.
+    With --requeue: messages that pass the corrected [message] land; the others stay in quarantine. Messages below the
+    watermark are late, and windows are recomputed as windows.recompute_missed says. It is safe to run, stop and repeat
+    this at any time: messages that have landed are skipped.
     """
     at = here("quarantine")
     meant = Rejected(reason, since_when(since, at.clock.now()))
@@ -101,7 +101,7 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row for scripts. A payload that is not UTF-8 is in base64, under another name."""
+    """Return a row as plain values for JSON. A payload that is not UTF-8 is in base64, as `payload_base64`."""
     facts = {**row, "attributes": dict(row["attributes"] or ())}
     payload = facts.pop("payload") or b""
     try:

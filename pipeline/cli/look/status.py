@@ -19,7 +19,7 @@ from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""The facts about a custom table's failed runs, and the fields of `Failing` that they are."""
+"""The facts about a custom table's failed runs, each with the field of `Failing` that has its value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 """The facts of a custom table that are printed."""
@@ -31,7 +31,8 @@ def status(
 ) -> None:
     """Show whether the pipeline is live, and what is wrong.
 
-    What is lost, late, failing or waiting comes next, then what to do. --all --json also has the custom tables.
+    Below the watermark, show what is lost, late, failing or waiting, and what to do. --all --json also has the custom
+    tables.
     """
     at, tables = here(), list[dict[str, Any]]()
     now = at.clock.now()
@@ -79,7 +80,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
 
 
 def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """Return the median time from the newest windows' ends until they were computed; None without any."""
+    """Return the median time from a window's end until it was computed; None if no window is computed."""
     known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
     return timedelta(seconds=median(known)) if known else None
 
@@ -160,8 +161,8 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
 
 
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
-    """Yield each table's facts. `version`, `due` and `by_other_versions` are None for a table that
-    is not in the settings, or whose file cannot be used; `wrong` says why. Raises LakeError."""
+    """Yield each custom table's facts. `version`, `due` and `by_other_versions` are None for a table that is not in the
+    settings, or whose file cannot be used; `wrong` says why the file cannot be used. Raises LakeError."""
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}
     followed = _followed(at, now) if settings.tables else None

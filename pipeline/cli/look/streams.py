@@ -24,7 +24,7 @@ SHOWN = {
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
     StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""The words for each kind, and the columns of `stream_status` that are printed with it."""
+"""For each kind: its words in a sentence, and the columns of `stream_status` that are printed."""
 
 
 def streams(
@@ -37,9 +37,9 @@ def streams(
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    It counts them by window, or lists those of one kind in one window. Without --window it is the newest computed
-    window. --silent lists the streams without a heartbeat since that window began, however long they have been silent.
-    With a kind of stream, --json prints one object per line.
+    Without a kind of stream, it counts streams by window. With one, it lists the streams of that kind in one window, by
+    default the newest computed window, and --json prints one object per line. Without --window, --silent lists all
+    streams without a heartbeat since the newest computed window began.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]

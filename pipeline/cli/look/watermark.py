@@ -27,8 +27,9 @@ def watermark(
 ) -> None:
     """Print the watermark, or wait until it reaches a time.
 
-    It needs only the lake. --wait-for also takes a window's key, for the window's end. With --computed, the window's
-    rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: not reached, or not computed.
+    It needs only the lake. --wait-for also takes a window's key, and then waits for the window's end. --computed also
+    waits until the window's rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: not reached, or
+    not computed.
     """
     if wait_for is None:
         only_with("--wait-for", timeout=timeout != WAITS, computed=computed)
@@ -75,8 +76,8 @@ def watermark(
 
 
 def watermark_facts(found: Watermark) -> dict[str, Any]:
-    """Return the watermark, when and why it was decided, the newest closed window, and the lake; null for what does not
-    exist."""
+    """Return the watermark, the time and reason of its decision, the newest closed window, and the lake. Missing values
+    are None."""
     evidence = {} if found.decision is None else decision_facts(found.decision)
     closed = found.newest_closed
     return {
@@ -91,7 +92,7 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
 
 
 def _event_time(settings: Settings, text: str) -> datetime:
-    """Return the end of the window with this key, else the time that the text is."""
+    """Return the window's end if the text is a window's key; else parse the text as a time."""
     window = window_named(settings, text)
     return window.end if window.key == text else moment(text)
 

@@ -1,1 +1,1 @@
-"""Commands that an operator runs when something is wrong, or in place of the hourly job."""
+"""Commands that an operator runs when something is wrong, or instead of the hourly job."""

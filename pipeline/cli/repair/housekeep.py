@@ -1,4 +1,4 @@
-"""`tidemark housekeep`: the hourly job's work on the lake, by hand."""
+"""`tidemark housekeep`: do by hand what the hourly job does to the lake."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""`tidemark release`: show what is outstanding, and let it go."""
+"""`tidemark release`: show outstanding messages, and stop the watermark from waiting for them."""
 
 import getpass
 import os
@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""Lines of outstanding publish times that are printed at most."""
+"""The most lines of outstanding publish times that are printed."""
 
 
 def release(
@@ -35,9 +35,9 @@ def release(
 ) -> None:
     """Let go of messages that hold the watermark.
 
-    It releases messages that were published before a time and have not landed. It first shows what is outstanding, as
-    tracking and the lake know it, and what the watermark would become, and asks. A released message is late when it
-    lands. --json without --yes only shows.
+    It releases messages that were published before a time and have not landed. First it shows which messages are
+    outstanding, according to tracking and the lake, and where the watermark would move. Then it asks. A released
+    message is late when it lands. --json without --yes releases nothing.
     """
     at = here("release")
     now = at.clock.now()
@@ -61,8 +61,8 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The messages that a release would let go, and its effect: the decision by the newest readings without and with
-    it, the windows that would close, and caveats."""
+    """The messages that a release would let go, and its effect: the decision by the newest readings, without and with
+    the release; the windows that would close; and caveats."""
 
     release: Released
     base: EffectiveReading
@@ -114,7 +114,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
-    """Yield the caveats of the figures."""
+    """Yield the reasons why the figures may be inexact."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
         yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
@@ -129,7 +129,7 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 
 def operator() -> str:
-    """Return the user and the machine that release, as `user@machine`; the user's number if it has no name."""
+    """Return who runs this command, as `user@machine`. A user without a name is given by number, as `uid-1000`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -138,7 +138,7 @@ def operator() -> str:
 
 
 def _facts(preview: Preview) -> dict[str, Any]:
-    """Return everything that is shown, for scripts."""
+    """Return everything that the command shows, as plain values for JSON."""
     found, closing = preview.outstanding, preview.closing
     without, released = (
         {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)

@@ -1,4 +1,4 @@
-"""`tidemark repair`: find what is wrong with a range of windows, and recompute it."""
+"""`tidemark repair`: find damaged, missing or stale windows in a range, and recompute them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
-"""Findings of one kind that are printed at most; --json has all."""
+"""The most findings of one kind that are printed; --json has all."""
 
 
 def repair(
@@ -62,16 +62,16 @@ def repair(
 ) -> None:
     """Find damaged or missing windows, and recompute them.
 
-    It also finds stale windows and orphaned files. It checks all closed windows, or those --from … --to. Runs are
-    requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is wrong that
-    this command has not repaired, or, with --dry-run, would repair.
+    It also finds stale windows and orphaned files. It checks all closed windows, or only the windows --from … --to.
+    Runs are requested from the Dagster at dagster.url, by default the one of `tidemark up`. Exit code 1: something is
+    still wrong, or, with --dry-run, something would be repaired.
 
     With --recompute: one run computes the whole range. The same input gives the same rows. If a window is above the
     watermark, the run fails and writes nothing.
 
     With --forget: stop the sensors first. A note replaces the entry. The watermark then holds until base has landed
-    everything that the entry may have known. It does not go back below the last watermark that was noted outside of the
-    log, nor below the end of a computed window.
+    every message that the entry may have described. It does not go back below the last watermark that is recorded
+    outside of the log, nor below the end of a computed window.
     """
     settings, clock = load_settings(), SystemClock()
     if not recompute:
@@ -139,7 +139,7 @@ def repair(
 
 
 def _recompute(settings: Settings, first: Window, last: Window, table: str | None) -> str:
-    """Request one run over a range, of heartbeat_diffs or of the windows of a custom table that it touches."""
+    """Request one run over a range of windows: of heartbeat_diffs, or of a custom table's windows that overlap it."""
     if last < first:
         raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
     if table is None:
@@ -173,14 +173,14 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """True if each window has other files than before."""
+    """True if each window's files differ from its files in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Show a progress bar for each kind of thing that is checked."""
+    """Yield a function that shows progress, with one bar for each kind of check."""
     with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 

@@ -1,4 +1,4 @@
-"""`tidemark doctor`: what would keep the pipeline from running, and what to do about it; and what Pub/Sub does here."""
+"""`tidemark doctor`: find what would keep the pipeline from running, and what to do; or measure what Pub/Sub does."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -41,8 +41,8 @@ def doctor(
 ) -> None:
     """Check everything that the pipeline needs, and say what to do.
 
-    Exit code 1: something would break. Permissions are checked for all parts that run, unless parts are named.
-    --measure takes a minute, and six with Cloud Monitoring; it uses a topic of its own. Only --write changes anything.
+    Exit code 1: something would break. Permissions are checked for all parts that run, unless --part names some.
+    --measure takes a minute, or six with Cloud Monitoring, and creates a topic for it. Only --write changes settings.
     """
     if measures:
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
@@ -83,8 +83,8 @@ VERDICT_MARKS = {
 
 
 def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
-    """Measure, print the results and the settings that follow, and write these if asked to. Exit code 1 if something
-    differs from what the method expects."""
+    """Measure Pub/Sub, and print the results and the settings that they suggest. With `writes`, also write these
+    settings. Exit code 1 if a result differs from what the method expects."""
     if emulator_is_absent(settings):
         raise PubSubUnreachable(
             f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "
@@ -112,7 +112,7 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
 
 
 def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setting]) -> None:
-    """Print the table, the calls, and the settings that follow."""
+    """Print the measured facts, the calls, and the settings that the facts suggest."""
     terminal = console()
     terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
     table = columns("fact", "expected", "found", "", folds=True)
@@ -138,7 +138,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
 
 
 def show_written(settings: Settings, written: Sequence[Written]) -> None:
-    """Print what was written, with the values that were there before."""
+    """Print which settings were written, with their previous values."""
     terminal, file = console(), safe(config_file())
     if settings.emulated:
         terminal.print(

@@ -39,8 +39,8 @@ def init(
     Two pipelines on one machine need different --ports. projects/P/topics/T is a topic on Google's service; its
     subscriptions are T-base and T-tracking.
 
-    --cohort writes a project with one pipeline for each, and one for the rest. FILTER is Pub/Sub's, such as
-    eu=attributes.region = "eu".
+    --cohort writes a project with one pipeline for each cohort, and one for all other messages. FILTER is a filter of
+    Pub/Sub, such as eu=attributes.region = "eu".
     """
     values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
     is_on_service = values.get("emulator_host") == ""
@@ -65,7 +65,7 @@ def init(
 
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    """Write files into the folder, the settings among them with these ports and values."""
+    """Write files into the folder. Settings files get these values, and all files get these ports."""
     values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
@@ -76,7 +76,7 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
 
 
 def _of_topic(written: str) -> dict[str, str]:
-    """Return the settings of a topic: on the service for a full name, on the emulator for a plain name."""
+    """Return the settings for a topic. A full name is a topic on the service, a plain name is one on the emulator."""
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
     topic = full[2] if full else written

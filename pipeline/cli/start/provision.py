@@ -1,4 +1,4 @@
-"""`tidemark provision`: the topic and its subscriptions, and the files that Spark needs beside tidemark."""
+"""`tidemark provision`: create the topic and its subscriptions, or fetch and pack the files that Spark needs."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -35,14 +35,14 @@ def provision(
 ) -> None:
     """Create the topic and both subscriptions.
 
-    What exists stays as it is, and what differs is reported.
+    An existing topic or subscription stays as it is, and differences are reported.
 
-    With --connector: the JAR goes into the cache, unless it is there; its checksum is verified. `tidemark up` does the
-    same.
+    With --connector: put the JAR into the cache, unless it is already there, and verify its checksum. `tidemark up`
+    does the same.
 
     With --executors: the archive holds the packages that are installed here, without a Python, settings or credentials.
     Executors need PySpark, a Python of the same minor version, the same kind of machine and system, and `sh`. Name the
-    file in spark.executor_environment, as a path or an address that Spark's machines read. Pack it again after each
+    file in spark.executor_environment, as a path or an address that Spark's machines can read. Pack it again after each
     upgrade.
     """
     if not connector:

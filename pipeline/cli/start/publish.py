@@ -1,4 +1,4 @@
-"""`tidemark publish`: synthetic heartbeats."""
+"""`tidemark publish`: publish synthetic heartbeats."""
 
 import signal
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
-"""Options of `publish` that the source has under the same names."""
+"""Options of `publish` that are also parameters of the synthetic source, under the same names."""
 
 SHARE: dict[str, Any] = {"min": 0, "max": 1}
 
@@ -35,7 +35,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the shape of that name. JSON objects have the attributes that the settings name, if any."""
+    """Return the shape of that name. JSON objects carry times and ids in the attributes that the settings name, if
+    all three are attributes."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -47,8 +48,8 @@ def _shape(message: MessageSettings, name: ShapeName) -> Shape:
 
 
 def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
-    """Return warnings about how the settings read the source's messages. Raises InvalidSettings, with settings that
-    would read them, if these misread them."""
+    """Return warnings about how the settings read the source's messages. Raises InvalidSettings if the settings misread
+    them; the error says which settings would read them."""
     reader = reader_of(settings.contract, settings.pubsub)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:

@@ -1,4 +1,4 @@
-"""`tidemark try`: how the settings read sample messages, from files or from the topic."""
+"""`tidemark try`: show how the settings read sample messages, from files or from the topic."""
 
 import json
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 
 NOT_ALL_PASS = 3
-"""The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""
+"""The exit code if a sample is rejected, or if there is no sample. 1 and 2 are errors."""
 
 MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
-"""Messages of the topic that are tried at most, and the default wait for them."""
+"""The most messages of the topic that are tried, and the default time to wait for them."""
 
 SHOWN = 40
-"""Characters of a value that are printed at most."""
+"""The most characters of a value that are printed."""
 
 
 def try_(
@@ -43,16 +43,16 @@ def try_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the settings make of sample messages.
+    """Show how the settings read sample messages.
 
-    It prints each one's stream, event time and fields, or why it is rejected.
+    It prints each message's stream, event time and fields, or why it is rejected.
 
     A file holds one payload, a JSON payload on each line, an Avro object container, or messages as `gcloud pubsub
     subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
 
-    --sample creates a subscription while it waits, and sees only messages published from then on.
+    --sample creates a subscription for the time that it waits, and sees only messages published from then on.
 
-    Nothing lands. Exit code 0: all are heartbeats; 3: at least one is rejected.
+    Nothing lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected, or there is none.
     """
     if sample is not None:
         apart_from("--sample", files=files, attribute=attribute, published=published)
@@ -103,7 +103,7 @@ def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta,
 
 
 def trial_facts(trial: Trial) -> dict[str, Any]:
-    """Return the verdicts and the summary as plain facts."""
+    """Return the verdicts and the summary as plain values for JSON."""
     return {
         "samples": trial.samples,
         "heartbeats": len(trial.heartbeats),

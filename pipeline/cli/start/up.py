@@ -36,10 +36,11 @@ def up(
 ) -> None:
     """Run the pipeline on this machine until Ctrl-C.
 
-    It starts what is needed (emulator, Spark Connect, Dagster), restarts what ends, and stops all of it.
+    It starts the processes that are needed (emulator, Spark Connect, Dagster), restarts a process that ends, and stops
+    all of them.
 
-    Nothing is started if something would break, if it runs already, or if another pipeline writes the lake: exit
-    code 1.
+    Nothing is started if something would break, if the pipeline already runs, or if another pipeline writes the lake:
+    exit code 1.
     """
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
@@ -80,14 +81,14 @@ def up(
 
 
 NOT_RUNNING = 3
-"""Exit code of `up --status` if it does not run: systemd's for an inactive unit."""
+"""Exit code of `up --status` if the pipeline does not run: systemd's code for an inactive unit."""
 
 Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
-    """Check everything that would keep the pipeline from running (the lake's owner, ports, then disk, Java and token,
-    then the rest), and state that it owns the lake. Raises TidemarkError before anything is started."""
+    """Check everything that would keep the pipeline from running, then record that it owns the lake. The order is: the
+    lake's owner, ports, foreign servers, then all other checks. Raises TidemarkError before anything is started."""
     try:
         ownership.wait_until_known()
     except LakeOwned:
@@ -113,7 +114,7 @@ def end(ownership: Ownership, say: Say) -> None:
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
-    """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds that it does not run."""
+    """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds no running pipeline."""
     if status == stop:
         raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
     ownership = Ownership(settings, clock, up=config_file())

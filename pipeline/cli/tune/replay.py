@@ -1,4 +1,4 @@
-"""`tidemark replay`: derive decisions again, from a trace or from a recorded run, without Pub/Sub, and compare."""
+"""`tidemark replay`: repeat decisions over a trace or a recorded run, without Pub/Sub, and compare them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,11 +66,11 @@ HELP = {
     "idle": "What the watermark does in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
-"""The policy's settings."""
+"""The help of each option that changes the policy, by the policy's field."""
 
 
 def _default(value: object) -> str:
-    """Format a default for `--help`. It applies to a trace; with --from-lake, the recorded value does."""
+    """Format a default for `--help`. The default applies to a trace; --from-lake uses the recorded value instead."""
     return f"{text_of(value)} for a trace"
 
 
@@ -114,9 +114,9 @@ def replay(
 ) -> None:
     """Decide again, over a trace or over a recorded log.
 
-    With --from-lake and no setting of the policy, derive every recorded decision again; each must come out the same.
-    With --from-lake and a setting, show what would have been decided. A trace uses the defaults of the policy, not the
-    settings file.
+    With --from-lake and no setting of the policy, derive every recorded decision again; each must be equal. With
+    --from-lake and a setting, show which decisions that setting would have given. A trace uses the policy's defaults,
+    not the settings file.
     """
     arguments = locals()
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
@@ -191,9 +191,9 @@ def _of_lake(
     *,
     as_json: bool,
 ) -> None:
-    """Verify the recorded decisions. With `given` settings of the policy or other rules, decide again under them.
+    """Verify the recorded decisions. If there are `given` settings or other `rules`, decide again under these instead.
 
-    The exit code is 1 if a recorded decision does not follow from what is recorded before it.
+    The exit code is 1 if a recorded decision does not follow from the records before it.
     """
     at = here()
     settings, lake = at.settings, at.lake
@@ -290,7 +290,7 @@ def _print_what_if(
 
 
 def facts_of(replayed: Replayed) -> dict[str, Any]:
-    """Return the figures of a replay."""
+    """Return a replay's figures as plain values for JSON."""
     hold = replayed.longest_hold()
     return {
         "ticks": len(replayed.decisions),
@@ -326,13 +326,13 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded and the derived value of every field, nested ones by their path."""
+    """Return the recorded and the derived value of every field. A nested field is named by its path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 
 
 def print_difference(terminal: Console, difference: Difference) -> None:
-    """Print both sides, and mark what differs."""
+    """Print the recorded and the derived values, and mark the fields that differ."""
     what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
     table = columns("", "", "recorded", "derived", gap=2, folds=True, title=f"the first {what} that differs")
     for name, values in differing(difference).items():

@@ -1,4 +1,4 @@
-"""`tidemark tune`: the cost and benefit of every band, on a trace or on the lake's recent data."""
+"""`tidemark tune`: show the cost and benefit of every band, on a trace or on the lake's recent data."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -31,11 +31,11 @@ from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, Asked, Tun
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5
-"""Slow and fast streams that are printed at most; the page and the JSON have more."""
+"""The most slow and the most fast streams that are printed; the page and the JSON have more."""
 
 
 NAME_WIDTH = 40
-"""Characters of a cohort's value that are printed at most; the JSON has it whole."""
+"""The most characters of a cohort's value that are printed; the JSON has the whole value."""
 
 
 def durations(text: str) -> tuple[timedelta, ...]:
@@ -47,7 +47,7 @@ def durations(text: str) -> tuple[timedelta, ...]:
 
 
 def cohort_key(text: str) -> CohortKey:
-    """Parse what separates cohorts: `attribute:region`, `stream_prefix:-`."""
+    """Parse the key that separates cohorts, such as `attribute:region` or `stream_prefix:-`."""
     kind, _, name = text.partition(":")
     if kind not in ("attribute", "stream_prefix") or not name:
         raise typer.BadParameter(
@@ -76,10 +76,10 @@ def tune(
 ) -> None:
     """Compare bands: late messages against freshness.
 
-    It shows the cost and benefit of each band under both rules, and which band is enough. It reads a trace of messages,
-    with one row for each, or what the configured lake has recorded and landed recently. A trace is tuned with the
-    policy of the settings, if any, without slack. Whole seconds around the band that is enough are tried as well. With
-    --by stream_prefix:-, a cohort is the ids with the same text before their first -.
+    It shows the cost and benefit of each band under both rules, and which band is enough. It reads a trace with one row
+    for each message, or the recent traffic of the configured lake. A trace is tuned without slack, and with the policy
+    of the settings file, if there is one. Whole seconds around the band that is enough are tried as well. With
+    --by stream_prefix:-, a cohort is all streams whose ids have the same text before their first -.
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
@@ -125,7 +125,7 @@ def tune(
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Refuse, before the work, a page that could not be written or would overwrite the trace."""
+    """Refuse a page that could not be written or would overwrite the trace. This is checked before the work begins."""
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
@@ -136,7 +136,7 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """Print the requested bands and those that are enough, with the outcome of each under each rule."""
+    """Print the outcome under each rule of the requested bands, and of the bands that are enough for a target."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -150,8 +150,8 @@ def _print_bands(console: Console, report: TuningReport) -> None:
 
 
 def _print_cohorts(console: Console, found: Cohorts) -> None:
-    """Print a table per rule: all cohorts together and each one, with the configured band and with its own that is
-    enough."""
+    """Print a table per rule. It has a row for all cohorts together and for each cohort, with the outcomes of the
+    configured band and of the smallest band that is enough for the cohort."""
     whole = found.together
     console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
     if found.values_in_rest:
@@ -187,7 +187,7 @@ def _print_targets(console: Console, report: TuningReport) -> None:
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
-    """Print the worst streams on one side, if any is to blame for more than the band."""
+    """Print the worst slow (or fast) streams, if any stream has a message that is beyond the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
