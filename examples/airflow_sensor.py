@@ -2,8 +2,8 @@
 
     wait = WatermarkSensor(task_id="complete", lake="gs://my-bucket/lake", mode="reschedule")
 
-It needs `tidemark-watermark` in Airflow's environment and the right to read `watermark.json` in the lake. It imports
-with Airflow 3, Airflow 2, or none at all: then it is a plain class whose `poke` can be called.
+It needs `tidemark-watermark` in Airflow's environment and the right to read `watermark.json` in the lake. It can be
+imported with Airflow 3 or 2. Without Airflow, the sensor is a plain class whose `poke` can be called.
 """
 
 import logging
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class WatermarkSensor(BaseSensorOperator):  # type: ignore[misc]
-    """Succeeds when the watermark has reached `event_time`, a template: by default the end of the data interval.
+    """Succeeds when the watermark has reached `event_time`, a template. The default is the end of the data interval.
 
-    `lake` is its address, or a folder. An object that cannot be read fails the task, so give it retries.
+    `lake` is the lake's address or folder. If `watermark.json` cannot be read, the task fails, so give it retries.
     """
 
     template_fields: Sequence[str] = ("lake", "event_time")
@@ -37,7 +37,7 @@ class WatermarkSensor(BaseSensorOperator):  # type: ignore[misc]
         self.event_time = event_time
 
     def poke(self, context: Mapping[str, Any]) -> bool:  # noqa: ARG002 (Airflow passes it)
-        """Look at the watermark once."""
+        """Read the watermark once, and return True if it has reached `event_time`."""
         watermark = read_watermark(self.lake)
         logger.info("waiting for %s; %s", self.event_time, watermark.sentence)
         return watermark.has_reached(datetime.fromisoformat(self.event_time))

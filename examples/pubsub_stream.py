@@ -2,8 +2,8 @@
 
     python examples/pubsub_stream.py --project P --subscription S --lake file:///tmp/lake --out /tmp/heartbeats
 
-It reads what is there and ends. With --every '10 seconds' it goes on until Ctrl-C. Started again with the same --out,
-it continues where it stopped, even after a crash.
+It reads the waiting messages and ends. With --every '10 seconds' it reads until Ctrl-C. If it is started again with the
+same --out, it continues where it stopped, even after a crash.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tidemark.spark import register
 
 
 def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
-    """Write a micro-batch under its number. Repeated after a crash, it replaces itself with the same rows."""
+    """Write a micro-batch under its number. A batch that is repeated after a crash replaces the same rows."""
     folder = out / "batches" / f"batch={number:06d}"
     unfinished = folder.with_name(f"unfinished-{number:06d}")
     messages.dropDuplicates(["message_id"]).write.mode("overwrite").parquet(str(unfinished))
@@ -32,13 +32,13 @@ def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
 
 
 def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """The subscription as a streaming DataFrame."""
+    """Return the subscription as a streaming DataFrame."""
     register(spark)
     return spark.readStream.format("pubsub").options(**options).load()
 
 
 def session() -> SparkSession:
-    """A Spark session in this process, with this Python for its workers."""
+    """Start a Spark session in this process, with this Python for its workers."""
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2,4]").appName("pubsub stream").config("spark.ui.enabled", "false")
@@ -50,7 +50,7 @@ def session() -> SparkSession:
 
 
 def told(query: StreamingQuery) -> str:
-    """The number of the last batch and the watermark of its rows, from its end offset."""
+    """Describe the last batch: its number, and the watermark of its rows from its end offset."""
     progress = query.lastProgress
     if progress is None:
         return "nothing was read"
@@ -73,7 +73,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def options_of(chosen: argparse.Namespace) -> dict[str, str]:
-    """The source's options."""
+    """Return the options of the Spark source."""
     return {
         "project": chosen.project,
         "subscription": chosen.subscription,
@@ -84,7 +84,7 @@ def options_of(chosen: argparse.Namespace) -> dict[str, str]:
 
 
 def read(spark: SparkSession, chosen: argparse.Namespace) -> str:
-    """Read until nothing is left, or until it is stopped, and say what was read."""
+    """Read until no message is left, or until the query is stopped. Return a description of the messages read."""
     trigger = {"processingTime": chosen.every} if chosen.every else {"availableNow": True}
     query = (
         stream(spark, options_of(chosen))

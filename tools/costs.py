@@ -1,6 +1,6 @@
 """The cost of tidemark by list prices: `python -m tools.costs` prints the tables of `docs/concepts/costs-and-scale.md`.
 
-Pure arithmetic over list prices as of a date, calls as `python -m benchmarks.calls` measured them, and traffic.
+It computes costs from list prices of one date, from calls that `python -m benchmarks.calls` measured, and from traffic.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,24 +15,24 @@ DAY_SECONDS, MONTH_DAYS = 86_400, 30
 GIB, TIB = 2.0**30, 2.0**40
 
 PUBSUB_TIB = 40.0
-"""Price of publishing, and of delivering. The free 10 GiB of a month are left out."""
+"""Price per TiB published, and per TiB delivered. The free 10 GiB per month are ignored."""
 
 TRANSFORM_TIB = 40.0
-"""A message transform written in JavaScript, such as the one of `metadata_only`."""
+"""Price per TiB of a message transform in JavaScript, such as the transform of `metadata_only`."""
 
 KEPT_GIB_MONTH = 0.27
-"""Price of messages that snapshots and subscriptions keep."""
+"""Price per GiB-month of messages that snapshots and subscriptions keep."""
 
 REQUEST_BYTES = 1000
 """Least bytes that Pub/Sub counts for a publish or a pull."""
 
 CLASS_A_1000, CLASS_B_1000, STORED_GIB_MONTH = 0.005, 0.0004, 0.02
-"""Cloud Storage, class Standard: writes and listings, reads, and what is stored."""
+"""Prices of Cloud Storage, class Standard: a thousand writes or listings, a thousand reads, a GiB-month stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Sources that publish each on its own, how often, and the size of a message as it is pulled."""
+    """The traffic of independent sources: their number, their period, and the size of a pulled message."""
 
     sources: int = 10_000
     period_seconds: float = 30.0
@@ -41,17 +41,17 @@ class Traffic:
 
     @property
     def messages(self) -> float:
-        """Messages of a day."""
+        """Messages per day."""
         return self.sources / self.period_seconds * DAY_SECONDS
 
     @property
     def ticks(self) -> float:
-        """Ticks of a day."""
+        """Ticks per day."""
         return DAY_SECONDS / self.tick_seconds
 
     @property
     def bytes(self) -> float:
-        """Delivered bytes of a day."""
+        """Delivered bytes per day."""
         return self.messages * self.message_bytes
 
 
@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[float, float]] = {
     "DeleteSnapshot": (4.5, 5.2),
     "ListSnapshots": (2.0, 2.0),
 }
-"""Calls of a tick to Pub/Sub, when it answers at once and when it answers as the service may."""
+"""Calls to Pub/Sub per tick: if it answers at once, and if it answers as slowly as the service may."""
 
 SNAPSHOT_BYTES_A_TICK = 607_000
 """Bytes that the snapshots of a tick keep at this traffic, measured with prompt answers on a busy machine."""
@@ -74,34 +74,34 @@ CLASS_A_A_TICK, CLASS_B_A_TICK = 15, 24
 """The most calls to Cloud Storage that a tick may make in steady state."""
 
 BUDGET = SNAPSHOT_BUDGET
-"""The default of `pubsub.snapshot_budget` on the service, a day."""
+"""The default of `pubsub.snapshot_budget` on the service, in bytes per day."""
 
 READINGS_BEYOND = 6
-"""Readings of a subscription a day that the budget does not put off."""
+"""Readings of a subscription per day that the budget does not postpone."""
 
 
 def publishing(traffic: Traffic) -> float:
-    """Dollars a day: each message is a request."""
+    """Return dollars per day for publishing, with one request per message."""
     return traffic.messages * max(traffic.message_bytes, REQUEST_BYTES) / TIB * PUBSUB_TIB
 
 
 def delivery(traffic: Traffic) -> float:
-    """Dollars a day for one subscription, whose pulls bring many messages each."""
+    """Return dollars per day for delivery to one subscription. Each pull brings many messages."""
     return traffic.bytes / TIB * PUBSUB_TIB
 
 
 def snapshots(kept_bytes: float) -> float:
-    """Dollars for snapshots that keep this many bytes, if a month is charged once, at their creation."""
+    """Return dollars for snapshots that keep this many bytes. Assumption: creating a snapshot costs one month."""
     return kept_bytes / GIB * KEPT_GIB_MONTH
 
 
 def storage_calls(traffic: Traffic) -> float:
-    """Dollars a day for calls to Cloud Storage."""
+    """Return dollars per day for calls to Cloud Storage."""
     return traffic.ticks * (CLASS_A_A_TICK * CLASS_A_1000 + CLASS_B_A_TICK * CLASS_B_1000) / 1000
 
 
 def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
-    """Yield each item, how it is computed, and dollars a day."""
+    """Yield each item of the costs, with its computation in words and its dollars per day."""
     each = f"{traffic.messages / 1e6:.1f} million messages"
     yield "publishing", f"{each} × 1,000 bytes, the least that a request counts", publishing(traffic)
     yield "delivery on base", f"{each} × {traffic.message_bytes:.0f} bytes", delivery(traffic)
@@ -113,7 +113,7 @@ def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
 
 
 def an_outage(traffic: Traffic = MISSION, hours: float = 24.0) -> Iterator[tuple[str, float, float]]:
-    """Yield ways to read base while its backlog grows for `hours`: the GiB that snapshots keep, and dollars."""
+    """Yield each way to read base while its backlog grows for `hours`, with the GiB that snapshots keep and dollars."""
     backlog = traffic.bytes * hours / 24
     ticks = traffic.ticks * hours / 24
     yield "one reading at the end", backlog / GIB, snapshots(backlog)

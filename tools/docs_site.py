@@ -1,7 +1,7 @@
-"""MkDocs hooks: the pages of the project's root join the site, and links work there as they do on a forge.
+"""MkDocs hooks that add the pages of the project's root to the site, and make links work on it as in the repository.
 
-Pages link to files by their place in the repository, such as `docs/start/requirements.md` or `../examples/attach/`. The
-site has the folder `docs` at its top, the README as its first page, and every other file that a page links to as it is.
+Pages link to files by their path in the repository, such as `docs/start/requirements.md` or `../examples/attach/`. On
+the site, `docs` is the root and the README is the first page. Other files that pages link to are added unchanged.
 """
 
 import os
@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 ROOT_PAGES |= {"SECURITY.md": "SECURITY.md"}
-"""Pages outside of `docs`, and where each is on the site."""
+"""Pages outside of `docs`, with their paths on the site."""
 
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 FENCE = re.compile(r"\s*(```|~~~)")
@@ -37,8 +37,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 (MkDocs' signature)
-    """Point links at the places of their targets on the site, and begin lists after an empty line, as this Markdown
-    wants it. A link to a file that is not there stays as it is, and MkDocs reports it."""
+    """Point links to the paths of their targets on the site, and put an empty line before each list, which MkDocs'
+    Markdown requires. A link to a missing file stays unchanged, and MkDocs reports it."""
     here = PurePosixPath(page.file.src_uri)
     written_in = {uri: PurePosixPath(name).parent for name, uri in ROOT_PAGES.items()}
     folder = written_in.get(here.as_posix(), PurePosixPath("docs") / here.parent)
@@ -53,7 +53,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _on_site(path: PurePosixPath) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the path on the site of a file of the repository."""
     if path.as_posix() in ROOT_PAGES:
         return ROOT_PAGES[path.as_posix()]
     return path.relative_to("docs").as_posix() if path.parts[0] == "docs" else path.as_posix()

@@ -1,6 +1,6 @@
-"""The pictures of docs/concepts/watermark.md, drawn from replays of small seeded traces: `make pictures`.
+"""Draw the pictures of docs/concepts/watermark.md from replays of small seeded traces: `make pictures`.
 
-Each is a real replay: the estimator and the fold of production, over messages made here.
+Each picture shows a real replay: the code of production decides over messages that are made here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,8 @@ BAND, FRONTIER = Policy(rule="band"), Policy(rule="frontier")
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A trace in memory, in seconds from the start; infinite where an acknowledgement never came."""
+    """A trace in memory. Times are seconds from the start; the time of an acknowledgement that never came is
+    infinite."""
 
     publish: np.ndarray
     event: np.ndarray
@@ -37,7 +38,7 @@ class Messages:
     landed: np.ndarray
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """All in one."""
+        """Yield all messages as one batch."""
         if streams:
             raise ValueError("these messages have no streams")
         yield Batch(*(START_US + np.round(each * SECOND).astype(np.int64) for each in self._columns))
@@ -54,8 +55,8 @@ def made(
     landing: np.ndarray | None = None,
     landed_within: float = 8,
 ) -> Messages:
-    """Messages with an event `delay` before they were published, tracked within 2 s, and landed within so many seconds
-    of `landing` (by default, of their publication)."""
+    """Make messages that are published `delay` seconds after their event, tracked within 2 s, and landed within
+    `landed_within` seconds of `landing` (by default, of their publication)."""
     base, count = publish if landing is None else np.maximum(publish, landing), len(publish)
     tracked, landed = publish + rng.uniform(0.2, 2, count), base + rng.uniform(0.5, landed_within, count)
     return Messages(publish, publish - delay, tracked, landed)
@@ -64,18 +65,18 @@ def made(
 def replayed(
     messages: Messages, policy: Policy, tick: timedelta = TICK, rules: Sequence[Rule] = RULES
 ) -> list[Decision]:
-    """Every decision of the trace."""
+    """Return every decision over a trace."""
     ticks = ticks_of(messages, tick, policy.idle_timeout)
     return [decided.decision for decided in decide_again(ticks, policy, rules=rules)]
 
 
 def since_start(moment: datetime) -> float:
-    """Seconds from the start."""
+    """Return a time in seconds from the start."""
     return (to_us(moment) - START_US) / SECOND
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all pictures."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     pictures = {"one-decision": one_decision, "outage": outage, "anchor": anchor, "late-stream": late_stream}
     for name, draw in pictures.items():
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def one_decision() -> str:
-    """The two time domains, and what one decision looks at."""
+    """Draw messages by publish time and event time, with the readings, band and watermark of one decision."""
     rng = np.random.default_rng(5)
     publish = np.sort(rng.uniform(0, 62, 120))
     delay = rng.uniform(2, 6, 120)
@@ -130,7 +131,7 @@ def _at(decisions: list[Decision], seconds: float) -> Decision:
 
 
 def outage() -> str:
-    """Base is down for twenty minutes; tracking goes on."""
+    """Draw the watermark's lag while base is down for twenty minutes and tracking continues."""
     rng = np.random.default_rng(7)
     publish = np.sort(rng.uniform(0, 3600, 36_000))
     down = (publish > 600) & (publish < 1800)
@@ -151,7 +152,8 @@ def outage() -> str:
 
 
 def anchor() -> str:
-    """Two messages every 80 seconds, the second of which happened before the first: with the anchor and without."""
+    """Draw the watermark with and without the anchor. Every 80 seconds two messages come; the second has the earlier
+    event time."""
     rng = np.random.default_rng(11)
     first = np.arange(0, 1200, 80) + rng.uniform(0, 9, 15)
     publish = np.sort(np.concatenate([first, first + 8.5]))
@@ -173,7 +175,7 @@ def anchor() -> str:
 
 
 def late_stream() -> str:
-    """Some messages are a minute late, seldom or often: what the band and the frontier make of it."""
+    """Draw the lag under the rules `band` and `frontier` if few or many messages are a minute late."""
     charts = []
     for one_in in (200, 20):
         rng = np.random.default_rng(3)
@@ -194,7 +196,7 @@ def late_stream() -> str:
 
 
 def _lags(name: str, style: str, decisions: list[Decision], until: float) -> Line:
-    """The lag over time."""
+    """Return the lag over time as a line."""
     known = [(since_start(each.at), each.lag.total_seconds()) for each in decisions if each.lag is not None]
     return Line(name, style, stairs([each for each in known if each[0] <= until]), has_dots=False)
 

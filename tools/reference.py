@@ -1,7 +1,7 @@
-"""Write the parts of pages that follow from the code: `make reference`.
+"""Generate the parts of documentation pages that follow from the code: `make reference`.
 
-Each page has prose that is written by hand, and one part between two marks that is written here. The words are those of
-the code: docstrings of settings, errors and reasons, texts of columns, help of commands, descriptions of instruments.
+Each page has handwritten prose, and one generated part between two marks. The generated words come from the code:
+docstrings of settings, errors and reasons, texts of columns, help of commands, descriptions of instruments.
 """
 
 import ast
@@ -44,17 +44,17 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- `make reference` writes what follows, from the code. -->", "<!-- It ends here. -->"
 
 LIST_OR_RANGE = re.compile(r"list\[(.*)\]| range")
-"""The part of an option's type that says how values are checked."""
+"""The parts of an option's type that are left out: the list around a type, and the word `range`."""
 
 FOLDERS = ("assets", "resources", "pipeline", "local")
-"""The product's folders, from what Dagster shows down to what stands in on one machine."""
+"""The product's folders, from Dagster's assets down to the parts that replace services on one machine."""
 
 FIELDS: Mapping[str, FieldKind] = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 """The compared fields that `tidemark init` writes."""
 
 
 def pages() -> dict[Path, str]:
-    """The text of each page as the code has it now."""
+    """Return the text of each page, with its generated part up to date."""
     parts = {
         "reference/settings": settings(),
         "reference/commands": commands(),
@@ -73,7 +73,7 @@ def _between_marks(path: Path, part: Iterable[str]) -> str:
 
 
 def settings() -> Iterator[str]:
-    """The effects of a change, and a table for each section of the settings."""
+    """Yield a table of the effects of a change, and a table for each section of the settings."""
     effects = ((effect, linked(text)) for effect, text in documented(Effect, [*Effect.__members__]).items())
     yield from ("", *table(("on a change", "effect"), ((Effect[name], text) for name, text in effects)))
     for name, field in Settings.model_fields.items():
@@ -84,7 +84,7 @@ def settings() -> Iterator[str]:
 
 
 def section_of(field: FieldInfo) -> type[Section]:
-    """The section that a field of the tree holds, or holds by name."""
+    """Return the section class of a field of the settings. The field may be a dictionary of sections."""
     kind: Any = field.annotation
     return get_args(kind)[1] if get_origin(kind) is dict else kind
 
@@ -99,7 +99,7 @@ def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
 
 
 def as_written(value: Any) -> str:
-    """A default as a settings file has it."""
+    """Format a default as it is written in a settings file."""
     if value is None or value == "" or value == {}:
         return "empty"
     if isinstance(value, timedelta):
@@ -110,7 +110,7 @@ def as_written(value: Any) -> str:
 
 
 def values(kind: Any, bounds: Sequence[Any] = ()) -> str:
-    """The values that a setting may have, by its type and the bounds beside it."""
+    """Describe the values that a setting may have, from its type and bounds."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return values(inner[0], [mark for one in inner[1:] for mark in getattr(one, "metadata", [one])])
@@ -140,7 +140,7 @@ def _bare(bound: Any) -> str:
 
 
 def commands() -> Iterator[str]:
-    """A table for each panel of `tidemark --help`: a row for a command, then one for each of its options."""
+    """Yield a table for each panel of `tidemark --help`. Each command has a row, and each of its options another."""
     group: Any = typer.main.get_command(app)
     context = group.make_context("tidemark", ["status"], resilient_parsing=True)
     panels: dict[str, list[Sequence[str]]] = {}
@@ -169,7 +169,7 @@ def _parameter(one: Any, context: Any) -> Sequence[str]:
 
 
 def tables() -> Iterator[str]:
-    """The columns of each table, of the log's entries, and the keys of `watermark.json`."""
+    """Yield the columns of each table and of the log's entries, and the keys of `watermark.json`."""
     held: Sequence[tuple[str, str, pa.Schema, Mapping[str, str]]] = (
         ("`heartbeats`", "Every landed message whole.", heartbeat_schema(FIELDS), heartbeat_columns(FIELDS)),
         (
@@ -210,7 +210,7 @@ def _type(column: pa.Field) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """All instruments."""
+    """Yield a table of all instruments."""
     head = ("OpenTelemetry", "Prometheus", "kind, unit", "attributes", "meaning")
     yield from ("", *table(head, map(_instrument, INSTRUMENTS)))
 
@@ -223,7 +223,7 @@ def _instrument(one: Instrument) -> Sequence[str]:
 
 
 def reasons() -> Iterator[str]:
-    """The reasons of decisions, then those of rejections."""
+    """Yield a table of the reasons for decisions, and a table of the reasons for rejections."""
     told: Sequence[tuple[str, str, type[Enum]]] = (
         ("Decisions", "moves it", Reason),
         ("Rejections", "what to do", RejectionReason),
@@ -237,7 +237,7 @@ def reasons() -> Iterator[str]:
 
 
 def errors() -> Iterator[str]:
-    """The tree of errors: each kind below the one that it is of."""
+    """Yield a table of all errors, each below its base class."""
     yield from ("", *table(("error", "meaning", "what to do"), _errors(TidemarkError, 0)))
 
 
@@ -249,7 +249,7 @@ def _errors(kind: type[TidemarkError], depth: int) -> Iterator[Sequence[str]]:
 
 
 def folders() -> Iterator[str]:
-    """The folders of the product, as the docstrings of their packages describe them."""
+    """Yield a table of the product's folders, described by the docstrings of their packages."""
     packages = sorted(path for top in FOLDERS for path in (ROOT / top).rglob("__init__.py"))
     texts = {path.parent: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in packages}
     rows = ((f"`{folder.relative_to(ROOT)}/`", text.partition("\n\n")[0]) for folder, text in texts.items())
@@ -262,7 +262,7 @@ def _meaning_and_action(text: str) -> tuple[str, str]:
 
 
 def documented(kind: type, names: Sequence[str]) -> dict[str, str]:
-    """The docstring below each of these attributes of a class. Raises LookupError for one without."""
+    """Return the docstring below each of these attributes of a class. Raises LookupError if an attribute has none."""
     found: dict[str, str] = {}
     for one in reversed([base for base in kind.__mro__ if base.__module__.startswith("tidemark.")]):
         for definition in ast.walk(ast.parse(dedent(inspect.getsource(one)))):
@@ -279,7 +279,7 @@ def documented(kind: type, names: Sequence[str]) -> dict[str, str]:
 
 
 def linked(text: str) -> str:
-    """A text with a link for each page of the project that it names by its path."""
+    """Replace each path of a documentation page in the text by a link."""
     found = re.sub(r"docs/(?:([\w-]+)/)?([\w-]+)\.md(#[\w-]+)?", _link, text)
     return found.replace("SECURITY.md", "[security](../../SECURITY.md)")
 
@@ -291,7 +291,7 @@ def _link(page: re.Match[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table in Markdown: one line a row."""
+    """Yield a table in Markdown, one line per row."""
     for row in (head, ["---"] * len(head), *rows):
         yield "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in row) + " |"
 

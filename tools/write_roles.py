@@ -1,7 +1,7 @@
-"""Writes deploy/roles/*.yaml from the table of permissions: python -m tools.write_roles. A test holds them together.
+"""Write deploy/roles/*.yaml from the table of permissions: `python -m tools.write_roles`. A test compares the two.
 
-They are custom roles for each part and each kind of resource, as files for `gcloud iam roles create`. `grant.sh` beside
-them creates and grants them.
+Each file is a custom role for one part and one kind of resource, for `gcloud iam roles create`. `grant.sh` beside the
+files creates and grants the roles.
 """
 
 from pathlib import Path
@@ -20,11 +20,11 @@ IS = {
     Component.ATTACH: "`tidemark attach`, or a code server with pubsub.attach: somebody else reads base",
     Component.MEASURE: "`tidemark doctor --measure`, now and then, which makes and removes a topic of its own",
 }
-"""What each of them is."""
+"""A description of each part, for the comment at the top of its roles."""
 
 
 def role_files() -> dict[str, str]:
-    """The role files, by name: `tracker.bucket.yaml`."""
+    """Return the role files by name, such as `tracker.bucket.yaml`."""
     return {
         f"{component}.{on}.yaml": role_file(component, on)
         for component in Component
@@ -34,7 +34,7 @@ def role_files() -> dict[str, str]:
 
 
 def role_file(component: Component, on: On) -> str:
-    """A role as `gcloud iam roles create --file` reads it."""
+    """Return a role in the form that `gcloud iam roles create --file` reads."""
     a = "" if on in (On.TRACKING, On.BASE) else "a "
     lines = [
         f"# {IS[component]}",

@@ -1,4 +1,4 @@
-"""A Dagster project whose hourly report waits until an hour is complete in a table that somebody else fills.
+"""A Dagster project whose hourly report waits until an hour is complete in a table that another system fills.
 
 pip install 'tidemark-pubsub'
 tidemark --config pipeline.toml provision
@@ -20,7 +20,7 @@ elsewhere = td.pipeline(Path(__file__).parent / "pipeline.toml")
     automation_condition=elsewhere.on_computed,
 )
 def hourly_report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-    """The hour's rows of the table, once each of its messages is acknowledged by whoever loads it."""
+    """The table's rows of an hour, once the table's loader has acknowledged every message of the hour."""
     hour = context.partition_time_window
     sql = f"event_time >= TIMESTAMP '{hour.start.isoformat()}' AND event_time < TIMESTAMP '{hour.end.isoformat()}'"
     return dg.MaterializeResult(metadata={"where": sql})  # here you would ask the warehouse

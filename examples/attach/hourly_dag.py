@@ -1,4 +1,4 @@
-"""An Airflow DAG that runs a dbt model for an hour once the hour is complete on somebody's BigQuery subscription.
+"""An Airflow DAG that runs a dbt model for an hour once a BigQuery subscription has loaded the whole hour.
 
 Copy it into the folder of DAGs, beside `airflow_sensor.py`. `tidemark attach` runs elsewhere; Airflow reads its lake.
 """

@@ -1,9 +1,9 @@
-"""Follows the signal of tidemark, and names the windows that closed.
+"""Follows tidemark's signal, and prints the windows that closed.
 
 python subscriber.py projects/my-project/subscriptions/hours
 
-The subscription is of the topic in signal.publish_to, with message ordering. What was seen is kept in seen.json, so
-that a restart names no window twice, and none is left out.
+The subscription must belong to the topic in signal.publish_to, with message ordering. The last message is kept in
+seen.json, so that after a restart no window is printed twice or left out.
 """
 
 import json
@@ -18,7 +18,7 @@ SEEN = Path("seen.json")
 
 
 def take(said: dict[str, Any]) -> None:
-    """Act on a message, unless a newer one has come, or the same."""
+    """Act on a message, unless this message or a newer one was already seen."""
     seen = json.loads(SEEN.read_text()) if SEEN.exists() else {"log_entry": -1}
     if said["log_entry"] <= seen["log_entry"]:
         return
@@ -30,7 +30,7 @@ def take(said: dict[str, Any]) -> None:
 
 
 def follow(client: SubscriberClient, subscription: str) -> None:
-    """Take what is there."""
+    """Pull the waiting messages, and act on each."""
     try:
         found = client.pull(subscription=subscription, max_messages=100, timeout=30).received_messages
     except DeadlineExceeded:

@@ -1,4 +1,4 @@
-"""A signal of SQLMesh: the batches that end below tidemark's watermark. Not run.
+"""A SQLMesh signal that accepts the batches that end below tidemark's watermark. This example is not run in tests.
 
 In a model: `signals (below_the_watermark(config := '/etc/tidemark.toml'))`."""
 

@@ -1,4 +1,4 @@
-"""A Dagster project of one's own, with two pipelines of tidemark and an asset over the closed windows of one of them.
+"""A custom Dagster project with two tidemark pipelines, and an asset over the closed windows of the first pipeline.
 
 pip install 'tidemark-pubsub'
 dagster dev -f definitions.py

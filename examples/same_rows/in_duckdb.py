@@ -1,4 +1,4 @@
-"""The rows of heartbeat_diffs, made from heartbeats in DuckDB: docs/how-to/reading.md has the rules."""
+"""Compute the rows of heartbeat_diffs from heartbeats in DuckDB, by the rules in docs/how-to/reading.md."""
 
 import duckdb
 from deltalake import DeltaTable

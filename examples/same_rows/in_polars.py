@@ -1,4 +1,4 @@
-"""The rows of heartbeat_diffs, made from heartbeats in Polars: docs/how-to/reading.md has the rules."""
+"""Compute the rows of heartbeat_diffs from heartbeats in Polars, by the rules in docs/how-to/reading.md."""
 
 import polars as pl
 from deltalake import DeltaTable

@@ -8,7 +8,8 @@ import tidemark
 
 @tidemark.windowed(key=("stream_id", "began_at"), lookback="10m")
 def sessions(heartbeats: DataFrame, windows: tidemark.Windows) -> DataFrame:
-    """Each stream's sessions in each window. One that began before the window is followed back for ten minutes."""
+    """Each stream's sessions in each window. A session that began before its window is followed back for ten
+    minutes."""
     stream = Window.partitionBy("window", "stream_id").orderBy("event_time", "message_id")
     pause = F.unix_micros("event_time") - F.lag(F.unix_micros("event_time")).over(stream)
     begins = F.coalesce(pause > 120_000_000, F.lit(True)).cast("int")

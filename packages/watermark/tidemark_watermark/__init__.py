@@ -5,8 +5,8 @@
     if read_watermark("gs://my-bucket/lake").is_closed("2026-11-21T05-20Z"):
         ...
 
-It needs read access to that one object. The answers are those of `tidemark.watermark`, up to a minute later while
-nothing changes. Both distributions can be installed together.
+It needs read access to that object only. Its answers are the same as those of `tidemark.watermark`, but may be up to a
+minute older while nothing changes. Both distributions can be installed together.
 """
 
 import json
@@ -32,7 +32,7 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 SERVICE = "https://storage.googleapis.com"
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 PASSING = {408, 429}
-"""Retryable HTTP statuses, besides those from 500."""
+"""Retryable HTTP statuses below 500. Statuses from 500 on are retryable too."""
 
 EPOCH, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -49,9 +49,10 @@ class Unreachable(NotReadable):
 class Watermark:
     """The watermark of a pipeline. It never goes back, so a closed window stays closed.
 
-    `event_time` is aware, in UTC, and None until there is a watermark. Every message with an earlier event time is what
-    `promise` says: `landed` in the lake, or `acknowledged` by the consumer of base. `decided_at` and `reason` are those
-    of the newest decision; an old `decided_at` means that the pipeline is down. `place` is the object's address.
+    `event_time` is aware, in UTC, and None until there is a watermark. `promise` says what holds for every message with
+    an earlier event time: it has `landed` in the lake, or the consumer of base has `acknowledged` it. `decided_at` and
+    `reason` describe the newest decision; an old `decided_at` means that the pipeline is down. `place` is the object's
+    address.
     """
 
     place: str
@@ -70,9 +71,9 @@ class Watermark:
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """True if the watermark has reached the end of a window, named by its key (`2026-11-21T05-20Z`) or by that end.
-        Raises ValueError for a text that is not a window's key and for a time without a zone, and NotReadable like
-        `end_of`."""
+        """True if the watermark has reached the end of a window. `window` is the window's key (`2026-11-21T05-20Z`) or
+        its end. Raises ValueError for a text that is not a window's key and for a time without a zone. Raises
+        NotReadable like `end_of`."""
         if isinstance(window, str):
             if self.decided_at is None:
                 start_of(window)
@@ -81,8 +82,8 @@ class Watermark:
         return self.has_reached(window)
 
     def end_of(self, key: str) -> datetime:
-        """Return the end of the window with this key. Raises ValueError like `is_closed`, and NotReadable if the object
-        does not exist, or does not state the length of windows because an earlier tidemark wrote it."""
+        """Return the end of the window with this key. Raises ValueError if the text is not a window's key. Raises
+        NotReadable if the object does not exist, or if an earlier tidemark wrote it without the length of windows."""
         start = start_of(key)
         if self.window_length is None:
             raise NotReadable(
@@ -97,8 +98,8 @@ def read_watermark(lake: str | Path) -> Watermark:
     """Read the watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
 
     It makes one request. If the object does not exist, there is no event time, and no window is closed. Credentials are
-    Google's application default credentials; `$STORAGE_EMULATOR_HOST` names another server, which gets none. Raises
-    NotReadable.
+    Google's application default credentials. If `$STORAGE_EMULATOR_HOST` names another server, no credentials are sent.
+    Raises NotReadable.
     """
     place = place_of(lake)
     content = _in_bucket(place) if place.startswith("gs://") else _on_disk(Path(place))
@@ -108,9 +109,9 @@ def read_watermark(lake: str | Path) -> Watermark:
 
 
 def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Watermark:
-    """Wait until the watermark has reached an event time, or the end of the window with this key, and return it; after
-    the timeout, return it as it is. It polls every five seconds, and retries an unreachable server until the timeout.
-    Raises NotReadable, and ValueError like `is_closed`."""
+    """Wait until the watermark has reached an event time, or the end of the window with this key. Return the watermark
+    then, or at the timeout. It polls every five seconds, and retries an unreachable server until the timeout. Raises
+    NotReadable, and ValueError like `is_closed`."""
     ends = time.monotonic() + timeout.total_seconds()
     while True:
         failed, found = None, Watermark(place_of(lake))
@@ -139,7 +140,7 @@ def start_of(key: str) -> datetime:
 
 
 def place_of(lake: str | Path) -> str:
-    """Return the address of a lake's object. Raises ValueError if `lake` names none."""
+    """Return the address of `watermark.json` in a lake. Raises ValueError if `lake` is not an address."""
     address = str(lake).removeprefix("file:").rstrip("/")
     if address in ("", "gs:"):
         raise ValueError(f"{str(lake)!r} names no lake; write gs://my-bucket/lake, or a folder")
