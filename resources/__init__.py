@@ -1,1 +1,1 @@
-"""Dagster resources: the lake and Spark, as the settings describe them; and Dagster's own processes, adapted."""
+"""Dagster resources for the lake and Spark, and tidemark's versions of Dagster's own processes."""

@@ -1,5 +1,5 @@
-"""Dagster's code server, which forks each run from a process that has already imported the definitions: `python -m
-tidemark.resources.code_server` with the arguments of `dagster api grpc`, which `tidemark up` starts.
+"""Dagster's code server, changed to fork each run from a process that has already imported the definitions. `tidemark
+up` starts it: `python -m tidemark.resources.code_server` with the arguments of `dagster api grpc`.
 
 Dagster's own server starts a new Python for each run, whose imports take longer than a window's micro-batch.
 """
@@ -17,7 +17,7 @@ from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
-"""Names of private attributes of Dagster's server, looked up before it is replaced."""
+"""The names of private attributes of Dagster's server, looked up before the server's class is replaced."""
 
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
@@ -35,8 +35,8 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Serve until a signal or a request ends the server. After a signal, Dagster's own would refuse new runs and wait
-    for all running ones."""
+    """Serve until a signal or a request ends the server. After a signal, Dagster's own server would refuse new runs,
+    and wait for all running ones."""
     end_soon_after_a_signal()
     ask_for_json()
     # Dagster opens its storage at each tick. Each time, Alembic would look up its scripts again, and keep what it found

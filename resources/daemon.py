@@ -1,5 +1,6 @@
-"""Dagster's daemon, which ends within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the arguments
-of `dagster-daemon`. Dagster's own waits half a minute for a busy thread. All of Dagster's processes here end so."""
+"""Dagster's daemon, changed to end within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the
+arguments of `dagster-daemon`. Dagster's own daemon waits half a minute for a busy thread. The code server and the web
+server end in the same way."""
 
 import os
 import signal
@@ -11,12 +12,12 @@ from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
-"""Longest time that running work may continue: a supervisor kills after ten seconds. Work cut short is as if the
-process had been killed: messages not acknowledged are redelivered."""
+"""The longest time for which running work may continue after a signal; a supervisor kills after ten seconds.
+Interrupted work is as if the process had been killed: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:
-    """End this process ENDS_WITHIN_SECONDS after `asked`, which is called and waits in a thread, has returned."""
+    """Call `asked` in a thread, and end this process ENDS_WITHIN_SECONDS after it returns."""
 
     def end() -> None:
         asked()
@@ -27,7 +28,7 @@ def end_soon_after(asked: Callable[[], object]) -> None:
 
 
 def end_soon_after_a_signal() -> None:
-    """End this process ENDS_WITHIN_SECONDS after SIGTERM or SIGINT, unless their handlers have by then.
+    """End this process ENDS_WITHIN_SECONDS after SIGTERM or SIGINT, unless a signal handler has ended it by then.
 
     A shell starts background commands with SIGINT ignored, and Dagster treats SIGTERM like SIGINT, so SIGINT's default
     handler is restored. Call it in the main thread, before Dagster sets its handlers.

@@ -21,7 +21,7 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""Dagster's ids that a run's lines carry."""
+"""Dagster's ids in the lines of a run."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
@@ -37,7 +37,7 @@ def ids_in_logs(**ids: str) -> Iterator[None]:
 
 
 def log_as(chosen: LogSettings) -> None:
-    """Configure the logs of this process, and of those forked from it, as the settings say."""
+    """Configure the logs of this process, and of processes forked from it, as the settings say."""
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
@@ -78,7 +78,7 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Keep only the ids of what Dagster attaches to a run's record."""
+    """Drop everything that Dagster attaches to a run's record, except the ids and the original message."""
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):
         event["event"] = known.get("orig_message") or event["event"]
@@ -89,8 +89,8 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
 
 
 def ask_for_json() -> None:
-    """Add Dagster's option for JSON to this process' command line, if the settings ask for JSON and no format is given.
-    Invalid settings are ignored: they are reported where they are used."""
+    """Configure the logs, and add Dagster's option for JSON to this process's command line if the settings ask for JSON
+    and no format is given. Invalid settings are ignored here, because they are reported where they are used."""
     try:
         chosen = load_settings().logs
     except InvalidSettings:

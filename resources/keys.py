@@ -1,5 +1,5 @@
-"""Keys of a pipeline's resources in Dagster, and access to them. With `dagster.name`, the keys do not clash with those
-of other pipelines, or with another resource called `spark`."""
+"""The keys of a pipeline's resources in Dagster, and access to the resources. With `dagster.name`, the keys do not
+clash with the keys of other pipelines, or with another resource named `spark`."""
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 

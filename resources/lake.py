@@ -34,18 +34,20 @@ NEWEST_FOLD = "newest fold"
 """The newest fold's key among the objects that the process keeps."""
 
 FOLDS_SERVE = 2
-"""Number of ticks for which the fold of a tracking tick is reused."""
+"""The number of ticks for which the fold of a tracking tick is reused."""
 
 
 @dataclass
 class NewestFold:
-    """The fold of the log as a tick left it, and when. One thread writes it, others read it; a state never changes."""
+    """The fold of the log after a tick, and its time. One thread writes it, and others read it, which is safe because a
+    state never changes."""
 
     noted: tuple[WatermarkState, datetime] | None = None
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The parts of the lake. Each `user` gets its own, kept between ticks and not shared between threads."""
+    """The parts of the lake, such as its tables. Each `user` gets its own objects, which are kept between ticks and not
+    shared between threads."""
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]
@@ -56,7 +58,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def ownership(self) -> Ownership:
-        """Return this process' ownership of the lake, which all users share."""
+        """Return this process's ownership of the lake, which all users share."""
         return self.kept.get("ownership", lambda: Ownership(self.settings, self.clock))
 
     def tracking_log(self, user: str) -> TrackingLog:
@@ -64,7 +66,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, Lake.tracking_log)
 
     def watermark(self) -> datetime | None:
-        """Return the watermark of the newest decision, for a run."""
+        """Return the watermark of the newest decision. For use in runs."""
         decided = self.tracking_log("run").newest().record
         return None if decided is None else decided.decision.watermark
 
@@ -73,21 +75,21 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:
-        """Return the external outlets of the newest decision, `watermark.json` and the signal topic, with what this
-        user has published."""
+        """Return the outlets that publish the newest decision: `watermark.json` and the signal topic. They remember
+        what this user has published."""
         return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
 
     def past(self, user: str) -> TrackingLog:
-        """Return the log for repeated access to past entries, each of which is read once."""
+        """Return the log for repeated access to past entries. Each entry is read only once."""
         return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
 
     def folded(self, state: WatermarkState) -> None:
-        """Note the fold of the log as a tick of `tracking` has left it."""
+        """Note the fold of the log after a tick of `tracking`."""
         self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
-        """Return the fold of the log as of the last tick of `tracking`. If that is long ago, or was in another process,
-        this user reads the log. Raises like `TrackingLog.catch_up`."""
+        """Return the fold of the log as of the last tick of `tracking`. If the tick is too old, or was in another
+        process, the log is read for this user. Raises like `TrackingLog.catch_up`."""
         noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
         if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
             return noted[0]
@@ -106,7 +108,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: new_files(lake, self.clock), "new files")
 
     def judge(self, user: str) -> HeartbeatReader:
-        """Return the reader that judges messages by the settings, with the schemas that it has read."""
+        """Return the reader that judges messages by the settings. It keeps the schemas that it has read."""
         names = self.settings.message.schema_names
         return self._part(
             user,
@@ -119,7 +121,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, Lake.diffs)
 
     def own_table(self, user: str, name: str) -> OwnTable:
-        """Return a custom table, of `[tables]` or given by `tables`."""
+        """Return a custom table, from `[tables]` or from the argument `tables` of `tidemark.dagster.pipeline`."""
         return self._part(user, lambda lake: lake.own_table(name), f"tables/{name}")
 
     def staleness(self, user: str) -> Staleness:
@@ -128,12 +130,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: Staleness.restored(lake, windowing, lookback), "staleness")
 
     def late(self, user: str) -> LateHeartbeats:
-        """Return the heartbeats whose first landing was below the watermark."""
+        """Return the counter of late heartbeats: those whose first landing was below the watermark."""
         landed = self.staleness(user).heartbeats
         return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
 
     def window_index(self, user: str) -> WindowIndex:
-        """Return the index of windows that hold heartbeats, and of those that are computed."""
+        """Return the index of the windows that hold heartbeats, and of the windows that are computed."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         tables = self.heartbeats(user), self.diffs(user).table
         return self._part(user, lambda _: WindowIndex(*tables, windowing, lookback), "window_index")

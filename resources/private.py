@@ -1,6 +1,7 @@
-"""Dagster's private parts that tidemark uses, grouped by what is lost without them.
+"""The private parts of Dagster that tidemark uses, grouped by what is lost if Dagster lacks them.
 
-`private.WorkerStatus` imports the part on first use. No other module imports one.
+An attribute of this module, such as `private.WorkerStatus`, imports the part on first use. No other module imports a
+private part.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """A name in a module, with its attributes, and what is lost without it."""
+    """A private part of Dagster: its module, its dotted name there, and what is lost without it."""
 
     module: str
     name: str
@@ -109,7 +110,7 @@ def found(part: PrivatePart) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute, or its name if instances get it in `__init__`."""
+    """Return an attribute of `owner`. If `owner` is a class whose `__init__` sets the attribute, return its name."""
     if isinstance(owner, type) and not hasattr(owner, name) and name in owner.__init__.__code__.co_names:  # type: ignore[misc]
         return name
     return getattr(owner, name)
@@ -122,7 +123,7 @@ def replace(name: str, by: Any) -> None:
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """Return the error that names what this Dagster lacks."""
+    """Return an error which names the part that this Dagster lacks, and the consequence."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 
@@ -137,7 +138,8 @@ def why_missing(names: tuple[str, ...]) -> str | None:
 
 
 def command(name: str) -> Callable[[], None]:
-    """Return the function of a command that Dagster installs, which is public: `dagster` or `dagster-daemon`."""
+    """Return the function of a command that Dagster installs: `dagster` or `dagster-daemon`. Commands are not
+    private."""
     (entry,) = entry_points(group="console_scripts", name=name)
     loaded: Callable[[], None] = entry.load()
     return loaded

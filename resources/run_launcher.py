@@ -1,6 +1,6 @@
 """Dagster's launcher, extended to check whether a run's process is alive.
 
-Without it, a run whose process was killed counts as running until its time is up.
+With Dagster's own launcher, a run whose process was killed counts as running until its time is up.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return private.why_missing(private.RUN_HEALTH) is None
 
     def check_run_worker_health(self, run: DagsterRun) -> Any:
-        """Return RUNNING while the code server runs it, FAILED if the server does not know it (any more) or is gone.
+        """Return RUNNING while the code server runs the run, and FAILED if the server does not know the run or is gone.
 
-        A code server that is too busy to answer has not lost its runs: they count as running. So does a run that no
-        launcher started, such as that of `dagster asset materialize`: its process cannot be queried.
+        If a code server is too busy to answer, its runs count as running. A run that no launcher started, as by
+        `dagster asset materialize`, also counts as running, because its process cannot be queried.
         """
         answer, status = private.CheckRunHealthResult, private.WorkerStatus
         if run.remote_job_origin is None:

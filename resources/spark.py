@@ -22,7 +22,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     server_log: str = ""
-    """The log of the server that `tidemark up` starts. If no server answers, its newest errors are shown."""
+    """The log file of the server that `tidemark up` starts. If no server answers, the newest errors in it are shown."""
 
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
@@ -34,7 +34,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         super().setup_for_execution(context)
 
     def session(self) -> SparkSession:
-        """Return the session. Raises SparkUnreachable; ToolMissing if a classic session finds no Java or connector;
+        """Return the session. Raises SparkUnreachable, ToolMissing if a classic session finds no Java or connector, and
         InvalidSettings if the executors' environment cannot be used."""
         if remote := self.spark_config.get("spark.remote"):
             self._check_answers(remote)
@@ -69,7 +69,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """Cancel this run's work on Spark, from any thread: its call fails."""
+        """Cancel this run's work on Spark, so that its pending call fails. May be called from any thread."""
         session = self._spark_session
         if session is None:
             return

@@ -1,7 +1,7 @@
 """Dagster's UI behind `PageGuard`: `python -m tidemark.resources.webserver`, which `tidemark up` starts.
 
-Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting
-against it. This serves the same application, on loopback only.
+Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting to
+prevent it. This module serves the same application, on loopback only.
 """
 
 import signal
@@ -22,7 +22,7 @@ from tidemark.resources.daemon import end_soon_after_a_signal
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""Longest time that open pages delay the server's end."""
+"""The longest time for which open pages delay the server's end."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
@@ -32,19 +32,20 @@ own command."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
-"""Content types that a page may send to another origin only after a preflight, which the UI never grants."""
+"""The content types that a page may send to another origin only after a preflight request, which the UI never
+grants."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
-"""Header added to each response: no other page may show the UI in a frame, to have it clicked."""
+"""The header added to each response, so that no other page can show the UI in a frame (clickjacking)."""
 
 
 class PageGuard:
     """An ASGI middleware that guards a page on loopback against requests by other pages in the same browser.
 
-    A request must name one of the page's hosts, it must come from the same origin, and only a request that a browser
-    asks permission for (a *preflight*) may change anything. A GET changes nothing. It refuses with 403, 405 or 415 and
-    a sentence that says why.
+    A request must name one of the page's hosts, and must come from the same origin. Only a request for which a browser
+    first asks permission (a *preflight*) may change anything; a GET changes nothing. Other requests are refused with
+    403, 405 or 415 and a sentence that says why.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
@@ -87,7 +88,7 @@ class PageGuard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """True if an origin is the page's own: the requested host, or one that the settings allow."""
+        """True if an origin is the page's own: the requested host, or a host that the settings allow."""
         try:
             named = urlsplit(origin)
         except ValueError:

@@ -11,7 +11,7 @@ __all__ = ["Pipeline", "Windows", "windowed"]
 
 def __getattr__(name: str) -> Any:
     """Import `Pipeline` (the Dagster component), `Windows` and `windowed` (the decorator of custom tables) on first
-    use: Spark's workers and the commands import this package too, and need no Dagster."""
+    use. Spark's workers and the commands import this package too, but need no Dagster."""
     if name == "Pipeline":
         from tidemark.assets.embedded import PipelineComponent
 
