@@ -1,4 +1,5 @@
-"""The asset `complete_windows`: partitions of windows that the watermark has passed, with `pubsub.attach`."""
+"""The asset `complete_windows`, which exists with `pubsub.attach`: partitions of windows that the watermark has
+passed."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,13 +18,14 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""Partitions that a tick materializes at most: each takes Dagster a few milliseconds. The next tick continues."""
+"""The greatest number of partitions that a tick materializes. Each takes Dagster a few milliseconds. The next tick
+continues."""
 
 
 @dataclass
 class CompleteWindows:
-    """Finds partitions that are complete but not yet materialized. Dagster's storage is queried for that, since a
-    tick's report may be lost; it is not queried again until a further partition closes."""
+    """Finds partitions that are complete but not yet materialized. It queries Dagster's storage, because a tick's
+    report may be lost, and queries it again only when a further partition closes."""
 
     settings: Settings
     partitions: Partitions
@@ -43,7 +45,7 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return materializations of the next complete partitions; request no run."""
+        """Return the materializations of the next complete partitions, and a request for no run."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
@@ -52,8 +54,8 @@ class CompleteWindows:
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
         """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
-        began, or right after the newest materialized one if that is earlier, so that none is skipped. A partition that
-        ends in the future by this machine's clock waits."""
+        began, or with the partition after the newest materialized one if that is earlier, so that none is skipped. A
+        partition that ends in the future by this machine's clock is left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

@@ -28,8 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""Assets whose old tick events are deleted. Not `complete_windows`: each of its events records that a partition is
-materialized."""
+"""The assets whose old tick events are deleted. `complete_windows` is not one of them: each of its events records that
+a partition is materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -38,8 +38,9 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.in_progress()
 )
-"""Requests a partition of your asset when its upstream partition is computed or recomputed, even during a run of yours
-that reads it. `eager()` alone looks at the newest partition only, and forgets what was recomputed during your run."""
+"""Requests a partition of your asset when its upstream partition is computed or recomputed, even while a run of yours
+reads that partition. `eager()` alone looks only at the newest partition, and misses a partition that is recomputed
+during your run."""
 
 GROUP = "tidemark"
 
@@ -53,7 +54,8 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Return the start of the lineage: the topic (unless the asset `topic` stands for it) and both subscriptions."""
+    """Return the specs at the start of the lineage: the topic (unless the asset `topic` stands for it) and both
+    subscriptions."""
     pubsub = settings.pubsub
     part = f" Its filter lets a part of the topic pass: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
@@ -156,8 +158,8 @@ def spec(
 
 
 def shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
-    """Return the attributes that all assets share: group, owners, and metadata with the address, the tag of the
-    pipeline's runs and a table's columns."""
+    """Return the attributes that all assets share: group, owners and metadata. The metadata has the asset's address,
+    the tag of the pipeline's runs, and a table's columns."""
     metadata: dict[str, Any] = {"dagster/uri": uri, PIPELINE: pipeline_tag(settings.lake.uri)}
     if columns is not None:
         schema, about = columns

@@ -1,5 +1,5 @@
-"""Asset checks of landed data, the subscriptions and the watermark. Each is declared once; the sensor `staleness`
-evaluates it, and users can run it by hand."""
+"""Asset checks of landed data, the subscriptions and the watermark. The sensor `staleness` evaluates each check, and
+users can run it by hand."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -34,12 +34,13 @@ logger = logging.getLogger(__name__)
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 NAMED = 20
-"""Windows, streams or minutes that a check's metadata lists at most."""
+"""The greatest number of windows, streams or minutes that a check's metadata lists."""
 
 
 @dataclass(frozen=True)
 class CheckInput:
-    """The input of a check: the lake (with the parts of its `user`), the subscriptions and the current time."""
+    """The input of a check: the lake, the subscriptions and the current time. `user` selects the cached parts of the
+    lake (see `LakeResource`)."""
 
     lake: LakeResource
     pubsub: Subscriptions
@@ -63,7 +64,7 @@ class DeclaredCheck:
     """True if the check applies to these settings; otherwise it is not defined."""
 
     def key(self, settings: Settings) -> dg.AssetKey:
-        """Return the key of the checked asset; with `pubsub.attach`, that of the watermark."""
+        """Return the key of the checked asset. With `pubsub.attach`, the checked asset is always the watermark."""
         return key_of(settings, WATERMARK if settings.pubsub.attach else self.asset)
 
     def by_hand(self, settings: Settings, now: Callable[[], datetime]) -> dg.AssetChecksDefinition:
@@ -81,7 +82,7 @@ class DeclaredCheck:
         return checked
 
     def reported(self, look: CheckInput, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
-        """Return the event that a sensor reports: `result`, or else that of a new evaluation."""
+        """Return the event that a sensor reports, with `result` or else with the result of a new evaluation."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
@@ -96,8 +97,8 @@ def check_of(
 def verdict(
     *, passed: bool, description: str, severity: dg.AssetCheckSeverity = WARN, unknown: str = "", **metadata: Any
 ) -> dg.AssetCheckResult:
-    """Build the result of a check, by default with severity WARN. `unknown` says what damaged files hide, if any: the
-    check does not pass then."""
+    """Build the result of a check, by default with severity WARN. `unknown` says what is unknown because of damaged
+    files. If it is not empty, the check does not pass."""
     passed, description = passed and not unknown, "; ".join(filter(None, (description, unknown)))
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
@@ -109,7 +110,7 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 @check_of(HEARTBEATS)  # on heartbeat_diffs, it would run for each partition that the UI materializes
 def missed(look: CheckInput) -> dg.AssetCheckResult:
-    """Count heartbeats that landed after their window was computed, unless it was recomputed since."""
+    """Count heartbeats that landed after their window was computed, unless the window has been recomputed since."""
     return missed_result(look.lake.staleness(look.user).check(), look.lake.settings)
 
 
@@ -135,7 +136,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
 
 @check_of(HEARTBEATS)
 def late(look: CheckInput) -> dg.AssetCheckResult:
-    """Count the last day's heartbeats that first landed below the watermark."""
+    """Count the heartbeats of the last day that first landed below the watermark."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.state.watermark, look.now))
     return verdict(
@@ -212,8 +213,8 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(QUARANTINED)
 def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
-    """Compute the share of the last hour's messages that were rejected, and the most frequent reason. A contract that
-    does not fit the messages sends them to quarantine."""
+    """Compute the share of rejected messages in the last hour, and the most frequent reason. Messages are rejected if
+    the message contract does not fit them."""
     # A warning, since a requeue lands what waits once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
@@ -284,8 +285,8 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate `subscriptions`, but only warn if a permission is missing. Silent if Pub/Sub is unreachable: the ticks
-    that pull report that."""
+    """Evaluate `subscriptions`, but only warn if a permission is missing. Return nothing if Pub/Sub is unreachable: the
+    ticks that pull report that."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
@@ -323,7 +324,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
 
 
 AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
-"""Checks that are evaluated every AUDIT_EVERY, together with `subscriptions`."""
+"""The checks that are evaluated every AUDIT_EVERY, together with `subscriptions`."""
 
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
@@ -344,6 +345,7 @@ def most_of(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """Format at most NAMED sentences as a Markdown list, with the number of those left out."""
+    """Format at most NAMED sentences as a Markdown list. The last line gives the number of omitted sentences, if
+    any."""
     lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
     return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])

@@ -52,9 +52,9 @@ def build_definitions(
 ) -> dg.Definitions:
     """Build the assets, sensors, jobs and resources for these settings.
 
-    `clock` is by default the machine's clock. `tables` are added to those of `[tables]`. With `pubsub.attach`, only
-    what needs no landing is defined, and `tables` must be empty. `topic` is the key of an asset that stands for the
-    topic. Raises InvalidSettings.
+    `clock` is by default the machine's clock. `tables` are custom tables in addition to those of `[tables]`. With
+    `pubsub.attach`, only definitions that need no landed data are built, and `tables` must be empty. `topic` is the key
+    of an asset that stands for the topic. Raises InvalidSettings.
     """
     clock, kept = clock or SystemClock(), Kept()
     partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)

@@ -17,18 +17,20 @@ from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline: its Dagster definitions, and the keys and partitions for assets of yours that read its windows."""
+    """A pipeline: its Dagster definitions, and the keys and partitions that your own assets need to read its
+    windows."""
 
     settings: Settings
     tables: Sequence[TableDefinition] = ()
     topic: dg.AssetKey | None = None
 
     def definitions(self) -> dg.Definitions:
-        """Return assets, checks, jobs, sensors, schedules and resources, to combine with others by
+        """Return the pipeline's assets, checks, jobs, sensors, schedules and resources. Combine them with yours by
         `dg.Definitions.merge`.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
-        executor; the project's executor is not set. Call this once: the definitions of each call have their own caches.
+        executor; the project's executor is not set. Call this only once, because the definitions of each call have
+        their own caches.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 
@@ -41,7 +43,7 @@ class Pipeline:
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window, and is materialized once
+        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window. It is materialized once
         all of its windows are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
@@ -57,19 +59,19 @@ class Pipeline:
 
     @property
     def complete_windows(self) -> dg.AssetKey:
-        """The key of complete_windows, which exists with `pubsub.attach`, in place of `diffs` and `heartbeats`. A
-        partition is materialized once the watermark has passed it."""
+        """The key of complete_windows. With `pubsub.attach` it exists in place of `diffs` and `heartbeats`. A partition
+        is materialized once the watermark has passed it."""
         return key_of(self.settings, COMPLETE_WINDOWS)
 
     @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
-        """The partitions of heartbeat_diffs and complete_windows, for assets of yours with the same partitions."""
+        """The partitions of heartbeat_diffs and complete_windows, for your own assets with the same partitions."""
         return self._partitions.definition()
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """The condition that requests a partition of an asset over `windows` when all of its windows are computed, or
-        complete, and again when any of them is recomputed."""
+        """An automation condition for your assets over `windows`. It requests a partition when all of its windows are
+        computed (with `pubsub.attach`: complete), and again when one of them is recomputed."""
         return ON_COMPUTED
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
@@ -93,8 +95,8 @@ def pipeline(
 ) -> Pipeline:
     """Read a settings file and return its pipeline. A relative path is relative to the current folder.
 
-    `tables` are functions decorated with `tidemark.windowed`, added to those of `[tables]`. `topic` is the key of an
-    asset of yours that stands for the topic; pipelines that read the same topic share it.
+    `tables` are functions decorated with `tidemark.windowed`; their tables are added to those of `[tables]`. `topic` is
+    the key of your own asset that stands for the topic; pipelines that read the same topic share it.
 
     The pipeline's name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables
     that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline needs its own
@@ -109,8 +111,8 @@ def pipeline(
 class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A tidemark pipeline as a Dagster component.
 
-    `config` is the settings file, relative to the component's folder. `name` and `topic` are those of
-    `tidemark.dagster.pipeline`, with `topic` as text, such as `kafka/orders`.
+    `config` is the settings file, relative to the component's folder. `name` and `topic` have the same meaning as in
+    `tidemark.dagster.pipeline`. `topic` is a text, such as `kafka/orders`.
     """
 
     config: str = "tidemark.toml"

@@ -1,4 +1,4 @@
-"""Outcomes of ticks and runs as Dagster materializations, whose metadata the UI shows and plots."""
+"""Reports the results of ticks and runs as Dagster materializations. The UI shows and plots their metadata."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,12 +16,12 @@ REASON = "reason/"
 """The prefix of metadata names that hold the number of rejections for a reason."""
 
 ACCEPTED = "accepted_messages"
-"""Metadata of landed heartbeats: the number of their messages, without quarantined ones. A requeue does not report it,
-since it pulls no messages."""
+"""The metadata name for the number of messages whose heartbeats landed, without quarantined messages. A requeue does
+not report it, because it pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
-    """Return the watermark at every tick, and the histogram only if something was added to it."""
+    """Return a materialization of the watermark, and one of the histogram if something was added to it."""
     added = histogram_events(
         settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
     )
@@ -29,7 +29,7 @@ def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMateri
 
 
 def histogram_events(settings: Settings, persisted: Ingested, **further: int) -> list[dg.AssetMaterialization]:
-    """Return the histogram if something was added to it."""
+    """Return a materialization of the histogram if something was added to it."""
     if not persisted.messages:
         return []
     metadata = {
@@ -43,7 +43,8 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """Return the decision's evidence in groups: times as timestamps to read, ages and lags in seconds to plot."""
+    """Return the decision's evidence in groups. Times are timestamps, for people; ages and lags are seconds, for
+    plots."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
         **moments(watermark=decision.watermark),
@@ -93,7 +94,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
 
 
 def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMaterialization]:
-    """Return heartbeats and quarantine, each only if something landed there."""
+    """Return materializations of heartbeats and quarantine, each only if something landed in its table."""
     events = []
     if landed.heartbeats:
         metadata: dict[str, Any] = {

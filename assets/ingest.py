@@ -1,4 +1,5 @@
-"""The job whose readers on Spark pull instead of the ticks, and the sensor that starts it: to catch up, or always."""
+"""The job `ingest`, whose readers on Spark pull instead of the ticks, and its sensor, which starts it to catch up, or
+keeps it running."""
 
 import logging
 import math
@@ -40,31 +41,32 @@ from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spa
 from tidemark.resources.lake import LakeResource
 
 WHY_NOT = "tidemark/why_not"
-"""The tag of a run that pulled nothing because executors lack tidemark. Its value is the error, which says what to
+"""The tag of a run that pulled nothing because executors lack tidemark. The value is the error, which says what to
 do."""
 
 MOST_OF_A_TAG = 1000
-"""Characters of an error that a tag holds at most."""
+"""The greatest number of characters of an error in a tag."""
 
 SLOW = 1.5
-"""A round that takes this many times its planned duration is reported as slow, except the first, which also waits for
-Spark's workers."""
+"""A round is reported as slow if it takes this many times its planned duration. The first round is exempt, because it
+also waits for Spark's workers."""
 
 UNABLE_PAUSE = timedelta(minutes=10)
-"""Pause after a run whose executors could not run tidemark, while only ticks pull: an operator has to install
+"""The pause after a run whose executors could not run tidemark. Only ticks pull meanwhile; an operator has to install
 something."""
 
 OVERTIME = timedelta(minutes=5)
-"""Ticks pull again once a run exceeds its time by this much: it may hang."""
+"""Ticks pull again once a run exceeds its time by this much, because the run may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""A run that has to start this soon after one that had caught up stays for its full time: ticks cannot keep up."""
+"""If a run had caught up, and another one has to start within this time, the new run stays for its full time: ticks
+cannot keep up."""
 
 
 @dataclass(slots=True)
 class Report:
-    """The rounds that a run has settled, in total and since its last report. It reports once per tick, however short
-    rounds are."""
+    """The rounds that a run has committed and acknowledged, in total and since its last report. The run reports once
+    per tick, however short rounds are."""
 
     clock: Clock
     settings: Settings
@@ -99,7 +101,8 @@ class Report:
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
-    """Define the job: rounds of a Spark job, until the backlog is young or the run's time is up."""
+    """Define the job `ingest`. It reads in rounds, each a Spark job, until the backlog is young or the run's time is
+    up."""
     about = (
         f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
         "to kill, and to start twice: it acknowledges only what is visible."
@@ -107,7 +110,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 
     @job_of(settings, INGEST, "read_rounds", about, PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Lands and tracks in rounds. Each commits one transaction and one log entry, and then acknowledges."""
+        """Lands and tracks in rounds. Each round commits one transaction and one log entry, and then acknowledges."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         report, began = Report(clock, settings, plan.round), clock.monotonic()
         with (
@@ -164,7 +167,7 @@ def _tagging_why_not(context: dg.OpExecutionContext) -> Iterator[None]:
 
 
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
-    """Define the sensor that keeps a run at work, or requests one when ticks do not catch up with a backlog."""
+    """Define the sensor that always keeps a run going, or requests a run when ticks do not catch up with a backlog."""
     is_continuous = settings.ingest.is_continuous
     if is_continuous:
         when = "Keeps a run at work."
@@ -210,8 +213,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Return why the backlog needs readers on Spark, in a sentence. None if ticks can land it, or there is no recent
-    reading."""
+    """Return a sentence that says why the backlog needs readers on Spark. None if ticks can land the backlog, or if
+    there is no recent reading."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
@@ -229,8 +232,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """Return the id of the run whose readers pull now: it has settled a round, and exceeds its time by less than
-    OVERTIME. None if there is none."""
+    """Return the id of the run whose readers pull now; None if there is none. Such a run has completed a round, and
+    exceeds its time by less than OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
@@ -240,8 +243,8 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
 
 
 def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
-    """Return why no run is requested now: one is under way, the last ones failed, executors could not run the last one,
-    or it found nothing to pull."""
+    """Return why no run is requested now: a run is under way, the last runs failed, executors could not run the last
+    one, or the last one found nothing to pull. None if a run may be requested."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
     if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
@@ -261,7 +264,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
 
 
 def caught_up_lately(runs: Runs, now: datetime) -> bool:
-    """True if the last successful run had caught up, less than AGAIN_WITHIN ago."""
+    """True if the last successful run caught up and ended less than AGAIN_WITHIN ago."""
     done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
     return (
         bool(done) and done[0].dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP and now - ended_at(done[0]) < AGAIN_WITHIN

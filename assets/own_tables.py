@@ -1,7 +1,8 @@
-"""Custom tables in Dagster: an asset, a check and a job for each, and the sensor that requests their windows.
+"""Custom tables in Dagster: an asset, a check and a job for each table, and the sensor that requests runs over their
+windows.
 
-Most of a table may change while the code server runs: each run reads the file again. Its partitions and checks may not,
-since Dagster knows them from when it loaded the table.
+A table's file may change while the code server runs, because each run reads the file again. Its partitions and checks
+may not change, because Dagster reads them only when it loads the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,13 +38,13 @@ from tidemark.resources.lake import LakeResource
 
 UNIQUE = "key_is_unique"
 SHOWN_SOURCE = 20_000
-"""Characters of a function or a query that the UI shows at most."""
+"""The greatest number of characters of a function or a query that the UI shows."""
 
 TABLES = "tables"
 """The sensor's name, and the `user` of the lake's parts that it reads."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
-"""Longest pause until a table whose runs keep failing is tried again. If its file changes, it is tried again at
+"""The longest pause before a table whose runs keep failing is tried again. If its file changes, it is tried again at
 once."""
 
 LOAD_AGAIN = (
@@ -110,8 +111,8 @@ def _computed(
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
-    """Return the tags from which Dagster tells that an asset's code has changed since a job computed it. Runs that
-    materialize the asset get them from Dagster."""
+    """Return the tags by which Dagster recognizes that an asset's code has changed since a job computed it. Runs that
+    materialize the asset get these tags from Dagster."""
     tags = {"dagster/code_version": version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
@@ -148,8 +149,8 @@ def _compute(
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """A table as a tick finds it: its definition, the `mark` of its runs, and why the next run will fail (None: no
-    reason is known). If the file cannot be used, the definition is the last usable one."""
+    """The current state of a table: its definition, the `mark` (a tag) of its runs, and why the next run will fail
+    (None if it is not known to fail). If the file cannot be used, the definition is the last usable one."""
 
     definition: TableDefinition
     mark: str
@@ -161,8 +162,8 @@ class TableNow:
 
 
 def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
-    """Read the current file of a table. It is imported again only if its text differs from that of `known`, the last
-    usable one."""
+    """Read the current file of a table. The file is imported again only if its text differs from the text of `known`,
+    the last usable definition."""
     mark = _mark(settings, loaded)
     try:
         return TableNow(_usable(settings, loaded, known), mark)
@@ -171,14 +172,14 @@ def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinitio
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
-    """Return the digests of a table's file: as Dagster loaded it, and as it is now."""
+    """Return two digests of a table's file, joined: of the file that Dagster loaded, and of the current file."""
     return f"{loaded.file}.{file_now(settings, loaded)}"
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """Return the table of the current file, or `known` if its file is unchanged. Raises InvalidSettings and
-    TableFailed. If the file was unusable when Dagster loaded the table, it may have a key now: the next load defines
-    its check."""
+    """Return the table of the current file, or `known` if the file is unchanged. If the file was unusable when Dagster
+    loaded the table, the table may now have a key without a check; the next load defines the check. Raises
+    InvalidSettings and TableFailed."""
     if not loaded.file:
         return loaded
     now = read_table(settings, loaded.name, known)
@@ -195,8 +196,9 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
 def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
-    """Yield tables with the numbers of their due windows, in order, or with the error that hides them. Tables without
-    due windows are skipped while nothing changes. Raises LakeError if `heartbeat_diffs` itself cannot be read."""
+    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
+    table without due windows is skipped while nothing changes. Raises LakeError if `heartbeat_diffs` itself cannot be
+    read."""
     settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))

@@ -1,7 +1,7 @@
-"""Windows as Dagster partitions, and as text in a run's config and its tag: `first..last`, by key. A partition is an
-hour of windows, or a single window of an hour or longer.
+"""Converts windows to Dagster partitions, and to text in a run's config and tag: `first..last`, by key. A partition is
+an hour of windows, or a single window of an hour or longer.
 
-Dagster lists only the partitions of recent years. Partitions exist in Dagster only: the lake and the requests for runs
+Dagster lists only the partitions of recent years. Partitions exist only in Dagster; the lake and the requests for runs
 use windows.
 """
 
@@ -17,25 +17,26 @@ from tidemark.pipeline.orchestrator.names import TO, WINDOWS
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
 YEARS_BEFORE = 1
-"""Full years before the current one that Dagster lists."""
+"""The number of full years, before the current one, whose partitions Dagster lists."""
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of an asset with these windows, as of `loaded_at`, when Dagster loaded the definitions."""
+    """The partitions of an asset with these windows. `loaded_at` is the time at which Dagster loaded the
+    definitions."""
 
     windowing: Windowing
     loaded_at: datetime
 
     @property
     def listed(self) -> Windowing:
-        """Event time divided into partitions, from the first that Dagster lists."""
+        """The partitions as a `Windowing`, which begins with the first partition that Dagster lists."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)
 
     def definition(self) -> dg.TimeWindowPartitionsDefinition:
-        """Define the partitions, in UTC. Dagster lists those that have ended."""
+        """Define the partitions, in UTC. Dagster lists only partitions that have ended."""
         listed = self.listed
         hours = listed.length // HOUR  # divides a day
         cron = "0 0 * * *" if hours == 24 else f"0 */{hours} * * *"
@@ -57,7 +58,7 @@ class Partitions:
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
-    """Format windows as keys, in order, and stretches of neighbours as `first..last`."""
+    """Format windows in order: a single window as its key, and a stretch of neighbours as `first..last`."""
     return [first if first == last else f"{first}{TO}{last}" for first, last in stretch_ends(windows)]
 
 
@@ -67,8 +68,8 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 
 def windows_tag(windows: Sequence[Window]) -> str:
-    """Format windows that are in order for a row of the UI: the first key, the part of the last key that differs, such
-    as its time of day, and the number of windows. There may be gaps between the two."""
+    """Format ordered windows for a row of the UI: the first key, the part of the last key that differs (such as its
+    time of day), and the number of windows. There may be gaps between the windows."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first
@@ -78,7 +79,7 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """Parse such a text, or a tag, into the numbers of its windows. Raises ValueError."""
+    """Parse a text of `stretch_texts` or `windows_tag` into the numbers of its windows. Raises ValueError."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
@@ -86,7 +87,8 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
-    """Return the windows that a run has to compute: those of its config, else of its tag. Raises ValueError."""
+    """Return the windows that a run has to compute: the windows named in its config, or else in its tag. Raises
+    ValueError."""
     in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
     return [stretch_named(text, windowing) for text in list(texts) or in_tags]
 

@@ -28,12 +28,12 @@ ABOUT = (
 )
 
 MOST_REQUESTS = 3
-"""Runs that one code server requests at most for its contract. A failed run is requested again, after a growing pause;
-one that keeps failing needs an operator."""
+"""The greatest number of runs that one code server requests for its contract. A failed run is requested again after a
+growing pause. If runs keep failing, an operator is needed."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """Define the job that does `tidemark quarantine --requeue` in a run."""
+    """Define the job that does the same as `tidemark quarantine --requeue`."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
@@ -60,15 +60,15 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
 
 @dataclass
 class JudgedMemory:
-    """The sensor's memory in one code server. The contract cannot change there, so checks stop once quarantine was
-    judged by it."""
+    """The sensor's memory in one code server. The contract cannot change while a code server runs, so checks stop once
+    quarantine was judged by it."""
 
     is_done: bool = False
     requests: int = 0
 
 
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Define the sensor that requests a run if quarantine was last judged by another contract than the current one."""
+    """Define the sensor that requests a run if quarantine was last judged by a contract other than the current one."""
     memory = JudgedMemory()
 
     @ticking_sensor(
@@ -100,8 +100,8 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """True if quarantine needs no run for this contract: it was judged by it, it is empty, or this is the first check.
-    The first check records the contract, so that later changes are noticed."""
+    """True if quarantine needs no run for this contract: the contract has already judged it, it is empty, or this is
+    the lake's first check. The first check records the contract, so that later changes are noticed."""
     judged_by, digest = lake.judged_by(), settings.contract_digest
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

@@ -1,4 +1,4 @@
-"""Jobs and assets over windows: which windows a run computes, and what it reports to Dagster."""
+"""Jobs and assets over windows: determines the windows that a run computes, and reports the results to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 
 class WindowsConfig(dg.Config):
     """The windows to compute: keys such as 2026-11-21T05-20Z, and stretches such as
-    2026-11-21T05-20Z..2026-11-21T06-10Z. If empty, those of the run's tag tidemark/windows."""
+    2026-11-21T05-20Z..2026-11-21T06-10Z. If empty, the windows of the run's tag tidemark/windows are computed."""
 
     windows: list[str] = Field(default_factory=list)
 
@@ -44,7 +44,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
-    windows. A window's input may begin `further` before that of heartbeat_diffs."""
+    windows. The input of a window may begin earlier than in heartbeat_diffs, by up to `further`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -66,8 +66,8 @@ class WindowsAsset:
         folder: str = "",
         **more: Any,
     ) -> dg.AssetsDefinition:
-        """Define the asset, in a folder of the lake that is by default named after it. Materializing it (in the UI, or
-        by a backfill) does what a job does, over the windows of the partitions."""
+        """Define the asset, in a folder of the lake that is by default named after it. If the asset is materialized, in
+        the UI or by a backfill, the run computes the windows of the partitions as a job does."""
         settings = self.settings
         decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
             key=self.key,
@@ -97,9 +97,9 @@ class WindowsAsset:
         said: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition with windows that a run has computed. A partition is materialized once it
-        has closed and all of its windows that hold a heartbeat are computed, so that downstream assets begin with the
-        complete partition. Until then it is observed."""
+        """Yield an event for each partition with windows that a run has computed. Once the partition has closed, and
+        all of its windows with heartbeats are computed, the event is a materialization, so that downstream assets read
+        a complete partition. Until then it is an observation."""
         windowing, index = self.partitions.windowing, self.index(lake)
         for key, held in self.partitions.holding(map(windowing.named, done.rows)).items():
             (bounds,) = self.partitions.windows_in([key])
@@ -112,8 +112,8 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """Return the windows of a run's partitions that hold a heartbeat, have one in their lookback, or are computed.
-        Windows past the retention boundary are left out, unless all are. Raises WindowNotClosed unless all of the
-        partitions are closed, and LakeError."""
+        Windows past the retention boundary are left out, unless all are past it. Raises WindowNotClosed if a partition
+        is not closed, LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -127,14 +127,14 @@ class WindowsAsset:
 
 
 def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, about: str) -> dg.JobDefinition:
-    """Define a job over the windows in its config or its tag. `compute` computes them for these `assets`, which have
-    the same partitions, commits them, and yields the events for Dagster."""
+    """Define a job over the windows in its config or its tag. `compute` computes and commits the windows for these
+    `assets`, which have the same partitions, and yields the events for Dagster."""
     settings, partitions = assets[0].settings, assets[0].partitions
 
     @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
-        """Computes windows and commits them together. The sensors request few enough at a time that live windows need
-        not wait."""
+        """Computes windows and commits them together. The sensors request only a few windows at a time, so that live
+        windows need not wait."""
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         windows = windows_of(stretches, partitions.windowing)
         if not windows:
@@ -178,7 +178,7 @@ def which(windows: Sequence[Window]) -> dict[str, Any]:
 
 
 def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
-    """Return the asset's spec, downstream of `heartbeat_diffs` and these custom tables; empty unless
+    """Return the spec of the asset `corrections`, downstream of `heartbeat_diffs` and these custom tables. Empty unless
     `windows.corrections` is set."""
     if not settings.windows.corrections:
         return []
@@ -192,8 +192,8 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
 
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
-    """Record what changed in a table since the last call, if `windows.corrections` is set, and materialize the asset if
-    anything did. A failure is logged, not raised: the windows are committed, and the next run tries again."""
+    """If `windows.corrections` is set, record the rows that changed in a table since the last call, and materialize the
+    asset if there are any. A failure is logged, not raised: the windows are committed, and the next run tries again."""
     if not lake.settings.windows.corrections:
         return
     try:
@@ -208,14 +208,14 @@ def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.A
 
 
 def _tag(context: Context, windows: Sequence[Window]) -> None:
-    """Tag the run with the windows that it computes, unless it has that tag."""
+    """Tag the run with the windows that it computes, unless it already has this tag."""
     if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
         context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
-    """Have the UI show these partitions as in progress, and as failed if the run fails, as for runs that materialize
-    the asset. Does nothing if this Dagster lacks the private part."""
+    """Make the UI show these partitions as in progress, and as failed if the run fails, as if the run materialized the
+    asset. Does nothing if this Dagster lacks the private part."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:
@@ -227,8 +227,8 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
-    """Convert the events that a job would report into the result of a run that materializes the asset. Dagster itself
-    reports the partitions of such a run, and accepts no evaluation of another asset's check from it."""
+    """Convert the events that a job would report into the result of a run that materializes the asset. In such a run,
+    Dagster itself reports the partitions, and accepts no evaluations of another asset's checks."""
     checks = []
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):

@@ -32,7 +32,7 @@ from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
-"""Streams of each kind that a window's status metadata lists at most; `tidemark streams` lists all."""
+"""The greatest number of streams of each kind in a window's status metadata. `tidemark streams` lists all."""
 
 NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
@@ -55,7 +55,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    """Define the job that computes any windows."""
+    """Define the job that computes `heartbeat_diffs` and `stream_status` for any closed windows."""
     assets = [WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
@@ -75,7 +75,8 @@ def _compute(
 def compute_and_report(
     settings: Settings, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
-    """Compute windows, yield an event for each partition with them, and return their silence."""
+    """Compute windows, yield an event for each partition that has some of them, and return the counts of silent streams
+    per window."""
     if not windows:
         return []
     lake = lake_of(context, settings)
@@ -92,8 +93,8 @@ def compute_and_report(
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace them in the lake. A failure leaves a note there.
-    Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace them in the lake. A failure leaves a note in the
+    lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
@@ -108,7 +109,7 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 def sentence_of(computed: ReplacedWindows) -> str:
     """Describe a run's result in a sentence: its windows, its input, and the windows that another run had already
-    computed."""
+    computed from input as new."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -120,7 +121,8 @@ def sentence_of(computed: ReplacedWindows) -> str:
 
 
 def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition with these computed windows, and the streams silent in the last of them."""
+    """Return the metadata of a partition with these computed windows, including the streams that are silent in the last
+    window."""
     count, names = silent.get(windows[-1].key, (0, []))
     return {
         "rows": sum(computed.rows[window.key] for window in windows),
@@ -170,8 +172,8 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """The silence in computed windows. `behind` are windows without a status, or with one from older input than their
-    diffs; `streams` is the number of known streams."""
+    """The silent streams of computed windows. `behind` are windows without a status, or with a status from older input
+    than their diffs. `streams` is the number of known streams."""
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
@@ -191,8 +193,8 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
 
 
 def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
-    """Return the first streams of each kind, keyed by window. Streams that missed heartbeats begin with the most
-    missed."""
+    """Return the first streams of each kind, keyed by window. Streams that missed heartbeats are sorted by the number
+    missed, the largest first."""
     most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
@@ -204,8 +206,8 @@ def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
-    """Build the result of the check `few_streams_stopped`: a warning, since sources may fail while the data is
-    complete."""
+    """Build the result of the check `few_streams_stopped`. It only warns, because the data is complete even if sources
+    fail."""
     most = settings.checks.max_stopped_share
     beyond = [window for window in windows if window.stopped_share > most]
     worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
@@ -227,7 +229,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition with these windows: the figures of the last computed one."""
+    """Return the metadata of a partition with these windows: the figures of the last computed window."""
     held = {window.key for window in windows}
     last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

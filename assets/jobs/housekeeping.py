@@ -33,10 +33,12 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""Time that events of ticks are kept, about 80 MB a day. The newest of each asset is always kept."""
+"""The time for which events of ticks are kept. They take about 80 MB a day. The newest event of each asset is always
+kept."""
 
 ROWS_AT_ONCE = 500
-"""Rows deleted per transaction: few, so that a tick that reports meanwhile waits only briefly."""
+"""The number of rows deleted per transaction. It is small, so that a tick which reports at the same time waits only
+briefly."""
 
 RUNS_AT_ONCE = 100
 
@@ -104,11 +106,11 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 
 
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
-    """Delete what this pipeline's ticks reported before a moment, except the newest event of each asset and check.
+    """Delete the events that this pipeline's ticks reported before a moment, except the newest of each asset and check.
 
-    Returns the number of deleted events and check evaluations; empty if the kind of storage is unknown. Safe to kill,
-    and to run during ticks. The space is reused; a SQLite file does not shrink. Raises DagsterPartMissing, before
-    anything is deleted, if a name, table or column is missing.
+    Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. It is safe to
+    kill, and to run during ticks. The freed space is reused, but a SQLite file does not shrink. Raises
+    DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
     """
     if why := private.why_missing(private.EVENTS):
         raise DagsterPartMissing(why)
@@ -147,8 +149,8 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
 
 
 def prune_runs(runs: Runs, before: datetime, but: str) -> int:
-    """Delete this pipeline's runs that finished before a moment, with their events and logs; return their number. `but`
-    is the current run."""
+    """Delete this pipeline's runs that finished before a moment, with their events and logs, and return their number.
+    The run `but`, which is the current one, is kept."""
     deleted, instance = 0, runs.instance
     while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:
         for run_id in found:

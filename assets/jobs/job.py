@@ -1,4 +1,5 @@
-"""The wrapper of all jobs: tags, a single op in the run's process, signs of life and error handling."""
+"""The wrapper of all jobs: it adds tags, runs a single op in the run's process, logs signs of life and handles
+errors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,24 +17,25 @@ from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
-"""Longest duration of a run, if the instance monitors runs. tidemark's own instance does: `max_runtime_seconds`."""
+"""The time limit of a run, if the Dagster instance monitors runs. tidemark's own instance does
+(`max_runtime_seconds`)."""
 
 BEAT = timedelta(minutes=1)
-"""Interval between two signs of life in a run's log."""
+"""The interval between two signs of life in a run's log."""
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
-    """Return the tags of this pipeline's jobs and their runs. A lake belongs to one pipeline."""
+    """Return the tags of this pipeline's jobs and their runs. The lake's address identifies the pipeline."""
     return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 def job_of(
     settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """Return a decorator that makes a job with one op, which runs in `working` and is described by the function's
-    docstring."""
+    """Return a decorator that makes a job with one op. The op runs the function in `working`, and has the function's
+    docstring as its description."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)
@@ -64,8 +66,8 @@ def schedule_of(settings: Settings, name: str, cron: str, job: Any, about: str) 
 
 @contextmanager
 def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
-    """Log signs of life during the block, and report a TidemarkError, or one of `lasting`, as the run's failure. A
-    `lasting` error is not retried."""
+    """Log signs of life during the block. Report a TidemarkError or a `lasting` error as the run's failure. A `lasting`
+    error is not retried."""
     purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
     with beating(context):
         try:

@@ -1,4 +1,4 @@
-"""The job `repair`: `tidemark repair` for the UI."""
+"""The job `repair`, which does in the UI what `tidemark repair` does."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ ABOUT = (
     "missing, damaged or orphaned, and recomputes just that."
 )
 NAMED_IN_LOG = 200
-"""Findings in the run's log and metadata at most: Dagster keeps both in its database."""
+"""The greatest number of findings in the run's log and metadata, which Dagster keeps in its database."""
 
 
 class RepairConfig(dg.Config):
@@ -43,7 +43,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """Checks each window of the range, reports what is stale, missing, damaged or orphaned, and recomputes what it
-        can. Fails if anything is left that it does not repair."""
+        can. Fails if it finds anything that it cannot repair."""
         clock = SystemClock()
         surveyor, named = Surveyor(settings, clock), settings.windowing.named
         asked = surveyor.range_of(*(named(key) if key else None for key in (config.first_window, config.last_window)))

@@ -1,4 +1,4 @@
-"""The asset of the tuning report, written daily from what the lake has recorded."""
+"""The asset `watermark_tuning`: a report that is written daily from the lake."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

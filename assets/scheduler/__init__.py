@@ -1,1 +1,1 @@
-"""Which windows the next run computes, when it may start, and which runs are dead."""
+"""Decides which windows the next run computes, when it may start, and which runs are dead."""

@@ -1,4 +1,4 @@
-"""Requests for runs over windows: which windows, and whether a run may start now."""
+"""Requests runs over windows: chooses the windows, and decides whether a run may start now."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -28,30 +28,31 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
-"""Newest runs that are read to count consecutive failures."""
+"""The number of newest runs that are read to count consecutive failures."""
 
 SEEN_WITHIN = timedelta(seconds=5)
-"""Longest time until other sensors see a requested run: Dagster creates it after the evaluation."""
+"""The longest time until other sensors see a requested run. Dagster creates the run after the sensor's evaluation."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""Interval between two checks for due windows while no further window closes."""
+"""The interval between two checks for due windows while no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""Longest time a tick waits for a choice of windows: with everything else it does, well within a sensor's 60 s."""
+"""The longest time for which a tick waits for a choice of windows. It leaves a sensor, which has 60 s, enough time for
+the rest of its tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for a run over windows, and a sentence that says why. Without windows no run is requested, and the
-    sentence says why not."""
+    """A request for a run over windows, with a sentence that says why. If there are no windows, no run is requested,
+    and the sentence says why not."""
 
     windows: Sequence[Window]
     sentence: str
     is_backlog: bool = False
 
     def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
-        """Build the result of a sensor, with `more` arguments: the run request, or else a skip reason that begins with
-        `said`.
+        """Build the result of a sensor: the run request, or else a skip reason that begins with `said`. `more` are
+        further arguments of the result.
 
         The request has no run key: a window whose run failed must be requested again.
         """
@@ -71,14 +72,14 @@ def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapp
 
 
 CHOICE = "choice"
-"""The `user` of the lake's parts that a choice of windows reads, whichever sensor makes it."""
+"""The `user` under which a choice of windows reads the lake, whichever sensor makes the choice (see `LakeResource`)."""
 
 
 class OneAsks:
     """Chooses windows for the sensors that share it, one choice at a time, in a thread of its own.
 
     A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After one sensor has
-    requested a run, the others get none until they can see it.
+    requested a run, the other sensors may request none until they can see that run.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -88,8 +89,8 @@ class OneAsks:
         self._asked = ("", EPOCH)
 
     def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
-        """Return the choice of the sensor `user`. If it fails, takes longer than a tick waits, or follows another
-        sensor's too closely, return a request without windows that says why."""
+        """Run `choose` for the sensor `user`, and return its request. If the choice fails, takes too long, or comes too
+        soon after another sensor's request, return a request without windows that says why."""
         earlier = self._under_way.get(user)
         if earlier is not None and not earlier.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
@@ -120,10 +121,10 @@ def next_request(
     stale: Sequence[Window] = (),
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
-    """Request due windows that do not rest: live ones and, in between, older ones, newest first.
+    """Request due windows that do not rest after failures: live windows and, between them, older ones, newest first.
 
-    If there are `stale` windows, they replace the older ones. A window that ends in the future by this machine's clock
-    is left for later, even if the sources' clocks are ahead.
+    If there are `stale` windows, they are requested in place of the older ones. A window that ends in the future by
+    this machine's clock is left for later, even if the sources' clocks are ahead.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
@@ -162,8 +163,8 @@ def next_request(
 
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
-    """Return the closed windows that are not computed; None if no window from the first heartbeat on is closed. Raises
-    LakeError."""
+    """Return the closed windows that are not computed. None if the window of the first heartbeat is not closed yet.
+    Raises LakeError."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     front = Front.of(windowing, watermark, now)
     if done.holds(front.first_open, now):
@@ -180,9 +181,9 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """Remembers that the last check found no due window, and on which facts, such as which windows were closed. While
-    these are unchanged, a process checks again only every LOOK_EVERY: in a bucket, each check costs half a dozen
-    calls."""
+    """Remembers that the last check found no due window, and the facts that it was based on, such as which windows were
+    closed. While these facts are unchanged, a process checks only every LOOK_EVERY: in a bucket, each check costs half
+    a dozen calls."""
 
     _found: tuple[Hashable, datetime] | None = None
 
@@ -191,7 +192,7 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """True if no window counts as due, without another check."""
+        """True if no window is due according to the last check, and it need not be repeated yet."""
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
@@ -209,8 +210,8 @@ def pause_of(
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
     """Return why no run may be requested now: a run is under way (`does` says what it does), or the last runs failed
-    too recently. None if a run may be requested. `counts` says whether a failure counts; one that does not ends the
-    count, like a success. Runs whose process has died are reported as failed first."""
+    too recently. None if a run may be requested. `counts` says whether a failure counts. A failure that does not count
+    ends the count, like a success. Runs whose process has died are first reported as failed."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)

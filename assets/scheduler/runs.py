@@ -1,5 +1,5 @@
-"""The runs of this pipeline's jobs, and the windows that they compute. Other pipelines may share the instance, with
-jobs of the same names."""
+"""Finds the runs of this pipeline's jobs, and the windows that they compute. Other pipelines may share the Dagster
+instance, with jobs of the same names."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,10 +24,10 @@ from tidemark.pipeline.windows import Spans, Windowing
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
-"""Includes statuses that a later Dagster adds, such as SUSPENDED."""
+"""All other statuses, including ones that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
-"""Newest ended runs that are read to find windows that keep failing."""
+"""The number of newest ended runs that are read to find windows that keep failing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Runs:
     def newest(
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Return the newest runs of a job, newest first; with `statuses`, only those with one of them."""
+        """Return the newest runs of a job, newest first. With `statuses`, return only runs with one of these."""
         wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
         return self.instance.get_run_records(wanted, limit=limit)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Return runs of any job: the first that changed after a moment, oldest first; without a moment, the last that
-        changed, newest first."""
+        """Return at most `limit` runs of any job: the first runs that changed after a moment, oldest first, or without
+        a moment the last runs that changed, newest first."""
         wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
         return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
@@ -69,8 +69,8 @@ def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
 
 
 def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
-    """Read a run over windows. `until` is when it ended, or the current time. It has no windows if these cannot be
-    read, as when windows had another length."""
+    """Convert the record of a run over windows. `until` is when the run ended, or the current time. If its windows
+    cannot be read, as when windows had another length, the attempt has none."""
     run, windows = record.dagster_run, Spans()
     config: Any = run.run_config
     with suppress(LookupError, ValueError, TypeError, AttributeError):  # or its config was written by hand
@@ -82,22 +82,23 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """Return when a run ended; if Dagster has not recorded that, when it was created."""
+    """Return when a run ended, or when it was created if Dagster has not recorded its end."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
 
 
 LONGEST_RUN = timedelta(hours=3)
-"""Longer than any run takes: `max_runtime_seconds` in dagster.yaml ends runs earlier."""
+"""A time that is longer than any run takes, because `max_runtime_seconds` in dagster.yaml ends runs earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
-"""A run at work that logs nothing for this long is dead. It covers several signs of life, and clocks that differ by a
-minute or two."""
+"""A started run that logs nothing for this long counts as dead. The time covers several signs of life, and clocks that
+differ by a minute or two."""
 
 STARTS_WITHIN = timedelta(minutes=30)
-"""Longest time a launcher may take to start a run: a cluster may have to add a machine and pull the image."""
+"""The longest time that a launcher may take to start a run. A cluster may have to add a machine and pull the image."""
 
 LOOKED_AT = 20
-"""Unfinished runs of a job that are checked, newest first. The sensors request one at a time."""
+"""The number of unfinished runs of a job that are checked, newest first. It suffices because sensors request one run at
+a time."""
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -122,8 +123,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """Return why an unfinished run counts as dead; None if it does not. A queued run never does: its queue is busy, and
-    a second run would wait as well."""
+    """Return why an unfinished run counts as dead; None if it does not. A queued run never counts as dead: its queue is
+    busy, and a second run would have to wait as well."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"

@@ -15,37 +15,39 @@ from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.windows import Spans, Windowing
 
 LIVE = timedelta(minutes=10)
-"""A live window ends at most this long before the watermark. The newest closed window is live, however long windows
-are."""
+"""A live window ends at most this long before the watermark. The newest closed window is always live, however long
+windows are."""
 
 LIVE_LAG = timedelta(hours=1)
-"""Longest lag of the watermark with live windows. Beyond it, as after an outage, no window is live; the newest still
-come first."""
+"""The longest lag of the watermark at which windows can be live. Beyond it, as after an outage, no window is live, but
+the newest windows still come first."""
 
 SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
-"""Shortest and longest time budget of a run over older windows."""
+"""The shortest and the longest time budget of a run over older windows."""
 
 AROUND = timedelta(seconds=5)
-"""Part of that budget that passes before a run computes, and after it."""
+"""The part of the time budget that passes before and after the run's computation."""
 
 FIRST, GROWTH = 48, 4
-"""Older windows in a run before its speed is known, and the factor by which the next run may at most grow."""
+"""The number of older windows in a run while its speed is unknown, and the factor by which the next run may grow."""
 
 PATIENCE = timedelta(minutes=1)
-"""Longest wait of older windows until they get a run of the shortest budget although live windows are due, or about to
-close."""
+"""The longest wait of older windows. After it they get a run with the shortest time budget, even if live windows are
+due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""Rest after the first failure, doubled with each further one; its limit for a window; and its limit for a job."""
+"""The rest after a first failure, which doubles with each further failure; its limit for a window; and its limit for a
+job."""
 
 SUSPECT, STEP = 2, 4
-"""After windows have failed together SUSPECT times, a run takes one STEP-th of them, until the failing window is alone.
-A single failure may have been an interruption."""
+"""After windows have failed together SUSPECT times, the next run takes one STEP-th of them, and so on until the failing
+window is alone. SUSPECT is not 1, because a single failure may have been an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run over windows: whether it failed, when it began, and when it ended. For a run at work, `ended_at` is now."""
+    """A run over windows: whether it failed, when it began, and when it ended. For an unfinished run, `ended_at` is the
+    current time."""
 
     windows: Spans
     failed: bool
@@ -60,8 +62,8 @@ Attempts: TypeAlias = Sequence[Attempt]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The position of the watermark: the first live window, the first open window, and how long no live window
-    closes."""
+    """The position of the watermark: the first live window, the first open window, and the time until the next live
+    window closes."""
 
     first_live: int
     first_open: int
@@ -69,8 +71,8 @@ class Front:
 
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
-        """Compute the front at `now`, which the watermark has not passed. Assumes that the watermark advances as the
-        clock does."""
+        """Compute the position at `now`, which the watermark has not passed. Assumption: the watermark advances as fast
+        as the clock."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)
@@ -80,8 +82,8 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The rest of a window whose newest runs failed: when it ends, and how many windows a run with this one may then
-    have."""
+    """The pause of a window whose newest runs failed: when it ends, and how many windows the next run with this window
+    may have."""
 
     window: int
     until: datetime
@@ -95,11 +97,11 @@ def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
 
 
 def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
-    """Return the newest windows that do not rest, up to `most`, and the rests of the windows passed over.
+    """Return the newest windows that do not rest, up to `most`, and the rests of the windows that were skipped.
 
-    `wanted` are stretches, newest first, read only as far as needed; `attempts` have ended, newest first. Windows that
-    keep failing together are tried in ever smaller parts, until the one that causes it rests alone. However many
-    windows fail, each other window gets its turn.
+    `wanted` are ranges of windows, newest first, and are read only as far as needed. `attempts` are ended runs, newest
+    first. Windows that keep failing together are tried in ever smaller groups, until the window that causes the
+    failures rests alone. However many windows fail, every other window gets its turn.
     """
     chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
@@ -142,11 +144,11 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 def room_for_older(
     front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
-    """Return how many older windows a run may take now and, if none, why.
+    """Return how many older windows a run may compute now, and why if it is none.
 
-    `waited` is how long older windows have waited; `ended` is newest first. With one slot for runs, older windows get
-    the gaps between the runs over live ones, or a short run after PATIENCE. With more slots, one is reserved for live
-    windows. A run is sized by how long the last one took.
+    `waited` is how long older windows have waited. `ended` are ended runs, newest first. With one slot for runs, older
+    windows get the gaps between runs over live windows, or a short run after PATIENCE. With more slots, one slot is
+    reserved for live windows. The size of a run is derived from the duration of the last one.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):

@@ -1,1 +1,1 @@
-"""The sensors of both ticks and of the checks, the wrapper of all ticks, and the metrics of runs."""
+"""The sensors that tick for tracking, landing and the checks, the wrapper of all ticks, and the metrics of runs."""

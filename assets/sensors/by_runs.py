@@ -1,5 +1,5 @@
-"""Metrics of runs: which have ended, and what they have landed and tracked. The code server reports them: it is
-scraped, and runs end."""
+"""Metrics of runs: which runs have ended, and what they have landed and tracked. The code server reports them, because
+runs end before they could be scraped."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -20,17 +20,17 @@ from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
 EVENTS_AT_ONCE = 500
-"""Materializations of an asset that one call counts at most; the next call continues."""
+"""The greatest number of materializations of an asset that one call counts. The next call continues."""
 
 RUNS_AT_ONCE = 200
-"""Runs that one call counts at most; the next call continues."""
+"""The greatest number of runs that one call counts. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call begins this long before the newest known run, since the times come from several processes. This many runs
-are remembered, so that each counts once."""
+"""Each call begins OVERLAP before the newest known run, because the times come from several processes. So that each run
+counts once, the last REMEMBERED runs are remembered."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""The beginning of Dagster's name for a job that materializes assets from the UI, and tidemark's name for it."""
+"""The prefix of Dagster's name for a job that materializes assets from the UI, and tidemark's name for such a job."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
@@ -44,8 +44,9 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """Return what runs have landed since the last call, and the number of messages they tracked. `seen` holds how far
-    the materializations of each asset were counted. Those before the process' first call are not counted."""
+    """Return what runs have landed since the last call, and the number of messages that they tracked. `seen` has the id
+    of the last counted materialization of each asset. Materializations before the process's first call are not
+    counted."""
     landed = Ingested()
     for metadata in _told(runs, HEARTBEATS, seen):
         rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
@@ -71,7 +72,8 @@ def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[di
 
 @dataclass
 class EndedRuns:
-    """Progress of the count of ended runs. Runs that ended before the process' first call are not counted."""
+    """Counts ended runs, and remembers the runs already counted. Runs that ended before the process's first call are
+    not counted."""
 
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -106,7 +108,7 @@ def _under_way(runs: Runs) -> dict[str, datetime]:
 
 
 def _job(settings: Settings, record: dg.RunRecord) -> str:
-    """Return the job's name without the pipeline's prefix. There are as many names as the pipeline has jobs."""
+    """Return the job's name without the pipeline's prefix. The number of names is bounded by the pipeline's jobs."""
     name = record.dagster_run.job_name
     if name.startswith(OF_THE_UI):
         return BY_THE_UI

@@ -28,12 +28,13 @@ USER = "staleness"
 """The sensor's name, and the `user` of the lake's parts that it reads."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""Interval of the audits, whose findings are not urgent: the audit and `passed_over` read an hour of the tables,
-`quarantine_share` the newest files, `fields_present` their statistics, and `subscriptions` calls Pub/Sub twice."""
+"""The interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the
+tables, `quarantine_share` reads the newest files, `fields_present` reads their statistics, and `subscriptions` calls
+Pub/Sub twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""Interval between two counts of late and missed heartbeats, unless ticks are further apart, and the steps of a long
-check at each. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+"""The least interval between two counts of late and missed heartbeats, and the number of steps of a long check in each
+count. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that keeps receiving late heartbeats is requested at most this often."""
@@ -42,7 +43,7 @@ COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
     *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""A check is reported again when one of these changes; a growing row count alone is not reported."""
+"""The figures whose change makes a check be reported again. A growing row count alone is not reported."""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class StalenessMemory:
     requested: dict[Window, datetime] = field(default_factory=dict)
 
     def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
-        """Return the evaluations that differ from the last one of the same check."""
+        """Return the evaluations that differ from the last reported evaluation of the same check."""
         found = []
         for evaluation in evaluations:
             outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
@@ -67,8 +68,8 @@ class StalenessMemory:
 def staleness_sensor(
     settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: OneAsks | None = None
 ) -> dg.SensorDefinition:
-    """Define the sensor that evaluates the checks, and requests stale windows by the `job`. Without a job nothing lands
-    here."""
+    """Define the sensor that evaluates the checks, and requests runs of `job` over stale windows. `job` is None if this
+    pipeline lands nothing."""
     again, memory = settings.windows.recompute_missed, StalenessMemory()
     audits = [check for check in checks.AUDITS if check.is_due(settings)]
     about = "Checks the watermark's age, and both subscriptions for changes."
@@ -163,7 +164,7 @@ def _request(
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """Return the stale windows that end less than `within` before the watermark and are still kept."""
+    """Return the stale windows that end less than `within` before the watermark, and are not before `kept_since`."""
     if watermark is None:
         return []
     stale = [found.window for found in missed.stale if watermark - found.window.end < within]

@@ -1,4 +1,5 @@
-"""The two ticks as sensors: each gathers what its tick needs and reports the result to Dagster."""
+"""The sensors of the tracking tick and the landing tick. Each gathers the input of its tick, and reports the result to
+Dagster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,14 +33,16 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""The landing tick is due this long before a tracking tick, so that the decision knows what has landed."""
+"""The landing tick is due this long before a tracking tick, so that the decision takes into account what it has
+landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""Longest time a tracking tick waits for a landing tick at work: with short ticks, the daemon may start both late."""
+"""The longest time for which a tracking tick waits for an unfinished landing tick. With short ticks, the daemon may
+start both late."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
-"""Turns the windows that a decision closed into a request, and into events to report."""
+"""A function that turns the windows which a decision closed into a request for a run, and into events to report."""
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
@@ -55,8 +58,8 @@ def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
 def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
-    """Define the sensor that tracks what was published and decides the watermark; `closed` handles the windows that it
-    closes. Without `landing` nothing lands here, and no run pulls."""
+    """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that the
+    decision closes. `landing` is None if this pipeline lands nothing; then no run pulls either."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
@@ -169,7 +172,7 @@ def landing_sensor(
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
-    """Keep what a tick reports to other sensors and to users."""
+    """Remember whether a tick left messages, and why messages wait, for other sensors and for users."""
     watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

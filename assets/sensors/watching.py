@@ -1,4 +1,4 @@
-"""The wrapper of each sensor tick: its id, its measurements, and the notes of its failure."""
+"""The wrapper of each sensor tick. It gives the tick an id, measures it, and notes its failure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -20,21 +20,23 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
-"""Keys of objects that the process keeps."""
+"""The keys of the objects that the process keeps between ticks."""
 
 WRITERS = ("landing", "tracking")
-"""The sensors whose ticks state that this pipeline writes the lake. The others only refuse another pipeline's lake."""
+"""The sensors whose ticks record that this pipeline writes the lake. Other sensors only refuse another pipeline's
+lake."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
-"""A sensor's function. Text that it returns says why nothing is requested."""
+"""A sensor's function. If it returns text, the text says why nothing is requested."""
 
 
 def keep_observer(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Observe the sensors with this `kept`, and the runs of `jobs`, as the settings ask. Raises ToolMissing if a
-    library is missing. Nothing is imported, opened or started before the first tick."""
+    """Keep an observer of the sensors and of the runs of `jobs` in `kept`, if the settings ask for metrics, health or
+    the page. Nothing is imported, opened or started before the first tick. Raises ToolMissing if a library is
+    missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [plain(settings, job.name) for job in jobs]
     every = {
@@ -52,7 +54,7 @@ def observer_of(lake: LakeResource) -> Observer:
 
 
 def notes_of(lake: LakeResource) -> TickNotes:
-    """Return the notes that this process' ticks leave for users."""
+    """Return the notes that this process's ticks leave for users."""
     return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
 
 
@@ -65,9 +67,8 @@ def ticking_sensor(
     **more: Any,
 ) -> Callable[[Tick], dg.SensorDefinition]:
     """Return a decorator for a sensor that is on by default and ticks as the settings say, with the lake and these
-    further resources. With `waits`, its function
-    waits for the due time itself; otherwise Dagster's daemon evaluates it about a tick after the last, and not before
-    `at_least` has passed."""
+    further resources. With `waits`, its function itself waits until the tick is due. Otherwise Dagster's daemon
+    evaluates it about one tick after the last evaluation, but not before `at_least` has passed."""
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(
         name=name_of(settings, name),
@@ -80,8 +81,8 @@ def ticking_sensor(
 
 
 def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
-    """Wrap a sensor's function: each tick gets an id, which the runs that it requests carry as a tag, and its failure
-    and duration are recorded."""
+    """Wrap a sensor's function. Each tick gets an id, which is also a tag of the runs that it requests. The tick's
+    failure and duration are recorded."""
 
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, clock = lake_of(context, settings), SystemClock()
@@ -110,7 +111,8 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Note what a tick could not do although it did not fail; empty if there is no problem."""
+    """Note a problem of a tick that did not fail, such as messages that it had to leave. An empty `problem` means that
+    there is none."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
