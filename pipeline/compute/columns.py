@@ -114,7 +114,7 @@ def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end
             outcome = pl.when(pl.col("has_previous")).then(pl.col(name).ne_missing(before))
         compared += [pl.col(name).alias(value), before.alias(earlier), outcome.alias(comparison)]
     period_us = duration_us(plan.period)
-    # Rounded half up in integers, hence exact: Polars divides by a constant by multiplying with its inverse.
+    # Round half up in integers, which is exact: Polars divides a float by a constant by multiplying with its inverse.
     periods = (2 * pl.col("gap_us") + period_us) // (2 * period_us)
     a_second = pl.col("gap_us") * 0 + SECOND_US  # a column, so that the quotient is exact, like Spark's
     return paired.select(
@@ -153,7 +153,7 @@ def stream_status(
     )
     reaches_back_to = start_us + pl.col(NUMBER) * length_us - lookback_us
     has_previous = (pl.col("before_us") >= reaches_back_to).fill_null(value=False)
-    # Keep the groups inside the range: only the group before it has a null `first_us`.
+    # Keep the groups inside the range: only groups before the range have a null `first_us`.
     there = beside.filter(pl.col("first_us").is_not_null()).with_columns(
         last_us=pl.when(has_previous).then(pl.col("before_us"))
     )

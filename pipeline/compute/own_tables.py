@@ -48,8 +48,8 @@ FIX_FUNCTION = "Fix the function: it is read again when the code location is loa
 class OwnBatch(WindowBatch):
     """The input of a custom table's windows: a `WindowBatch`, the table's definition, the table, and its inputs.
 
-    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, the window counts
-    as derived from the earlier input, and is recomputed. It never counts as newer than it is.
+    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, a window counts as
+    derived from the earlier input, and is recomputed. It never counts as newer than it is.
     """
 
     definition: TableDefinition
@@ -126,7 +126,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Add a check to the rows: Spark fails if it computes a row of any other window."""
+    """Add a check to the rows: Spark fails if it computes a row of a window that is not in `windows`."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])

@@ -90,8 +90,8 @@ class Work:
         """Compute a slice, write its files, and yield one answer per file, with the columns of ANSWER.
 
         Each window gets a file in each table. If a slice is cut by streams, only its first part writes a file without
-        rows. File names are unique to the attempt: files of a killed or superseded attempt are in no answer, and become
-        orphans.
+        rows. File names are unique to the attempt. If an attempt is killed or superseded, no answer lists its files,
+        and they become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
         since = start - self.plan.lookback

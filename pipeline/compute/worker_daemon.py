@@ -1,5 +1,5 @@
 """Replaces `pyspark.daemon`, the process that forks Spark's Python workers, and imports the micro-batch's modules in
-advance. Spark ends idle workers after a minute; a new worker then starts at once."""
+advance. Spark ends idle workers after a minute; with the modules imported, a new worker starts at once."""
 
 import gc
 

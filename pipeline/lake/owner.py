@@ -15,9 +15,9 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, and at least for
-HEARD_LEAST. A tick may occasionally fail or take Dagster's whole minute, and the code server restarts within seconds.
-No tick interval is longer than LONGEST_TICK."""
+"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, or than HEARD_LEAST
+if that is longer. A tick may occasionally fail or take Dagster's whole minute, and the code server restarts within
+seconds. No tick interval is longer than LONGEST_TICK."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def compute_job(table: str) -> str:
 
 
 def op_of(job: str) -> str:
-    """Return the name of the op of a job that computes windows."""
+    """Return the name of the op in a job that computes windows."""
     return f"{job}_by_name"
 
 

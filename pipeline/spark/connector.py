@@ -74,8 +74,8 @@ def wants_connector(settings: Settings) -> bool:
 
 
 def connector_file() -> Path:
-    """Return the path of the JAR: in `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for
-    a user without either, such as an arbitrary user id in a container."""
+    """Return the path of the JAR: in `$XDG_CACHE_HOME/tidemark` or, without that variable, in `~/.cache/tidemark`.
+    Raises ToolMissing for a user without a home folder, such as an arbitrary user id in a container."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "tidemark" / CONNECTOR.name
     try:

@@ -178,7 +178,7 @@ def _is_needed(one: Requirement, extras: Iterable[str]) -> bool:
 
 
 def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path]]:
-    """Yield the files to pack: the path below `site-packages`, and the source file."""
+    """Yield the files to pack, each as its path below `site-packages` and its source file."""
     for name, distribution in sorted(packed.items()):
         is_ours = name == canonicalize_name(DISTRIBUTION)
         if is_ours:

@@ -71,8 +71,8 @@ ones."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Return the settings for the workers of a local Spark that run this process's Python: another Python may lack
-    tidemark."""
+    """Return the settings for Python workers if Spark is local and its workers run this process's Python. Another
+    Python may lack tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 

@@ -153,8 +153,8 @@ SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine and corrections: the clock) is this far past its end."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Time for which earlier versions of tables are kept, with the files that compactions and recomputations replaced. It
-is longer than any reader needs a version, and long enough to look back at last week's version."""
+"""Time for which earlier versions of tables are kept, with the files that compactions and recomputations replaced. No
+reader uses a version for that long, and people can look back at last week's version."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table per run, the newest partitions first. Without it, a table with thousands of

@@ -352,7 +352,7 @@ class Surveyor:
         `grace`. Raises LakeError if a table's Delta log cannot be read, or the lake is unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
-        # A window that ends after the current time is left for later: Dagster's partitions end now.
+        # Leave out windows that end after the current time: Dagster's partitions end now.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
         log = check_log(lake.tracking_log(), start, tell)

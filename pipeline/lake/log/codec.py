@@ -115,8 +115,8 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that are stored in its entry's metadata. Its newest decision is stored there too; its histogram
-is the table."""
+"""The fields of a state that are stored in its entry's metadata. Its newest decision is stored there too, and its
+histogram as the table."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:

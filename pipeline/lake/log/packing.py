@@ -34,7 +34,7 @@ class Packed:
 
 
 class LogPacking:
-    """Packs one log."""
+    """Archives old entries of one log, and drops old archives."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects

@@ -99,8 +99,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield a durable temporary file with this content in the folder of `path`; it is deleted when the block ends.
-    Raises OSError, LakeError."""
+    """Yield a durable temporary file with this content, in the folder of `path`. The file is deleted when the block
+    ends. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     make_folder(path.parent)
     try:

@@ -54,7 +54,7 @@ CREATOR = "tidemark-creator"
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and on
-each 404. That costs an extra call, and needs a permission that roles/storage.objectUser lacks."""
+each 404. The read would cost an extra call, and need a permission that roles/storage.objectUser lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ class CloudStorageObjects:
         return content
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
-        """Run `operation`; unless `once`, retry it within the bounds after transient failures. Raises tidemark's
-        errors: ObjectMissing if the bucket exists and the object does not."""
+        """Run `operation`, and retry it within the bounds after transient failures, unless `once`. Raises tidemark's
+        errors. ObjectMissing means that the bucket exists and the object does not."""
 
         def attempt() -> T:
             count_call(call)

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 LOCAL_PROJECT = "tidemark-local"
 """The project ID sent to a server on loopback, which has no projects."""
 RETRY_FOR = timedelta(seconds=10)
-"""Maximum time from the first attempt of an operation to the start of the last one."""
+"""Maximum time from the first attempt of an operation to the start of the last attempt."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
 """The operation class in which Cloud Storage bills each call."""

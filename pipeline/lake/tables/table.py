@@ -98,8 +98,8 @@ class TablePlace:
 
 
 class LakeTable:
-    """A Delta table, partitioned by one text column or none (empty). Not thread-safe. Its methods release the GIL while
-    they wait for a bucket's response.
+    """A Delta table, partitioned by one text column, or by none if `partition_column` is empty. Not thread-safe. Its
+    methods release the GIL while they wait for a bucket's response.
 
     Its properties carry the mark of the newest version of tidemark that has written it. Opening it raises NewerFormat
     if that version's format is newer than this one's, or if the lake does not admit this version.

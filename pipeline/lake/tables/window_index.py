@@ -46,7 +46,7 @@ class WindowIndex:
     def update(self) -> "WindowIndex":
         """Fold the commits since the last call. Raises LakeError, and InvalidSettings if the computed windows have
         another length."""
-        # In this order: a window that is computed in between counts as computed.
+        # Heartbeats first: a window that is computed between the two calls then counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
         return self

@@ -142,7 +142,7 @@ class WindowedTable:
         return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
-        """Return the path of a run's folder in the table. Its files are partitioned by window:
+        """Return a run's folder, as a path in the table. Its files are partitioned by window:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
@@ -152,7 +152,7 @@ class WindowedTable:
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
-        """Return the path in the table of the folder for one window's files of a run."""
+        """Return the folder for one window's files of a run, as a path in the table."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
@@ -395,7 +395,7 @@ class OwnTable(WindowedTable):
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
-        """Return the path of a run's folder in the table: `<run's folder>/<version>.<digest of inputs>`."""
+        """Return a run's folder, as a path in the table: `runs/<run>/<version>.<digest of inputs>`."""
         return f"{super().place_of_run(run)}/{self._folder}"
 
     def _inputs(self, run: str) -> Mapping[str, str]:
