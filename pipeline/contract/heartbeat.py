@@ -82,7 +82,7 @@ def read_event_time(
 
 
 def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published_us: int) -> str:
-    """Return a hint which setting would make a rejected value readable; empty if no setting would.
+    """Return a hint that names the setting that would make a rejected value readable; empty if no setting would.
 
     Another unit is suggested only if it reads a time within an hour of the publish time.
     """
@@ -228,7 +228,7 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first of these messages, as many as fit into a part; see `PayloadDecoder.decode`."""
+        """Decode the first messages of a batch, at least one; see `PayloadDecoder.decode`."""
         return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
@@ -289,7 +289,7 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """Convert an attribute's text to the JSON value of a field's kind. Text that is not such a value is returned
+    """Convert an attribute's text to a JSON value of a field's kind. Text that cannot be converted is returned
     unchanged."""
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Judges messages, in columns where possible.
 
-Messages in the usual formats are judged in columns, all others row by row by `HeartbeatReader`. Both paths give the
-same verdicts, and a verdict does not depend on the other messages of a batch.
+Messages in the usual formats are judged in columns. `HeartbeatReader` judges all other messages row by row. Both paths
+give the same verdicts, and a verdict does not depend on the other messages of a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

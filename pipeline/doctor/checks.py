@@ -82,9 +82,8 @@ def running(settings: Settings) -> Sequence[Component]:
 
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
-    """Run the quick checks for `tidemark up`, and return the findings that are not OK. First come the checks of this
-    machine (disk, Java, token). The other checks run only if these find nothing broken, and for a few seconds at
-    most."""
+    """Run the quick checks for `tidemark up`, and return the findings that are not OK. The checks of this machine
+    (disk, Java, token) run first. If they find nothing broken, the other checks run for a few seconds at most."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

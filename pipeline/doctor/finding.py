@@ -75,7 +75,7 @@ class Check:
     """The level of the finding if the check exceeds its time limit."""
 
     reported_elsewhere: tuple[type[TidemarkError], ...] = ()
-    """Errors that another check reports. This check then reports nothing."""
+    """Errors that another check reports. If one of them occurs, this check reports nothing."""
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:

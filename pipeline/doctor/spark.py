@@ -170,8 +170,8 @@ STARTS_WITHIN_SECONDS = 20.0
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
-    """Check that executors can run tidemark, if they belong to a running Spark Connect server, or to a cluster that
-    classic sessions use. For such a cluster this starts a session. `check_python` checks executors on this machine."""
+    """Check that executors outside this machine can run tidemark. For a cluster that classic sessions use, start a
+    session. For Spark Connect, the server must be running. `check_python` checks executors on this machine."""
     spark = setup.settings.spark
     if spark.is_classic:
         if not setup.settings.spark_master.startswith("local"):

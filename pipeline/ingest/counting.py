@@ -85,7 +85,8 @@ class RememberedCopies:
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
 
     def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """Merge messages with sorted, unique keys into the memory, without sorting the memory itself, which is long."""
+        """Merge messages with sorted, unique keys into the remembered messages, which are many and are not sorted
+        again."""
         place = np.searchsorted(self._keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = place < len(self._keys)
@@ -131,11 +132,11 @@ def counted_parts(
     laggard: timedelta | None = None,
 ) -> Iterator[Counted]:
     """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered
-    message, counts by its publish time alone. If a message holds several heartbeats, each of them counts, and a
-    rejected part counts once.
+    message, counts by its publish time alone. If a message holds several heartbeats, each of them counts, and its
+    rejected elements together count once.
 
     A message that lags more than `laggard` is also judged by its payload. It counts in full if its payload is undecided
-    or missing: a transform may have dropped it.
+    or missing. (A transform may have dropped the payload.)
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):

@@ -57,8 +57,8 @@ class Ingested(Sums):
 
     `messages` counts durable messages, including rejected ones and excluding `waiting` ones; `oldest_publish_time` is
     the oldest of these. `leaves_more` is true if a tick ended although there was more to pull. `snapshots` counts the
-    log entries that hold tracked messages. For base only: `late` counts heartbeats that landed below the watermark of
-    that moment, copies included; `of_another_kind` counts, by field, the values of another kind than configured, which
+    log entries that hold tracked messages. For base only: `late` counts heartbeats that landed below the current
+    watermark, including copies; `of_another_kind` counts, by field, the values of another kind than configured, which
     land as null.
     """
 

@@ -19,10 +19,10 @@ LOOK = timedelta(seconds=5)
 """The interval at which Dagster's daemon checks its sensors (`MIN_INTERVAL_LOOP_TIME`)."""
 
 LONGEST_WAIT = timedelta(seconds=15)
-"""The longest wait of an evaluation. Dagster allows an evaluation 60 s, of which a tick may pull for 40 s."""
+"""The longest wait of an evaluation. Dagster allows an evaluation 60 s, and a tick may spend 40 s of them pulling."""
 
 STEP = timedelta(seconds=0.8)
-"""The most by which one interval may differ from the configured tick, while ticks move towards the moments aimed at."""
+"""The largest shift of one interval between ticks, when ticks move towards the moment aimed at."""
 
 AIMED = timedelta(seconds=10)
 """The longest tick that is aimed. For a longer tick, the evaluation begins too long before the tick is due."""
@@ -31,7 +31,7 @@ DECISIONS = 20
 """Number of newest decisions from which the watermark's lag is estimated."""
 
 USUAL = 0.8
-"""The quantile of the lags at these decisions that predicts the next lag."""
+"""The next lag is predicted as this quantile of the lags at the last decisions."""
 
 MARGIN = timedelta(seconds=0.3)
 """A tick is aimed this long after the expected moment. If a tick comes a moment too early, the window waits for the
@@ -120,7 +120,7 @@ class AtWork:
 
 
 class Closings:
-    """Predicts when the watermark passes the next window's end, from its lag at the last decisions."""
+    """Predicts when the watermark passes the next window's end, from the watermark's lag at the last decisions."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing

@@ -136,6 +136,6 @@ class BacklogWatch:
         return progress_of(self.looks)
 
     def too_slow(self) -> Progress | None:
-        """Return the progress of a side that is too slow although its ticks read as much as they may; None if there is
-        none."""
+        """Return the progress of a side that is too slow although its ticks read as much as they may. None if both
+        sides keep up."""
         return next((one for one in self.progress() if one.is_slow and self.leaves_more.get(one.side)), None)

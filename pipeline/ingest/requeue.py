@@ -126,8 +126,8 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return which of these ids are already in `heartbeats`: another delivery passed, or an earlier requeue was
-        killed after it had landed them."""
+        """Return which of these ids are already in `heartbeats`. Another delivery may have passed, or an earlier
+        requeue was killed after landing them."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))

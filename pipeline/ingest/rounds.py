@@ -1,8 +1,9 @@
-"""Rounds: many readers on Spark take messages, then one process settles these while the readers take the next.
+"""Rounds: many readers on Spark take messages. Then one process settles these messages, while the readers take the
+next.
 
 The cost per message is spread over the readers; the cost per round does not depend on traffic. Both catching up with a
 backlog and continuous landing work in rounds. They differ only in when they stop. Every reader pulls from the whole
-subscription: Pub/Sub has no partitions and distributes messages itself (the static split of FLINK-20625).
+subscription: Pub/Sub has no partitions and distributes the messages itself, as in the static split of FLINK-20625.
 """
 
 from collections import defaultdict, deque

@@ -54,9 +54,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReading:
-    """Options for reading samples. Bare payloads get the `attributes`. A message's publish time is `published`, else
-    its own, else `now`. With `has_lines`, a file may have one payload per line. With `has_records`, it may be an Avro
-    object container file, in which each record is a payload."""
+    """Options for reading samples. Bare payloads get the `attributes`. The publish time of each message is `published`;
+    if that is None, the time in the message; without either, `now`. With `has_lines`, a file may have one payload per
+    line. With `has_records`, it may be an Avro object container file, in which each record is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]
@@ -246,8 +246,8 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """The compared fields that land as null in all heartbeats, in some because the value is of another kind than
-        configured."""
+        """The compared fields that land as null in every heartbeat, in at least one because of a value of another kind
+        than configured."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

@@ -52,7 +52,7 @@ class Settling:
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
     ) -> Settled:
         """Make taken messages visible, then acknowledge them. The tables' commits carry `says` as metadata. With
-        `used`, the log entry records the sum of `used` and the readers' usage. Without it, this process's decisions
+        `used`, the log entry records the sum of `used` and the readers' usage. Without `used`, this process's decisions
         record the usage.
 
         Guarantee: each message acknowledged on tracking is in the log, and each message acknowledged on base is visible

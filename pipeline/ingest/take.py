@@ -63,8 +63,8 @@ given back; the newest hours are kept."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Bounds on the delay before an undecided message is redelivered. Between the bounds, the delay equals the time that
-the message has already waited, so that many such messages do not crowd out others. The delay ends when the message's
-patience does."""
+the message has already waited, but ends with its patience. So many undecided messages do not crowd out other
+messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def track(
 ) -> Tracked:
     """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide, and make the
     decision durable. Pulls within the budget until a batch is nearly empty, or with `until_gone` until a reading of
-    this backlog is empty.
+    that backlog shows it empty.
 
     Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
     log. Any number of trackers may run at once. Raises PubSubError or LakeError.
@@ -199,8 +199,8 @@ def _clock_problem(*readings: Reading | None) -> str | None:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading of a backlog, or the reason why there is none now; neither if none is due. Raises PubSubError
-    for lasting problems (a permission, the network)."""
+    """Return a reading of a backlog, or the reason why there is none now. Returns neither if no reading is due. Raises
+    PubSubError for lasting problems (a permission, the network)."""
     try:
         return backlog.read(), None
     except ReadingPostponed as error:

@@ -104,7 +104,7 @@ class Backlog(Protocol):
     """Reads the oldest unacknowledged publish time of one subscription."""
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingUnavailable if there is none now, and other PubSubErrors."""
+        """Return a reading. Raises ReadingUnavailable if no reading is possible now, and other PubSubErrors."""
 
 
 class SnapshotBacklog:
@@ -247,7 +247,7 @@ class MonitoringBacklog:
 
     An unknown backlog never counts as empty: reading raises ReadingUnavailable for no series, no point within
     `LOOK_BACK`, a value that is not a whole number, or an incomplete or missing answer. An age of 0 counts only if the
-    number of messages is 0 as well, in all samples within a period of it, because a fault may look like 0.
+    number of messages is also 0, in all samples less than SAMPLE_PERIOD away, because a fault may look like 0.
     """
 
     def __init__(
@@ -348,8 +348,8 @@ class AutoBacklog:
         self._is_refused = False
 
     def read(self) -> Reading:
-        """Return a reading, with its `source`. Raises SnapshotRefused, with both reasons, if both sources fail, and the
-        errors of the source it uses."""
+        """Return a reading, with its `source`. If both sources fail, raises SnapshotRefused with both reasons. Also
+        raises the errors of the source that it uses."""
         if self._is_refused:
             with suppress(PubSubError):
                 reading = self._monitoring.read()

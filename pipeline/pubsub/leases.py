@@ -38,7 +38,7 @@ class Leases:
     """Extends the leases of one subscription's messages, in a thread that runs while there are leases to extend.
     Thread-safe.
 
-    `extend` is called with up to IDS_PER_CALL ids, whose leases then last another `seconds`. A failed extension is
+    `extend` is called with up to IDS_PER_CALL ids, and makes their leases last another `seconds`. A failed extension is
     logged and retried: at worst the messages are delivered twice.
     """
 

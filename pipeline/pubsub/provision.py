@@ -37,8 +37,8 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """The result of provisioning. `created` and `found` are full resource names; the others are human-readable
-    sentences."""
+    """The result of provisioning. `created` and `found` are full resource names. `differences` and `warnings` are
+    human-readable sentences."""
 
     created: list[str]
     found: list[str]
@@ -59,8 +59,8 @@ def provision(
     has. With `pubsub.attach`, only tracking is created, with base's filter. The topic for watermark signals, if
     configured, is created last.
 
-    Idempotent, and may run concurrently with itself. Changes no existing resource. Raises ProvisionRefused with all
-    reasons at once, before anything is created; also PubSubUnreachable and PermissionMissing.
+    Idempotent, and safe to run concurrently. Changes no existing resource. Raises ProvisionRefused with all reasons at
+    once, before anything is created; also PubSubUnreachable and PermissionMissing.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}

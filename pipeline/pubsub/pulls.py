@@ -37,7 +37,7 @@ RECEIVED = MESSAGE.append(pa.field(ACK_ID, pa.string(), nullable=False))
 ANSWER: Any = PullResponse.pb()
 
 NEVER = pa.scalar(0, pa.int64()).cast(MOMENT)
-"""The publish time of a message without one, as in protobuf."""
+"""Stands for a missing publish time: the epoch, as in protobuf."""
 
 NOTHING = pa.Table.from_batches([], RECEIVED)
 
@@ -57,7 +57,7 @@ HELD_BYTES = 16 << 20
 """A pull triggers the next one while fewer bytes than this wait to be taken."""
 
 SLOW_SECONDS = 0.025
-"""Another pull is sent if those in flight have returned nothing for this long."""
+"""Another pull is sent if the pulls in flight have returned nothing for this long."""
 
 DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
@@ -147,7 +147,7 @@ class Pulls:
         `seconds`.
 
         Raises GoogleAPICallError if a pull failed, after the messages received before are taken. A pull that reaches
-        its own deadline is no failure. A pull refused for lack of quota is a failure only if nothing arrived.
+        its own deadline has not failed. If a pull was refused for lack of quota, raises only if nothing arrived.
         """
         self._open()
         until = self._began + seconds

@@ -45,7 +45,7 @@ class Subscriptions:
 
     def base(self) -> PubSubSubscription:
         """Return the subscription that carries the data, to pull from. It is kept between ticks because a pull may be
-        in flight. Only one thread may use it. Raises BaseReadByOthers if others read base."""
+        in flight. Only one thread may use it. Raises BaseReadByOthers if another application reads base."""
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
@@ -84,8 +84,9 @@ class Subscriptions:
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """Yield sentences about messages that were recently removed from base unread, if others read base. Yields
-        nothing if there are no metrics, if they cannot be read now, or if only snapshots are configured."""
+        """If another application reads base, yield sentences about messages that were recently removed from base
+        unread. Yields nothing if there are no metrics, if they cannot be read now, or if only snapshots are
+        configured."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return

@@ -52,7 +52,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings. If others read base and the settings have no filter, add base's filter."""
+    """Return the settings. With `pubsub.attach`, add base's filter if the settings have no filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -163,7 +163,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
     """Yield a sentence for each option of a subscription that differs from the settings; `role` is tracking or base.
-    Yields nothing for a subscription that others read."""
+    Yields nothing for a subscription that another application reads."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
@@ -196,7 +196,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
     """Yield a sentence for each option that will lose messages later, although the method holds today. With `attach`,
-    also for options that remove unread messages from base, which others read."""
+    also for options that remove unread messages from base, which another application reads."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
@@ -250,7 +250,7 @@ def _seconds(duration: timedelta) -> int:
 class Drift:
     """Human-readable sentences about the subscriptions' options, each with a remedy. `breaks`: the method does not
     hold. `dangers`: messages will be lost later. `differences` from the settings: harmless, but they may cost money or
-    surprise. `promises`: what a watermark over base promises, if others read base."""
+    surprise. `promises`: what a watermark over base promises, if another application reads base."""
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()

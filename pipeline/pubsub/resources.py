@@ -13,9 +13,9 @@ LOOKS_WITHIN = timedelta(seconds=10)
 
 
 class Resources:
-    """Requests to Pub/Sub for a command, each limited in time by `bounds`, whose errors say what to do. With `look`,
-    requests are not retried. Creating an existing resource and deleting a missing one are not errors. `needed` is the
-    permission to grant if it is missing."""
+    """A command's requests to Pub/Sub. Each is limited in time by `bounds`, and its errors say what to do. With `look`,
+    requests are not retried. Creating an existing resource is not an error, nor is deleting a missing one. `needed` is
+    the permission that an error tells the user to grant."""
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:
         self._clients = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}

@@ -20,7 +20,7 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
 PREFIX = "tidemark-sample-"
-"""Prefix of the temporary subscriptions' names, by which leftover ones are recognized."""
+"""Prefix of the temporary subscriptions' names. Leftover subscriptions are recognized by it."""
 
 EXPIRES_AFTER = DAY
 """Expiration of an unused subscription, the shortest that the service allows. It removes the subscription of a killed

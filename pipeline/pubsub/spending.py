@@ -61,7 +61,8 @@ class Turn:
 
 
 class Spending:
-    """The Pub/Sub usage known to one process, including usage that others recorded in the log. Thread-safe.
+    """The Pub/Sub usage known to one process, including the usage that other processes recorded in the log.
+    Thread-safe.
 
     `bytes_a_day` is the budget. With None, readings are counted but never delayed. `base` and `tracking` are the
     subscriptions' paths. If `lands` is false, base's messages are assumed to be as large as tracking's. Guarantee: no
@@ -214,7 +215,7 @@ class BudgetedBacklog:
         self._monitoring = monitoring
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingPostponed if none is due, and the errors of `backlog`."""
+        """Return a reading. Raises ReadingPostponed if no reading is due, and whatever `backlog` raises."""
         turn = self._spending.turn(self._path, self._user)
         if turn.due_at is not None:
             return self._instead(turn.due_at)

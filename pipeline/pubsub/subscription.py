@@ -167,7 +167,7 @@ class PubSubSubscription:
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         """Acknowledge messages in chunks, several at once, and stop extending their leases. A failed chunk is reported
-        in the result and does not stop the others.
+        in the result, and the other chunks go on.
 
         Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
@@ -191,8 +191,8 @@ class PubSubSubscription:
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
     """Look up how long the subscription leases a message, because tidemark may not have created it. Returns LEASE if
-    these credentials may not look it up. Also returns LEASE for a subscription that others read: it is never pulled
-    from.
+    these credentials may not look it up. Also returns LEASE for a subscription that another application reads, because
+    tidemark never pulls from it.
 
     Raises SubscriptionMissing, PubSubUnreachable.
     """

@@ -130,8 +130,8 @@ BROKEN = (
 """Errors that fastavro raises for an invalid schema."""
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Counts the value that begins at a position in the bytes, and returns the position after the value. Raises Unreadable,
-and IndexError or ValueError if the bytes are not such a value."""
+"""Counts the value that begins at a position in the bytes, and returns the position after the value. Raises Unreadable;
+also IndexError or ValueError if the bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
 """Converts a parsed JSON value to the value that its binary form would give. Raises ValueError."""

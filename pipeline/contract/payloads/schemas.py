@@ -1,5 +1,5 @@
-"""The formats of payloads, and their schemas. A message names a schema revision; the schema is found by it, and its
-codec is created once."""
+"""The formats of payloads, and their schemas. A schema is found by the revision that a message names, and its codec is
+created once."""
 
 import re
 from collections.abc import Mapping
@@ -93,8 +93,8 @@ LARGEST_DEFINITION = 1 << 20
 class Definition:
     """A schema as written: its text, or a compiled descriptor set. `origin` is its human-readable name.
 
-    `is_configured` is True if the settings name its file, so that an error in it is an error of the settings rather
-    than of a message.
+    `is_configured` is true if the settings name the schema's file. An error in the schema is then an error of the
+    settings, not of a message.
     """
 
     origin: str

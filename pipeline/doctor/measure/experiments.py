@@ -120,8 +120,8 @@ class Bench(ThrowAwayTopic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload, and compare what a subscription with the transform receives with what one
-        without it receives."""
+        """Publish messages with a payload, and compare the messages received with the transform and without the
+        transform."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -135,7 +135,8 @@ class Bench(ThrowAwayTopic):
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
         """Publish two messages per round. Take a reading after the first is published, after both are pulled, and after
-        each acknowledgement. The last reading shows the message in `held`, which is outstanding since the beginning."""
+        each acknowledgement. Last, take a reading of the subscription `held`, whose message has been outstanding since
+        the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()

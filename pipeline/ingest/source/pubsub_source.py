@@ -1,4 +1,4 @@
-"""Pub/Sub as a PySpark data source: `spark.readStream.format("pubsub")`, and a batch form, at least once.
+"""Pub/Sub as a PySpark data source, `spark.readStream.format("pubsub")`, also for batch reads. Delivers at least once.
 
 Inside `read`, a reader lands the messages it pulls under a name derived from the batch's end offset, then acknowledges
 them. If a task is retried, or a query restarts from its checkpoint, it gets the rows that have landed and pulls
@@ -62,7 +62,7 @@ NO_RUN = ""
 
 
 class Connections:
-    """The connections of driver and readers. Each process opens its own on first use: connections are not sent to
+    """The connections of driver and readers. Each process opens them on first use, because connections are not sent to
     executors. Assumption: driver and executors reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
@@ -280,7 +280,8 @@ class PubSubReader(NamedReader, DataSourceReader):
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Each offset is one higher than the last: only a pull shows whether there is anything to read."""
+    """The reader of a stream. Each offset is one higher than the last, because only a pull shows whether there are
+    messages."""
 
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
@@ -331,7 +332,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
     def _is_caught_up(self, before: Offset) -> bool:
         """Return whether a reading shows no backlog. An empty batch does not prove this. If these credentials cannot
         take a reading, return whether the last two batches brought no message published before the query began. If
-        another consumer holds such messages, the stream counts as caught up after two lease times without one."""
+        another consumer holds these messages, the stream counts as caught up after two lease times without any of
+        them."""
         if self._available_at is None:
             return False
         now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
@@ -356,7 +358,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
-    """Return the columns of the source: those of `heartbeats`, and the watermark."""
+    """Return the source's columns: all columns of `heartbeats` except the partition, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 

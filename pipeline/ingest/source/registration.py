@@ -24,8 +24,8 @@ left."""
 def register(session: SparkSession, *, environment: str | None = None) -> None:
     """Register the source as `format("pubsub")` and as `format("tidemark")`. If Spark already has a source `pubsub`, as
     on Databricks, that source keeps the name. `environment` is an archive created by `tidemark provision --executors`:
-    a path on this machine, or an address that Spark's machines can read. With it, the executors' Python does not need
-    tidemark.
+    a path on this machine, or an address that Spark's machines can read. With `environment`, the executors' Python does
+    not need tidemark.
 
     Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise each stream is
     refused when it starts, and batch reads work. Guarantee: on return, the Python of the driver and of the executors
