@@ -34,7 +34,8 @@ LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 """RFC 3339, but with a space allowed in place of the T, and the zone optional."""
 
 HOUR_US = 3_600_000_000
-"""Another unit is suggested only for a time at most this far from the publish time: an hour, in microseconds."""
+"""Another unit is suggested only if it gives a time within this distance of the publish time: an hour, in microseconds.
+"""
 
 
 class EventTimeUnit(StrEnum):

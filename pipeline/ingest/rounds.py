@@ -226,7 +226,7 @@ class RunPlan:
 
     round: timedelta = timedelta(seconds=5)
     """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but add as much to the
-    watermark's lag. Two rounds fit into the 10 s for which tracking counts as current."""
+    watermark's lag. A reading of tracking counts as current for 10 s: two rounds fit into this time."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run: well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
@@ -327,7 +327,7 @@ class Rounds:
                             yield from (settled, self._settled(number, *taken))
                             return
                         yield settled
-                except BaseException:  # otherwise redelivered only after minutes: its readers have leased it
+                except BaseException:  # leased by the readers: otherwise redelivered only after minutes
                     self.settling.give_back(taken[1])
                     raise
                 under_way = beside(lambda number=number, taken=taken: self._settled(number, *taken))  # type: ignore[misc]
@@ -391,8 +391,8 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 @dataclass
 class _Stopping:
-    """Decides when a run ends. It ends when it has caught up, or when it finds nothing on either side. If a backlog is
-    old nevertheless, another consumer holds the messages."""
+    """Decides when a run ends. It ends when it has caught up, or when it finds nothing on either side. In the second
+    case a backlog may still be old: another consumer holds its messages."""
 
     stop_below: timedelta
     dry: int = 0

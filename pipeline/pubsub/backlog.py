@@ -57,8 +57,8 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""Least true time that passes per second of the monotonic clock. This clock is slewed by at most 0.0005, and stops
-while the machine is suspended."""
+"""For each second that the monotonic clock counts, at least this many true seconds pass. The clock is slewed by at most
+0.0005, and stops while the machine is suspended."""
 
 
 class ReadingTimes:
@@ -101,7 +101,7 @@ class ReadingTimes:
 
 
 class Backlog(Protocol):
-    """Reads the oldest unacknowledged publish time of one subscription."""
+    """Reads the publish time of one subscription's oldest unacknowledged message."""
 
     def read(self) -> Reading:
         """Return a reading. Raises ReadingUnavailable if no reading is possible now, and other PubSubErrors."""

@@ -135,7 +135,7 @@ def reported(
             f"these credentials may not {action} {resource}: grant {permission} ({error.message})"
         ) from error
     except (*TRANSIENT, api.RetryError) as error:
-        cause = getattr(error, "cause", None) or error  # a RetryError has the last one
+        cause = getattr(error, "cause", None) or error  # a RetryError's cause is the last error
         why = getattr(cause, "message", None) or cause
         if MAY_NOT_ACT in str(why):
             raise PermissionMissing(

@@ -140,7 +140,7 @@ class Pulls:
         self._is_open = False
         self._began = 0.0
         self._refused: Exception | None = None  # for lack of quota, and nothing arrived since
-        self._failed: Exception | None = None  # raised once the messages before it are taken
+        self._failed: Exception | None = None  # raised once the messages received before are taken
 
     def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
         """Return up to `at_most` messages of one answer, and their size in bytes. Empty if nothing arrives within

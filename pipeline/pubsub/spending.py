@@ -79,8 +79,8 @@ class Spending:
         self._base_path, self._tracking_path, self._lands = base, tracking, lands
         self._lock = Lock()
         self._known = self._last_day = Usage()
-        self._oldest = dict[str, datetime]()  # by the last reading no message of this backlog was published earlier
-        self._reached = dict[str, datetime]()  # the last tick that pulled made messages durable from this time on
+        self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
+        self._reached = dict[str, datetime]()  # smallest publish time in the last tick that pulled any message
         self._paces = defaultdict[tuple[str, str], SnapshotPace](SnapshotPace)
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()

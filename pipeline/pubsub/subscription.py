@@ -113,8 +113,8 @@ class PubSubSubscription:
         backlog. The batch's leases are extended until it is acknowledged or given back. Up to `ahead` further messages
         may be pulled while it is processed.
 
-        A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. Raises
-        PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.
+        A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. If nothing
+        was pulled before an error, raises PubSubUnreachable, SubscriptionMissing or PermissionMissing.
         """
         began = self._clock.monotonic()
         until = began + min(seconds, self._lease_seconds / 3)

@@ -106,7 +106,7 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("fixed", PLAIN): _base64,
 }
 """The converters, keyed by type and logical type. A UUID is already text, and an unknown logical type is read as its
-underlying type. fastavro's table of readers is global to the process."""
+underlying type. They have logical types of their own because fastavro's table of readers is global to the process."""
 
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 

@@ -1,1 +1,1 @@
-"""`format("pubsub")`: a PySpark data source that lists the rows it landed in a manifest."""
+"""`format("pubsub")`: a PySpark data source. A manifest lists the rows that each reader landed."""

@@ -58,7 +58,8 @@ DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_ti
 """Databricks' column names, mapped to the source's columns."""
 
 NO_RUN = ""
-"""The run of the initial offset. Spark requests that offset more than once, so the first end offset names the run."""
+"""The run's name in the initial offset. Spark requests the initial offset more than once, so the first end offset names
+the run."""
 
 
 class Connections:
