@@ -19,8 +19,8 @@ NUMBER = "window_number"
 """Name of the column with the index of a row's window in the range, from 0. It replaces the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
-"""The id by which copies are found: the publisher's id if present, else the message id. A redelivery has the same
-message id. A retried publication has the same publisher's id."""
+"""The publisher's id if present, else the message id. A redelivery has the same message id, and a retried publication
+has the same publisher's id."""
 
 ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 
@@ -74,8 +74,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """Keep one copy per `(stream_id, event_time, id)`: the first, which has the smallest publish time. A heartbeat is
-    marked late only if none of its copies landed in time. Assumption: the rows are in the order of `in_order`."""
+    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. It is marked late
+    only if no copy landed in time. Assumption: the rows are in the order of `in_order`."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
     is_copy = pl.all_horizontal(

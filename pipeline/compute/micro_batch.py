@@ -1,8 +1,7 @@
 """A micro-batch: a range of closed windows, computed on Spark and replaced in the lake.
 
-Every windowed table is replaced in the same steps: take the fence, list the input, check the retention boundary, write
-the manifest, write the files, commit. `heartbeat_diffs` and `stream_status` are replaced together, each custom table
-separately.
+The steps are always: take the fence, list the input, check the retention boundary, write the manifest, write the files,
+commit. `heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
 """
 
 import pickle
@@ -80,8 +79,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table. A window with diffs counts as computed, so a run that ended before it
-        wrote the status would not be repeated."""
+        """The status table, then the diffs table. A window with diffs counts as computed, so a run that ended before
+        writing its status would not be repeated."""
         return self.status, self.diffs
 
     @property

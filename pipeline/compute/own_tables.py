@@ -67,7 +67,7 @@ class OwnBatch(WindowBatch):
         return self.definition.lookback
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
-        """Return the additional manifest fields: the table's name and version, and a digest of each window's input."""
+        """Return the table's manifest fields: its name and version, and each window's input digest."""
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -113,9 +113,9 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
-        """Find the copies among the input of contiguous windows; None if there are none. Each row has the file and the
-        row number of a copy. `is_dropped` is true if another copy has a smaller publish time. It is false for a kept
-        copy that is not late because another copy landed in time. Raises ExecutorsUnable."""
+        """Find the copies in the input of contiguous windows; None if there are none. A row names a copy by its file
+        and row number. `is_dropped` is true if another copy has a smaller publish time, and false for a kept copy that
+        is not late because another copy landed in time. Raises ExecutorsUnable."""
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))

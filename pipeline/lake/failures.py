@@ -65,8 +65,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this note merged with `earlier`: it keeps the first time of failure, and adds `more` to the number of
-        failures."""
+        """Return this note merged with `earlier`: the first time of failure stays, and the failure count grows by
+        `more`."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)

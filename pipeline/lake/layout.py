@@ -94,7 +94,7 @@ class Lake:
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """Return the note of the message contract that quarantined messages were last checked against."""
+        """Return the note of the contract by which quarantine was last judged."""
         return JudgedBy(self.objects())
 
     def diffs(self) -> WindowedTable:

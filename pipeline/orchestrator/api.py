@@ -120,7 +120,7 @@ class DagsterApi:
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        """Send a GraphQL query, and return the data of the response."""
+        """Return the data of a GraphQL response."""
         status, body = self._post({"query": query, "variables": variables})
         try:
             answer = orjson.loads(body)
@@ -138,7 +138,7 @@ class DagsterApi:
         return answer["data"]
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Send a query over HTTP, and return the status and the body of the response. A long body is cut."""
+        """Return the status and the body of the response. A long body is cut."""
         proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
         try:
             with requests.post(

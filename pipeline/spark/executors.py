@@ -68,7 +68,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
 
 
 def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check whether this executor can run these modules, and yield the result once per batch, as a row of SAYS."""
+    """Check whether this executor can run these modules, and yield one row of SAYS per batch."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
         yield pa.RecordBatch.from_pylist([said], SAYS)

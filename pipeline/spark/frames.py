@@ -28,5 +28,5 @@ def arrow_schema(rows: T.StructType) -> pa.Schema:
 
 
 def moment(at: datetime) -> Column:
-    """Return a datetime as a Spark literal, exact to the microsecond."""
+    """Return a datetime as an exact Spark literal."""
     return F.timestamp_micros(F.lit(to_us(at)).cast("bigint"))

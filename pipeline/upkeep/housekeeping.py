@@ -32,8 +32,8 @@ TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
 skips most of an hour by statistics. The target grows if a partition would have more than `FILES` files."""
 
 FILES = 64
-"""Maximum number of files of a rewritten partition, unless they would be too large. The number is low because each
-commit goes through all files of the table."""
+"""Maximum number of files of a rewritten partition, unless they would be too large. Each commit goes through all files
+of the table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
@@ -136,7 +136,6 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    """Make the library keep commits and tombstones for this time."""
     interval = f"interval {keep // HOUR} hours"
     wanted = {"delta.logRetentionDuration": interval, "delta.deletedFileRetentionDuration": interval}
     if wanted.items() <= current.metadata().configuration.items():
@@ -167,8 +166,8 @@ why."""
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A result of housekeeping, as a sentence and figures; in a dry run, the planned result. `is_idle` means that there
-    was nothing to do. `failed` says why the chore failed, and `skipped` why it cannot be done here."""
+    """A result of housekeeping (in a dry run, a planned one), as a sentence and figures. `is_idle` means that there was
+    nothing to do. `failed` says why the chore failed, `skipped` why it cannot be done here."""
 
     name: str
     about: str

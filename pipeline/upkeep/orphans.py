@@ -49,9 +49,9 @@ class Orphan:
 def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
     """Return the orphans written before a moment, in the order of their names.
 
-    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. Files that Spark
-    leaves beside data (`_SUCCESS`, `_temporary`, checksums) are orphans if no version lists their data file or a file
-    of their run. A run's manifest is an orphan if no version lists a file of the run. Raises LakeError.
+    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. A file that Spark
+    leaves beside data (`_SUCCESS`, `_temporary`, checksums), or a run's manifest, is an orphan if no version lists its
+    data file or any file of its run. Raises LakeError.
     """
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # list before reading the tables: files committed meanwhile are not orphans
@@ -91,8 +91,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the data file or the run to which a file in a table's folder belongs. The file is an orphan if no version
-    lists that data file, or any file of that run. None if the file cannot be an orphan."""
+    """Return the data file or the run that owns a file in a table's folder. If no version lists that owner, the file is
+    an orphan. None if the file cannot be an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None

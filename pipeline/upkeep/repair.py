@@ -170,7 +170,6 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:
-    """Return the files that the newest version of a windowed table lists for these windows."""
     try:
         current = table.current()
     except CorruptObject as error:
@@ -419,7 +418,6 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
 
 
 def _entry_or_damage(log: TrackingLog, number: int) -> Entry | str:
-    """Return an entry, or what is wrong with it."""
     try:
         return log.entry(number)
     except ObjectMissing:

@@ -47,8 +47,8 @@ CELLS, CELL_COLUMNS = described(
         Column("published_in", pa.int64(), "Parts of its second with a published message, a bit each.", False),
     ]
 )
-"""The columns of a histogram. A bucket is stored as its start. A cell without an event bucket counts rejected messages
-or copies. Its `min_event_time` is null for rejected messages, and the epoch for copies."""
+"""A bucket is stored as its start. A cell without an event bucket counts rejected messages or copies: its
+`min_event_time` is null for rejected messages, and the epoch for copies."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),

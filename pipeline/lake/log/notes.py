@@ -69,9 +69,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Said):
-    """A signal: the object's content, the name of the pipeline, and the closed windows. `windows` are those closed
-    since the previous signal, and `since` is that signal's watermark. In the first signal both are None: all windows
-    that end at or below the watermark are closed."""
+    """A signal: the object's content, the pipeline's name, the `windows` closed since the previous signal, and that
+    signal's watermark (`since`). In the first signal both are None: all windows that end at or below the watermark are
+    closed."""
 
     pipeline: str = ""
     since: Written | None = None

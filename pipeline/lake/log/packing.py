@@ -24,9 +24,9 @@ ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The result of packing or dropping: the number of entries archived or dropped, and the number of their archives.
-    In a dry run, nothing has happened yet. `leftovers` counts the deleted objects of entries that were already archived
-    or dropped: a process died before it could delete them."""
+    """The number of entries that were archived or dropped, and the number of archives. In a dry run, both are planned
+    numbers. `leftovers` counts deleted objects of entries that were already archived or dropped: a process died before
+    it could delete them."""
 
     entries: int = 0
     archives: int = 0
@@ -42,9 +42,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Archive the old entries: all before the last compacted entry that was made before the given moment. Every
-        entry stays readable by its number throughout. Raises CorruptObject for a damaged or missing entry, and leaves
-        it and all later entries in place. Raises LakeError."""
+        """Archive all entries before the last compacted entry that is older than the given moment. Every entry stays
+        readable by its number throughout. Raises LakeError. Raises CorruptObject for a damaged or missing entry, and
+        leaves it and all later entries in place."""
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
         first = min(archived, default=0)
@@ -113,9 +113,8 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftover objects whose entries were dropped, in a log without archives. The first
-        leftover is not a compacted entry. After the last one comes a gap, and then a compacted entry, the first entry
-        that the log keeps."""
+        """Return the numbers of leftover objects whose entries were dropped, in a log without archives. The first is
+        not a compacted entry. After the last come a gap and the first entry that the log keeps, a compacted one."""
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:
             return []

@@ -67,7 +67,7 @@ hour of 10 s ticks. A compacted entry is as large as the state."""
 class TrackingLog:
     """The log, and the state folded from its entries. An instance has one user at a time; any number of instances may
     share a log. The state is a cache: `catch_up` brings it up to date, from scratch if necessary. `kept_bytes` is the
-    size of a cache for the contents that `entry` reads, for users who only read past entries: these do not change."""
+    size of a cache for the entries that `entry` reads, for users who only read past entries."""
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None

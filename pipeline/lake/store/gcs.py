@@ -158,7 +158,7 @@ class CloudStorageObjects:
         return (found.name for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[StoredObject]:
-        """Yield the objects whose names start with `prefix`, in order, with the same requests as `names`."""
+        """Like `names`, but yield the objects."""
         try:
             found = self._client.list_blobs(
                 self._bucket,

@@ -81,7 +81,7 @@ class Position:
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""The position in each followed table; the key is the table's name. The notes are derived and replaceable."""
+"""The position in each followed table, under the table's name. Derived and replaceable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,7 @@ class Sought:
 
     @property
     def filter(self) -> pc.Expression:
-        """The filter as an Arrow expression. It accepts every correction without a time of replacement; the caller
-        selects days."""
+        """The filter as an Arrow expression. It accepts every correction without a time; the caller selects days."""
         meant = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
@@ -132,10 +131,10 @@ class Corrections:
         """Write rows of CONTENT as they arrive, one table in memory at a time, and commit them with the position
         `through`.
 
-        Guarantee: they are committed only if the version that `noted` returns for the followed table is still `before`,
-        so that only one of several followers commits. Without rows nothing is committed. Returns the number of rows.
-        Raises TableConflict if another follower was first, and LakeError. Nothing is visible after an error, unless
-        only the commit's response was lost, which `noted` reveals.
+        Guarantee: they are committed only if `noted` still returns `before` for the followed table, so that only one of
+        several followers commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict
+        if another follower was first, and LakeError. Then nothing is visible, unless only the commit's response was
+        lost, which `noted` reveals.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"

@@ -94,8 +94,8 @@ class Follower:
         """Call `fold` with each new commit since the last call or, if that is not possible, call `begin`. `begin` gets
         the table at its newest version, whose list of files covers all commits so far (None if there is no table).
 
-        `begin` is called the first time, and after `fold` returned False. It is also called if a commit is gone or
-        damaged, if the table was deleted or recreated, or if there are more than `at_most` commits.
+        `begin` is called the first time, after `fold` returned False, if a commit is gone or damaged, if the table was
+        deleted or recreated, and if there are more than `at_most` commits.
 
         Guarantee: whatever is raised, the next call omits nothing. Raises LakeError, and what `fold` and `begin` raise.
         """

@@ -88,8 +88,8 @@ class StreamStatus(WindowedTable):
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return the keys of the windows that have diffs, but a status that is missing or was computed from older
-        input. Only `windows` are examined.
+        """Return the windows among `windows` that have diffs, but a status that is missing or was computed from older
+        input.
 
         A run that ends between its two commits leaves a newer status, and its next attempt updates the diffs. A version
         of tidemark without the status table leaves no status. Two concurrent runs may leave an older status if one of

@@ -224,7 +224,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """Return the range of event times that a file may hold, both ends included. The range comes from the file's
-    statistics or, without them, from its event hour."""
+    """Return the range of event times that a file may hold, both ends included, from its statistics or else its event
+    hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

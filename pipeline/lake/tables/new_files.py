@@ -125,8 +125,7 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """Shorten a text for use as an upper bound. The result is not less than `text`, and rarely longer than
-    LONGEST_BOUND + 1."""
+    """Shorten a text to an upper bound: not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 

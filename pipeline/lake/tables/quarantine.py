@@ -91,9 +91,9 @@ class Requeued(OfDays):
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Note the ids of requeued messages, after they have landed. `day` is the day of their rejection; `seconds` are
-        their first and last publish second. Returns the key. Raises LakeError; then the next requeue finds the messages
-        in `heartbeats`, and notes them."""
+        """Note requeued messages after they have landed. `day` is the day of their rejection, `seconds` their first and
+        last publish second. Returns the key. Raises LakeError; then the next requeue finds the messages in
+        `heartbeats`, and notes them."""
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -281,8 +281,8 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A rejected message: its stream, and its times in microseconds. The event time is the one by which the message
-    holds the watermark: never after the publish time."""
+    """A rejected message: its stream, and its times in microseconds. The event time is the one that holds the
+    watermark, never after the publish time."""
 
     stream_id: str
     publish_us: int

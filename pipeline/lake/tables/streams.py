@@ -99,8 +99,8 @@ class Streams:
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """Return the last saved streams. Returns no streams if the table is missing, or its commit does not say from
-        what it was derived."""
+        """Return the last saved streams; no streams if the table is missing, or if its commit does not name its
+        origin."""
         if table is None:
             return KnownStreams()
         version = table.version()

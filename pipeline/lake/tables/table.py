@@ -56,8 +56,7 @@ DAY_FORMAT = "%Y-%m-%d"
 """The format of partition names in a table partitioned by day."""
 
 CUT = timedelta(milliseconds=1)
-"""Maximum time by which the Delta library's statistics understate a file's maximum time: it truncates to
-milliseconds."""
+"""Maximum time that the Delta library cuts from a file's maximum time in statistics: it truncates to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class TablePlace:
 
 
 class LakeTable:
-    """A Delta table, partitioned by one text column, or by none if `partition_column` is empty. Not thread-safe. Its
+    """A Delta table, partitioned by one text column or, if `partition_column` is empty, by none. Not thread-safe. Its
     methods release the GIL while they wait for a bucket's response.
 
     Its properties carry the mark of the newest version of tidemark that has written it. Opening it raises NewerFormat

@@ -33,9 +33,9 @@ lack the removed heartbeats, and would replace correct ones."""
 class WindowIndex:
     """The windows of one lake, by number. One user at a time; call `update` before each use.
 
-    `held` are the windows that may hold a heartbeat, by the statistics of the files; a file without statistics counts
-    for its whole event hour. `reached` also includes the windows whose lookback may hold a heartbeat. Heartbeats
-    removed by age stay in both; `KeptWindows` leaves their windows out.
+    `held` are the windows that may hold a heartbeat, by the files' statistics or, without them, by their event hours.
+    `reached` also includes the windows whose lookback may hold a heartbeat. Heartbeats removed by age stay in both;
+    `KeptWindows` leaves their windows out.
     """
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:

@@ -127,8 +127,8 @@ class WindowedTable:
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """Return the run that wrote each window, by the window's key. Only the computed windows among `windows` are
-        included (None: all). Looks at the newest version, or at `at`."""
+        """Return the run that wrote each computed window among `windows` (None: all), by key, in the newest version or
+        in `at`."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
