@@ -25,10 +25,10 @@ NUMBERED = re.compile(r"\d{9}")
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
-    """The messages that landed under a name. `pieces` are the objects that hold its heartbeats.
+    """The messages that landed under a name. `pieces` are the objects that hold their heartbeats.
 
     `oldest_publish_time` includes rejected messages. `is_served` is true if an earlier attempt or another reader landed
-    them: then this reader acknowledged nothing.
+    the messages. This reader then acknowledged nothing.
     """
 
     pieces: tuple[str, ...]

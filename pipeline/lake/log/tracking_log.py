@@ -403,7 +403,8 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 
 def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    """Return the watermark that an entry states, or its lower bound, and the contract; None and "" if not stated."""
+    """Return the watermark (or its lower bound) and the contract that an entry states; None and "" for an entry without
+    them."""
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract

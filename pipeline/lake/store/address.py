@@ -38,8 +38,8 @@ retries for three minutes."""
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
     """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket. The
-    library finds the default credentials itself. For a server on loopback, they include a key that requests no token.
-    With `google_skip_signature` instead, writes would still query a metadata server."""
+    library finds the default credentials itself. A server on loopback gets a key that requests no token: with
+    `google_skip_signature`, writes would still query a metadata server."""
     endpoint = lake.endpoint
     if lake.folder is not None:
         return {}

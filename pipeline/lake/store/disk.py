@@ -116,8 +116,8 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the folder. It also ends with the process. Raises BlockingIOError if another process or
-    thread holds it."""
+    """Hold an exclusive lock on the folder, which is also released when the process ends. Raises BlockingIOError if
+    another process or thread has the lock."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

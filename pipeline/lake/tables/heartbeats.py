@@ -156,9 +156,8 @@ class Heartbeats(LakeTable):
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Return those of `message_ids` that have landed with a publish time in `[start, end)`; both bounds are whole
-        seconds. Files without such rows, by their statistics, are not opened. Memory is proportional to the rows
-        found."""
+        """Return those of `message_ids` that have landed with a publish time in `[start, end)`. Both bounds are whole
+        seconds. Files whose statistics rule out such rows are not opened. Memory is proportional to the rows found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]

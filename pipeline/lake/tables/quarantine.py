@@ -301,7 +301,7 @@ def rejected_payloads(
     before: datetime,
     requeued: pa.Array = NO_IDS,
 ) -> list[RejectedPayload]:
-    """Return the waiting messages that hold the watermark although their payload was rejected: those with readable
+    """Return the waiting messages that hold the watermark although their payload was rejected: messages with readable
     times, published in `[since, before)`, each once. Messages with an id in `requeued` no longer wait. Returns at most
     MOST_PAYLOADS, the first published. Returns an empty list if the contract reads the stream or the event time from
     the payload. Raises LakeError."""

@@ -208,9 +208,10 @@ class LakeTable:
         partitions: Sequence[str] | None = None,
         damaged: dict[str, str] | None = None,
     ) -> pa.Table:
-        """Return these columns of the wanted rows of a version, from some partitions or all (None). Files without such
-        rows, by their statistics, are not opened. With `damaged`, leaves out damaged and missing files, and adds their
-        paths and partitions to it. Without `damaged`, raises DamagedFile for the first of them. Raises LakeError."""
+        """Return these columns of the wanted rows of a version, from some partitions or all (None). Files whose
+        statistics rule out such rows are not opened. With `damaged`, leaves out damaged and missing files, and adds
+        their paths and partitions to it. Without `damaged`, raises DamagedFile for the first of them. Raises
+        LakeError."""
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
@@ -247,8 +248,8 @@ class LakeTable:
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
     ) -> Iterator[pa.Table]:
         """Yield these columns of the wanted rows of the newest version, at most SCANNED_ROWS at a time, from one
-        partition or all (None); nothing if the table was never written. Files without such rows, by their statistics,
-        are not opened."""
+        partition or all (None). Yields nothing if the table was never written. Files whose statistics rule out such
+        rows are not opened."""
         table = self.current()
         if table is None:
             return
@@ -281,9 +282,8 @@ class LakeTable:
         return files.sort_by([("last", "descending")])
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
-        """Estimate the number of rows that landed since a moment, and return it with the paths of their files, the
-        newest first. The files' statistics are used. A file's rows are assumed to be evenly spread over its landing
-        times."""
+        """Estimate from the files' statistics how many rows landed since a moment. Returns the number, and the paths of
+        their files, the newest first. A file's rows are assumed to be evenly spread over its landing times."""
         files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
