@@ -142,8 +142,8 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
     Raises WindowNotClosed if the watermark has not passed every window; nothing is read or written then. Raises
     ExecutorsUnable if executors cannot run tidemark; nothing is visible then. Raises WindowExpired before an attempt
-    writes any window. Raises LakeError and the errors of the batch's `write`; then only commits to earlier tables, or
-    of an earlier attempt, are visible.
+    writes any window. Raises LakeError and the errors of the batch's `write`. Nothing is visible after these, except
+    commits to earlier tables or of an earlier attempt.
     """
     refuse_open(windows, batch.watermark)
     for table in batch.tables:

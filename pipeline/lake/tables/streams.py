@@ -41,8 +41,7 @@ SAVE_ATTEMPTS = 20
 knowledge."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Metadata keys in a commit: the table of diffs from which the streams are derived, and its last version that they
-include."""
+"""Metadata keys of a commit: the diffs table from which the streams were derived, and the version of that table."""
 
 
 @dataclass(frozen=True, slots=True)
