@@ -66,8 +66,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve. `style` is a class of the style sheet; a point is x, y and its tooltip. A line without a name is not in
-    the legend. Points with a shape (one of SHAPES) have no tooltip."""
+    """A curve. `style` is a class of the style sheet. A point is x, y and a tooltip; with a `shape` (a key of SHAPES),
+    points have no tooltip. A line without a name is not in the legend."""
 
     name: str
     style: str

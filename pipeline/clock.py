@@ -10,7 +10,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """A source of time. Assumption: `monotonic` never goes back; `now` may."""
+    """A source of time. `now` may go back. Assumption: `monotonic` never goes back."""
 
     def now(self) -> datetime:
         """Return the wall clock time, aware and in UTC."""

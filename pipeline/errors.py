@@ -31,9 +31,9 @@ class WatermarkNotReached(TidemarkError):
 
 
 class WindowNotComputed(TidemarkError):
-    """The rows of a window were requested, but it is not computed.
+    """The rows of a window were requested, but the window is not computed.
 
-    The message says whether to wait, or to find out with `tidemark status` what fails."""
+    The message says whether to wait, or to look at `tidemark status` for failures."""
 
 
 class PubSubError(TidemarkError):
@@ -209,7 +209,7 @@ class ExecutorsUnable(TidemarkError):
     """Spark's executors or its driver lack what a task needs, or have another version of tidemark. Nothing was pulled,
     and no window was written.
 
-    Install tidemark there, or pack it (see docs/how-to/spark.md). The message says which Python on which machine."""
+    Install tidemark for the Python that the message names, or pack it into an archive (see docs/how-to/spark.md)."""
 
 
 class ToolMissing(TidemarkError):

@@ -1,4 +1,4 @@
-"""Shares, durations and lags as text, and text from outside made safe to show."""
+"""Formats shares, durations and lags as text, and makes external text safe to show."""
 
 from datetime import timedelta
 

@@ -54,7 +54,7 @@ COPIES_REMEMBERED = timedelta(minutes=10)
 most a million messages are remembered (`ingest.copies`)."""
 
 WINDOW_SLOTS = 2
-"""Spark's task slots for windows, on this machine."""
+"""Number of task slots for computing windows, if Spark runs on this machine."""
 
 READING_SLACK = timedelta(seconds=1)
 """Longest time from a message's publish time until the service shows the message; more than was ever measured. It is
@@ -62,7 +62,7 @@ subtracted from tracking's reading. From base's reading the band is subtracted i
 a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
-"""The advice if no file is named and none is in the current folder."""
+"""The advice if no settings file is named, and the current folder has none."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""

@@ -97,7 +97,7 @@ def _zone(name: str | None) -> str | None:
 
 
 def _read_list(written: object) -> object:
-    """Read a list, which may be written as JSON, as a Spark option is."""
+    """Read a list. It may be written as JSON text, as in an option of Spark."""
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 
@@ -126,16 +126,17 @@ class MessageSettings(Section):
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
     timezone: OptionalZone = None
-    """Time zone of times without one, by its IANA name, such as `Europe/Berlin`. Empty: such times are rejected."""
+    """Time zone for times that are written without a zone, by its IANA name, such as `Europe/Berlin`. Empty: such times
+    are rejected."""
     stream_id: StreamParts = "attribute:stream_id"
-    """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`: at most one of the values
+    """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. At most one of the values
     may contain `/`."""
     publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
     published twice is two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
     """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
-    fast clocks get into wrong windows, and more are rejected."""
+    fast clocks get into wrong windows, and more messages are rejected."""
     max_age: OptionalBound = None
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
     watermark. Set it longer than any source buffers, such as `7d`. Empty: no message is rejected for its age. Leave it
@@ -143,13 +144,14 @@ class MessageSettings(Section):
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: `[message.fields]` (below)."""
     payload: Encoding = Encoding.JSON
-    """Encoding of the payload (docs/how-to/encodings.md). `none` and `bytes`: it is never decoded, and may be empty."""
+    """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
+    be empty."""
     schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name
-    """Schema of `avro` and `protobuf` (docs/how-to/encodings.md): a file, a folder with one for each revision,
+    """Schema of `avro` and `protobuf` (docs/how-to/encodings.md): a file, a folder with a file for each revision,
     `projects/PROJECT/schemas/NAME`, or a list of these names. Empty: the first schema in Pub/Sub that a message
     names."""
     compression: Compression = Compression.AUTO
-    """Which payloads are decompressed. `auto`: those marked or recognized as gzip."""
+    """Which payloads are decompressed. `auto`: payloads that are marked or recognized as gzip."""
     envelope: Envelope = Envelope.NONE
     """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
@@ -203,7 +205,8 @@ class MessageSettings(Section):
 
     @property
     def schema_names(self) -> list[str]:
-        """The schemas in Pub/Sub that messages may name; if empty, only the first that a message names."""
+        """The schemas in Pub/Sub that messages may name. If empty, only the first schema that a message names is
+        accepted."""
         written = [self.schema_] if isinstance(self.schema_, str) else self.schema_
         return [name for name in written if NAME.fullmatch(name)]
 

@@ -110,7 +110,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     effect: ClassVar[Effect] = Effect.NEXT
-    """The effect of a change, for settings that are not annotated with another."""
+    """The effect of a change, for settings that are not annotated with another effect."""
 
     @classmethod
     def effect_of(cls, name: str) -> Effect:
@@ -135,9 +135,9 @@ LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
-"""Default snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half of it,
-read at each tick of 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 it costs at most 2.70
-dollars a day."""
+"""Default snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half of it, if
+readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 it costs at most
+2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -153,7 +153,8 @@ HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.
 
 
 def _folder_named(uri: str) -> Path | None:
-    """The folder of `file:path` or `file:///path`, taken literally: a `#` or a `?` is part of the name."""
+    """Return the folder of `file:path` or `file:///path`, and None for another URI. A `#` or `?` is part of the
+    name."""
     if not uri.startswith("file:"):
         return None
     path = uri.removeprefix("file:")
@@ -197,7 +198,7 @@ class ServerSettings(Section):
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
     """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
-    global one."""
+    global endpoint."""
     impersonate: OptionalAccount = None
     """Email of the service account to impersonate for Pub/Sub and Cloud Monitoring (docs/how-to/identity.md). Empty:
     the machine's own credentials, which the lake's bucket always uses."""
@@ -311,7 +312,7 @@ class WindowSettings(Section):
     Dagster's `max_concurrent_runs` must be at least this number."""
     recompute_missed: str = "automatic"
     """Which stale windows are recomputed automatically (docs/concepts/late-and-missed.md): `never`, `automatic` (all),
-    or `within 1h`: those that end less than this before the watermark."""
+    or `within 1h`: windows that end less than 1h before the watermark."""
     corrections: bool = False
     """Record in the table `corrections` what changed in recomputed windows (docs/concepts/late-and-missed.md)."""
 
@@ -393,14 +394,14 @@ class WatermarkSettings(Section):
     """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
 
     rule: Literal["band", "frontier"] = "band"
-    """Bound of the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if `slack` is
-    small. `band` tolerates a late stream, and is slower because of it."""
+    """Rule that bounds the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if
+    `slack` is small. `band` tolerates a late stream, and is slower because of it."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that the watermark tolerates. Larger: fewer messages are late, and every window is ready that much
     later. Smaller: more messages are late."""
     tick: TickLong = timedelta(seconds=10)
-    """Interval of the sensors, in whole seconds. Dagster polls its sensors every 5 s, so less gives 5 s. Longer: fewer
-    readings and log entries."""
+    """Interval of the sensors, in whole seconds. Dagster polls its sensors every 5 s, so it is never shorter than that.
+    Longer: fewer readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
     """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
     silence close later. Smaller: a short pause counts as a silence."""
@@ -408,11 +409,11 @@ class WatermarkSettings(Section):
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """Share of the messages of each publish second that is passed over, rounded down: those with the lowest event
-    times. Above 0, a few bad clocks delay the watermark less, and more messages are knowingly late."""
+    """In each second of publish time, this share of the messages is passed over, rounded down: the messages with the
+    lowest event times. Above 0, a few bad clocks delay the watermark less, and more messages are knowingly late."""
     slack: OptionalDuration = None
-    """Subtracted from both readings, for messages that become visible a moment after their publish time. Empty: on the
-    service, 1s from tracking's reading and the band from base's; on an emulator, 0."""
+    """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
+    Empty: on the service, 1s from tracking's reading and the band from base's reading; on an emulator, 0."""
     max_lag: OptionalBound = None
     """A message that is published more than this after its event time does not hold the watermark: it lands, late
     (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty: every message holds
@@ -464,16 +465,17 @@ class HousekeepingSettings(Section):
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
-    """Landed messages, by event time behind the watermark. Windows computed from older ones stay, and are not
+    """Landed messages, by event time behind the watermark. Windows computed from older messages stay, and are not
     recomputed."""
     windows: KeptDays = None
     """Computed windows and their `stream_status`, by event time behind the watermark."""
     quarantine: KeptDays = None
     """Rejected messages, by the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
-    """Entries of the tracking log: how far back `replay --from-lake`, `explain --at` and `tune --since` reach."""
+    """Entries of the tracking log. `replay --from-lake`, `explain --at` and `tune --since` reach back this far."""
     dagster_runs: KeptDays = None
-    """Finished runs in Dagster. Windows of deleted runs look as if never materialized, and are not recomputed."""
+    """Finished runs in Dagster. If a run is deleted, its windows look as if never materialized, but are not
+    recomputed."""
 
 
 class LakeSettings(Section):
@@ -542,8 +544,8 @@ class DagsterSettings(Section):
     """Dagster's processes, and the pipeline's names in it."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
-    """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: none, or
-    `tidemark` in your own Dagster project."""
+    """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: no
+    prefix, or `tidemark` in your own Dagster project."""
     url: OptionalUrl = None
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
