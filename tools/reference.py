@@ -140,7 +140,7 @@ def _bare(bound: Any) -> str:
 
 
 def commands() -> Iterator[str]:
-    """Yield a table for each panel of `tidemark --help`. Each command has a row, and each of its options another."""
+    """Yield a table for each panel of `tidemark --help`: a row for each command, followed by a row for each option."""
     group: Any = typer.main.get_command(app)
     context = group.make_context("tidemark", ["status"], resilient_parsing=True)
     panels: dict[str, list[Sequence[str]]] = {}

@@ -12,7 +12,7 @@ from airflow_sensor import WatermarkSensor
 
 DBT, PROJECT = os.environ.get("DBT", "dbt"), os.environ.get("DBT_PROJECT", "/opt/dbt/hourly")
 HOUR = "{{ (data_interval_end - macros.timedelta(hours=1)).strftime('%Y-%m-%dT%H:00:00Z') }}"
-"""The hour that ends with the data interval, whichever timetable the schedule has."""
+"""The hour that ends with the data interval, under any timetable of the schedule."""
 
 with DAG("hourly", schedule="@hourly", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False) as dag:
     complete = WatermarkSensor(

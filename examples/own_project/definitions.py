@@ -31,5 +31,5 @@ def gaps(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(metadata={"rows": rows.num_rows, "gaps": found.num_rows})
 
 
-# Dagster wants one Definitions in a module, so those that are merged have no names of their own here.
+# Dagster accepts only one Definitions per module, so the merged ones are not assigned to names.
 defs = dg.Definitions.merge(dg.Definitions(assets=[gaps]), heartbeats.definitions(), orders.definitions())

@@ -31,7 +31,7 @@ PANELS = {
     "Tune": ("tune:tune", "replay:replay"),
     "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
 }
-"""The commands in the order of `--help`: for each panel, which is also a folder, each command as `module:function`."""
+"""The commands by panel, in the order of `--help`. A panel is also a folder; a command is `module:function`."""
 
 PLACES = {
     place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"

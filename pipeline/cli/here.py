@@ -20,8 +20,8 @@ class Here:
 
 
 def here(landing: str = "") -> Here:
-    """Read the settings and open the lake. `landing` is the name of a command that needs landed data: with
-    `pubsub.attach` it raises BaseReadByOthers."""
+    """Read the settings and open the lake. A command that needs landed data gives its name as `landing`: then
+    BaseReadByOthers is raised if `pubsub.attach` is set."""
     settings, clock = load_settings(), SystemClock()
     if landing:
         refuse_attached(settings, landing)

@@ -50,7 +50,7 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. If the text is not a time, the error says that it is `otherwise`."""
+    """Parse a time with its time zone. If the text is not a time, `otherwise` says so in the error message."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -81,7 +81,7 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Return the time that `--since` names: a time, or a duration before `now` that ends at the epoch at the latest."""
+    """Return the time that `--since` names: a time, or a duration before `now`, but not before the epoch."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
@@ -121,14 +121,14 @@ Limit = Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)]
 
 
 def only_with(main: str, **given: object) -> None:
-    """Refuse options that only make sense with `main`, by their names."""
+    """Refuse options that only make sense with `main`. `given` has their values by name."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it only works with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def apart_from(main: str, **given: object) -> None:
-    """Refuse options that cannot be combined with `main`, by their names."""
+    """Refuse options that cannot be combined with `main`. `given` has their values by name."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")

@@ -101,7 +101,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
             unknowable += 1
         else:
             decided = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
-            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # noted by its process
+            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # not derived
             if again != recorded:
                 return Verification(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1
@@ -187,11 +187,10 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Return the decisions with the number of late messages, which takes one more pass over the trace.
+    """Count the late messages in one more pass over the trace, and return them with the decisions.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. If two
-    trackers' clocks disagree, so that a decision's time is before an earlier decision's time, it counts from the later
-    of the two.
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
+    clocks of two trackers disagree, a decision counts from the latest time among it and all decisions before it.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])

@@ -144,8 +144,8 @@ class ParquetTrace:
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
-    """Return the state before the first tick, and a tick for each decision of the log, with the entries since the
-    previous decision.
+    """Return the state before the first tick, and the ticks. Each decision of the log gives a tick, with the entries
+    since the previous decision.
 
     The ticks begin at the newest compacted entry from before `since`. Without `since`, they begin at the log's first
     entry, or at the first compacted entry if earlier ones were dropped. Entries after the last decision are left out.
@@ -175,8 +175,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """Return the number of the newest compacted entry whose decision was made before `since`, or else the first
-    number."""
+    """Return the number of the newest compacted entry whose decision was made before `since`. If there is none, return
+    the first number."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision

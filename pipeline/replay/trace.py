@@ -105,8 +105,8 @@ class Batch:
     """Some messages of a trace, in any order: four int64 arrays of one length, in microseconds since the epoch.
 
     `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are the moments at which the
-    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's stream, null without
-    one; it is None unless requested.
+    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's stream, or null if
+    the message has no stream; it is None if streams were not requested.
     """
 
     publish_us: Ints
@@ -207,7 +207,7 @@ class Extent:
 
 
 def extent_of(trace: Trace) -> Extent:
-    """Return a trace's counts and bounds, which takes one pass. Raises TraceUnusable if the trace has no message."""
+    """Read a trace once, and return its counts and bounds. Raises TraceUnusable if the trace has no message."""
     messages = rejected = never_tracked = never_landed = early = 0
     first, last = NEVER, NO_WATERMARK
     for batch in trace.batches():
@@ -279,12 +279,13 @@ def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: date
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """Return for each moment the index of the first tick not before it; for `NEVER`, the number of ticks."""
+    """Return, for each moment, the index of the first tick at or after the moment; for `NEVER`, the number of ticks."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
     """Count the late messages of a batch by tick. A message counts at the first tick at or after its landing.
+
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` is
     ascending; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
     """
@@ -300,7 +301,8 @@ def landed_in(batch: Batch, tick_us: Ints) -> int:
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
-    """Make a subscription's reading at each tick, from the least publish times of the messages acknowledged by tick.
+    """Make a subscription's reading at each tick. `least_publish_us` has, for each tick, the least publish time of the
+    messages that were acknowledged since the previous tick.
 
     At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is at most `t`, that message
     is the oldest outstanding one; otherwise nothing is outstanding.

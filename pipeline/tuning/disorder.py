@@ -226,7 +226,8 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure a trace against a band, with up to `worst` slow and fast streams. None if no message is valid."""
+    """Measure a trace against a band, and find its `worst` slowest and fastest streams. Returns None if no message is
+    valid."""
     order = _Order(trace)
     if not order.messages:
         return None

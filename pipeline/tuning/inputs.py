@@ -37,8 +37,8 @@ SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in C
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The messages with one value of the key, including rejected ones. `value` is None for the rest, or for all
-    messages. `report` is None if no message with an event time has landed."""
+    """The messages with one value of the key, including rejected ones. `value` is None if the messages belong to no
+    separate cohort, or are all messages together. `report` is None if no message with an event time has landed."""
 
     value: str | None
     messages: int

@@ -15,7 +15,7 @@ from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommen
 from tidemark.pipeline.watermark.policy import Policy
 
 SINCE = timedelta(hours=24)
-"""Default period of a report: a day has each hour's traffic, and takes about four minutes."""
+"""Default period of a report. A day includes the traffic of every hour, and its report takes about four minutes."""
 
 TARGET_LATE_SHARE = 0.0001
 """Default share of late messages to aim at: one in ten thousand."""
@@ -284,7 +284,7 @@ MOST_LAG_LESS = 0.99
 """A rejected message counts as delaying the watermark if it lags more than this share of the landed messages."""
 
 STREAMS_NAMED = 5
-"""Most streams of rejected messages that are named: those with the most messages."""
+"""The most streams that are named for their rejected messages: the streams with the most rejected messages."""
 
 
 def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) -> list[RejectedPayload]:

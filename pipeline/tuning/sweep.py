@@ -48,8 +48,8 @@ PolicyOf = Callable[[Variant, timedelta], Policy]
 
 @dataclass(frozen=True, slots=True)
 class BandOutcome:
-    """The outcome of one variant with one band: the number of messages that landed, the number of those that were late,
-    and the watermark's lag behind the moment of its decision, in seconds (None without a watermark)."""
+    """The outcome of one variant with one band: the numbers of landed and of late messages, and the watermark's lag at
+    its decisions in seconds (None without a watermark)."""
 
     variant: Variant
     band: timedelta
@@ -200,7 +200,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest band such that neither it nor a larger one exceeds the target."""
+    """Return the outcome of the smallest band such that neither it nor a larger band exceeds the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:
@@ -210,7 +210,8 @@ def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOut
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
-    """Return the whole seconds to try next, between the smallest band that is enough and the largest one below it."""
+    """Return the bands to try next, in whole seconds: between the smallest band that is enough and the next smaller
+    band that was tried."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)
     if enough is None or below is None:

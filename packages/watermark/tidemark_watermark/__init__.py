@@ -148,7 +148,7 @@ def place_of(lake: str | Path) -> str:
 
 
 def parsed(content: bytes, place: str) -> Watermark:
-    """Parse the object. Raises NotReadable if it is damaged or was written by a later tidemark."""
+    """Parse the content of `watermark.json`. Raises NotReadable if it is damaged or a later tidemark wrote it."""
     try:
         facts = json.loads(content)
         if not isinstance(facts, dict):

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def facts(found: Watermark) -> dict[str, object]:
-    """Return the watermark as facts for JSON."""
+    """Return the watermark as plain values for JSON."""
     return {
         "watermark": _text(found.event_time),
         "decided_at": _text(found.decided_at),

@@ -38,10 +38,10 @@ def pubsub(
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
 
-    It listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that is empty. It supports what tidemark uses: topics,
-    subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and seeks. It keeps
-    everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a duration
-    (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
+    It listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that setting is empty. It supports the features that
+    tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and
+    seeks. All data is in memory, and is lost when it stops. A fault is a probability (unavailable=0.01), a duration
+    (visible_after=500ms), or true or false (shuffled=true). Without --fault nothing goes wrong.
     """
     host, port = listening(host, port)
     if seed is None:

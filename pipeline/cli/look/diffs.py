@@ -46,8 +46,8 @@ def diffs(
 
     Without --window and --stream: the newest window.
 
-    With --corrections: the newest changes, each row as it was and as it is. Runs record them if windows.corrections is
-    true. --json prints one object per line, and nothing without rows.
+    With --corrections: the newest changes, each row with its old and new values. Runs record changes if
+    windows.corrections is true. --json prints one object per line, and nothing if there are no rows.
     """
     at = here("diffs")
     if corrections:
@@ -149,8 +149,8 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Return columns as name, old value and new value: the key's columns, then the columns that differ. An added or
-    removed row has all its columns."""
+    """Return name, old value and new value of each column of the key, then of each column that differs. Of an added or
+    removed row, all columns are returned."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

@@ -108,7 +108,7 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print the streams that `max_lag` passes over, if any, and the hours for which that is not known."""
+    """Print the streams that `max_lag` passes over, if any, and the hours for which the number is not known."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:

@@ -1,4 +1,4 @@
-"""`tidemark quarantine`: show rejected messages, or land those that pass by the current settings."""
+"""`tidemark quarantine`: show rejected messages, or land the ones that pass under the current settings."""
 
 import base64
 from typing import Annotated, Any

@@ -31,8 +31,8 @@ def status(
 ) -> None:
     """Show whether the pipeline is live, and what is wrong.
 
-    Below the watermark, show what is lost, late, failing or waiting, and what to do. --all --json also has the custom
-    tables.
+    It shows the watermark, then what is lost, late, failing or waiting, then what to do. --all --json also has the
+    custom tables.
     """
     at, tables = here(), list[dict[str, Any]]()
     now = at.clock.now()

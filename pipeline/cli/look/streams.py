@@ -37,8 +37,8 @@ def streams(
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    Without a kind of stream, it counts streams by window. With one, it lists the streams of that kind in one window, by
-    default the newest computed window, and --json prints one object per line. Without --window, --silent lists all
+    It counts streams by window. With --silent, --started or --missing, it lists the streams of that kind in one window,
+    by default the newest computed window, and --json prints one object per line. Without --window, --silent lists all
     streams without a heartbeat since the newest computed window began.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}

@@ -98,7 +98,7 @@ def _event_time(settings: Settings, text: str) -> datetime:
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
-    """Describe the distance from the watermark to an event time, and its reason."""
+    """Say how far the watermark is from an event time, and why."""
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:

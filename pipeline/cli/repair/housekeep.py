@@ -15,7 +15,7 @@ from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Apply retention, compact tables, remove orphaned files.
 
-    Safe while everything runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
+    It is safe while the pipeline runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
     """
     out, chores = console(), []
     for chore in Housekeeper(load_settings(), SystemClock(), dry_run=dry_run).chores():

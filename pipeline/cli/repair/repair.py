@@ -139,7 +139,8 @@ def repair(
 
 
 def _recompute(settings: Settings, first: Window, last: Window, table: str | None) -> str:
-    """Request one run over a range of windows: of heartbeat_diffs, or of a custom table's windows that overlap it."""
+    """Request one run over a range: over windows of heartbeat_diffs, or over all windows of a custom table that overlap
+    the range."""
     if last < first:
         raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
     if table is None:

@@ -42,7 +42,7 @@ def doctor(
     """Check everything that the pipeline needs, and say what to do.
 
     Exit code 1: something would break. Permissions are checked for all parts that run, unless --part names some.
-    --measure takes a minute, or six with Cloud Monitoring, and creates a topic for it. Only --write changes settings.
+    --measure takes a minute, or six with Cloud Monitoring, and uses a temporary topic. Only --write changes settings.
     """
     if measures:
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)

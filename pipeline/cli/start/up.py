@@ -87,8 +87,8 @@ Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
-    """Check everything that would keep the pipeline from running, then record that it owns the lake. The order is: the
-    lake's owner, ports, foreign servers, then all other checks. Raises TidemarkError before anything is started."""
+    """Check everything that would keep the pipeline from running, then record that the pipeline owns the lake. The
+    lake's owner and the ports are checked first. Raises TidemarkError before anything is started."""
     try:
         ownership.wait_until_known()
     except LakeOwned:

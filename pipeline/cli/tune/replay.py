@@ -1,4 +1,4 @@
-"""`tidemark replay`: repeat decisions over a trace or a recorded run, without Pub/Sub, and compare them."""
+"""`tidemark replay`: repeat the decisions over a trace, or verify those of a recorded run. It needs no Pub/Sub."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -114,9 +114,9 @@ def replay(
 ) -> None:
     """Decide again, over a trace or over a recorded log.
 
-    With --from-lake and no setting of the policy, derive every recorded decision again; each must be equal. With
-    --from-lake and a setting, show which decisions that setting would have given. A trace uses the policy's defaults,
-    not the settings file.
+    With --from-lake and no setting of the policy, derive every recorded decision again, and verify that it is equal.
+    With --from-lake and a setting, show which decisions that setting would have given. A trace uses the policy's
+    defaults, not the settings file.
     """
     arguments = locals()
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
@@ -208,7 +208,7 @@ def _of_lake(
             f"the log of {settings.lake.uri} holds no decision after its newest compacted entry before --since; the "
             f"newest was made at {iso(newest.decision.at)}, so give an earlier time, or none"
         )
-    begins_with_the_log = state.number < 0  # else decisions before the first tick told what was late until then
+    begins_with_the_log = state.number < 0  # otherwise, earlier decisions say what was late before the first tick
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
     recorded: list[Decision] = []
     what_if = bool(given) or rules is not RULES
@@ -236,7 +236,7 @@ def _of_lake(
 
 
 def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
-    """Yield the ticks unchanged, and append the decision recorded at each to `recorded`."""
+    """Yield the ticks unchanged, and append each tick's recorded decision to `recorded`."""
     for tick in ticks:
         if tick.recorded is not None:
             recorded.append(tick.recorded.decision)

@@ -136,7 +136,7 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """Print the outcome under each rule of the requested bands, and of the bands that are enough for a target."""
+    """Print the requested bands and the bands that are enough for a target, with their outcomes under each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
