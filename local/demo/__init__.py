@@ -1,1 +1,1 @@
-"""The demonstration: an outage's backlog, live traffic, silence, and a comparison with the truth at the end."""
+"""The demonstration: the backlog of an outage, live traffic, a silence, and at the end a comparison with the truth."""

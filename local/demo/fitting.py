@@ -14,16 +14,16 @@ from tidemark.pipeline.ingest.samples import Sample, Trial, try_samples
 from tidemark.pipeline.pubsub.pulls import table_of
 
 Meant = tuple[str | None, int | None, str | None]
-"""A heartbeat's stream, event time in microseconds, and publisher id."""
+"""The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Number of streams, and of beats per stream, that are tried: enough for the shapes with a schema to change it."""
+"""The number of streams, and of beats per stream, that are tried. It is large enough to include a change of the
+schema."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
-    """Judge heartbeats like those that the source would publish. Return the trial, and a sentence about the first
-    difference from what the publisher intends; None if there is none. Raises TidemarkError if a schema is
-    unavailable."""
+    """Judge heartbeats such as the source would publish. Return the trial, and a sentence about the first difference
+    from the publisher's intention (None if there is no difference). Raises TidemarkError if a schema is unavailable."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

@@ -58,7 +58,7 @@ code_port = {code}
 """
 
 IN_THE_FOLDER = LakeSettings(uri="file:lake")
-"""The lake beside the settings."""
+"""The default lake: a folder next to the settings file."""
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
@@ -66,15 +66,15 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end, so that the last window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of one wait; a longer one means that something is wrong."""
+"""The longest duration of a wait. If a wait takes longer, something is wrong."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a demonstration: streams, duration of the outage before the pipeline starts, minimum live traffic,
-    and the silence after which the last windows close."""
+    """The size of a demonstration: the number of streams, the duration of the outage before the pipeline starts, the
+    least duration of live traffic, and the silence after which the last windows close."""
 
     streams: int
     backlog: timedelta
@@ -83,7 +83,7 @@ class Scale:
 
 
 QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
-"""Small enough for the official emulator, whose pulls slow down with every outstanding message."""
+"""A size that is small enough for the official emulator, whose pulls slow down with every outstanding message."""
 
 FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
 
@@ -99,8 +99,8 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings and the files that they name. Ports are the usual ones, or else free
-        ones."""
+        """Empty the folder, and write the settings and the files that they name. The usual ports are used if they are
+        free, or else other free ports."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
@@ -127,7 +127,7 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
-        """Wait until `reached` is true of the lake's report, reading it every `every` seconds, and return it. Raises
+        """Read the lake's report every `every` seconds until `reached` accepts it, and return the report. Raises
         ServiceFailed after `PATIENCE`."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < PATIENCE.total_seconds():
@@ -173,9 +173,9 @@ def run_demo(
     """Play an outage and live traffic in `root`, print the progress and the summary, and stop everything that was
     started.
 
-    The source has the scale's number of streams. The lake is kept: in `root`, or in a bucket, where it must be new.
-    Raises ToolMissing before anything else if Java is missing, and LakeError if the bucket has objects under the lake's
-    prefix.
+    The source has the scale's number of streams. The lake is kept, in `root` or in a bucket. In a bucket, it must be
+    new. Raises ToolMissing before anything else if Java is missing, and LakeError if the bucket has objects under the
+    lake's prefix.
     """
     find_java()
     refuse_used(lake)
@@ -231,7 +231,8 @@ def shown(path: Path) -> str:
 
 
 def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
-    """Play the backlog, the pipeline, live traffic and silence, and compare with the truth."""
+    """Publish the backlog, start the pipeline, publish live traffic, wait through a silence, and compare the lake with
+    the truth."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
     start_emulator(supervisor, settings)
@@ -279,7 +280,7 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
 
 
 def refuse_used(lake: LakeSettings) -> None:
-    """Raise LakeError if a bucket has objects under the lake's prefix: the demonstration never empties a bucket."""
+    """Raise LakeError if a bucket has objects under the lake's prefix. The demonstration never empties a bucket."""
     if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
         raise LakeError(f"the demonstration needs a new lake, but {lake.uri}/{found} exists: name another prefix")
 
@@ -296,7 +297,7 @@ def copy_tables(lake: LakeSettings, folder: Path) -> None:
 
 
 def free_port(wanted: int) -> int:
-    """Return the wanted port if it is free on the loopback interface, else any free one."""
+    """Return the wanted port if it is free on the loopback interface, or else any free port."""
     for port in (wanted, 0):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The demonstration's result, as a table for a person and as plain values for a script."""
+"""The demonstration's results, as a table for people and as plain values for scripts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
-        """Return the spread of the values; None without values."""
+        """Return the median and the maximum of the values; None without values."""
         known = list(seconds)
         return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 
@@ -32,9 +32,9 @@ class Spread:
 class Summary:
     """The demonstration's results. Seconds are wall-clock time.
 
-    `ready` is the delay from a window's end to its computation, `live_ready` the delay for windows of live traffic.
-    `landed_after` is the time from the pipeline's start until the backlog had landed. `live` is the span in which only
-    live traffic was landed.
+    `ready` is the delay from a window's end to its computation, and `live_ready` the same for windows of live traffic.
+    `landed_after` is the time from the pipeline's start until the backlog had landed. `live` is the time during which
+    only live traffic landed.
     """
 
     published: Published

@@ -1,4 +1,4 @@
-"""Publishes the synthetic source's heartbeats, each at its time, and records the truth."""
+"""Publishes the synthetic source's heartbeats, each at its planned time, and records the truth."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ LIVE_PAUSE_SECONDS = 0.2
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-"""CALL_TIMEOUT limits one request, GIVE_UP_AFTER its retries."""
+"""The time limit of one request (CALL_TIMEOUT), and of all its retries together (GIVE_UP_AFTER)."""
 
 PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
@@ -73,14 +73,14 @@ def publish(
 ) -> Published:
     """Publish every message with an event time in `[start, end)`, in the order of publication times.
 
-    No message is sent before its publication time by the clock. Past messages go as fast as Pub/Sub takes them, or at
-    most at `speed_up` times real time; then publishing continues live until all are sent or `stop()` is true.
-    `progress` gets the number of messages confirmed so far, and the publication time reached.
+    No message is sent before its publication time. Past messages are sent as fast as Pub/Sub accepts them, or at most
+    at `speed_up` times real time. Then publishing continues live until all are sent or `stop()` is true. `progress`
+    gets the number of messages confirmed so far, and the publication time reached.
 
-    The truth is readable however the run ends, and has every message that Pub/Sub confirmed; after Ctrl-C, the last
-    request may be missing. A request retried after a lost answer may be on the topic twice, under different message
-    ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable (the truth)
-    and InvalidSettings.
+    The truth file is readable however the run ends, and has every message that Pub/Sub confirmed. After Ctrl-C, the
+    last request may be missing. A request retried after a lost answer may be on the topic twice, under different
+    message ids. Raises PubSubUnreachable, SubscriptionMissing (if the topic does not exist), PermissionMissing,
+    LakeUnwritable (for the truth file) and InvalidSettings.
     """
     began = clock.monotonic()
 
@@ -122,7 +122,7 @@ Sent = tuple[Sequence[Message], Sequence[str], datetime]
 
 @dataclass(slots=True)
 class _Sender:
-    """Sends one request at a time, in order, while composing the next one and recording the previous one.
+    """Sends one request at a time, in order. Meanwhile it composes the next request and records the previous one.
 
     On exit, whatever the reason, it waits for the request in flight and records it.
     """
@@ -145,7 +145,7 @@ class _Sender:
             self._record(self._confirmed())
 
     def send(self, rows: Rows) -> None:
-        """Send a batch once the previous one is confirmed. Raises the previous one's error."""
+        """Send a batch once the previous batch is confirmed. Raises the error of the previous batch, if it failed."""
         composed = compose(self.source, rows)
         request = PublishRequest.pb(PublishRequest())
         request.topic = self.topic
@@ -195,9 +195,10 @@ class _Sender:
 
 @dataclass
 class Source:
-    """Publishes in a separate thread from `begin` until it is stopped, for at most a day.
+    """Publishes in a separate thread, beginning with the event time `begin`, until it is stopped or has published a
+    day.
 
-    `sent` messages are confirmed so far, up to the publication time `reached`.
+    `sent` is the number of messages confirmed so far, and `reached` the publication time reached.
     """
 
     beats: SyntheticSource

@@ -19,17 +19,17 @@ from tidemark.pipeline.errors import InvalidSettings
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
-"""Names of a row's `kind`, which is an index into them."""
+"""The names of kinds. A row's `kind` is an index into them."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""Minimum number of broken messages, if any: both variants of every kind."""
+"""The least number of broken messages, if there are any: both variants of every kind."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
 TEXT_TEMPERATURE_SHARE = 0.001
 WARN_SHARE = 0.02
 NO_STATUS_SHARE = 0.002
-"""The shares of heartbeats that are unusual but valid."""
+"""The share of heartbeats without a status. Like the other shares above, these are unusual but valid."""
 
 NUMBER, NULL, TEXT = 0, 1, 2
 STATUSES = ("ok", "warn", None)
@@ -37,7 +37,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Minimum rows of one piece, except the last."""
+"""The least number of rows in a piece. The last piece may have fewer."""
 
 ROW = np.dtype(
     [
@@ -53,7 +53,7 @@ ROW = np.dtype(
         ("temperature", np.float64),
     ]
 )
-"""One message. Times are since the epoch, in the unit of their name."""
+"""A row, which describes one message. Times are since the epoch, in the unit that their name ends with."""
 
 Rows = NDArray[np.void]
 
@@ -65,11 +65,11 @@ JSON_OBJECT = JsonObject()
 class SyntheticSource:
     """A synthetic source. Shares of heartbeats are from 0 to 1; durations count to the millisecond.
 
-    A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
-    So without stragglers and late copies the disorder is at most `jitter`. A duplicate is the same message again, at
-    once or, for `duplicate_delay_share` of the duplicates, `duplicate_delay` later. Broken messages are added evenly
-    over time, in turn of each kind that the shape has. A silent beat is never published. Raises InvalidSettings for
-    impossible values.
+    A heartbeat is published `lag` plus up to `jitter` after its event time, and a straggler another `straggler_delay`
+    later. So without stragglers and late copies the disorder is at most `jitter`. A duplicate is a second copy of a
+    message. It is published at once or, for `duplicate_delay_share` of the duplicates, `duplicate_delay` later. Broken
+    messages are added evenly over time, and cycle through the kinds that the shape has. A silent beat is never
+    published. Raises InvalidSettings for impossible values.
     """
 
     streams: int = 10_000
@@ -109,8 +109,8 @@ def messages(
 ) -> Iterator[Rows]:
     """Yield all messages with event times in `[start, end)`, in the order of publication, in pieces.
 
-    The same source, start and end give the same rows, whatever the pieces. Memory holds one piece (whole periods, at
-    least `rows_at_least` rows) and the messages delayed beyond it.
+    The same source, start and end give the same rows, however they are cut into pieces. A piece has whole periods, and
+    at least `rows_at_least` rows. One piece and the messages delayed beyond it are in memory.
     """
     plan = _Plan(source, start, end)
     waiting, gathered = [np.empty(0, ROW)], 0
@@ -128,7 +128,8 @@ def messages(
 
 
 class _Plan:
-    """The arithmetic of one run. A period is `[start + n * period, start + (n + 1) * period)` of event time."""
+    """Computes the rows of a run, period by period. A period is `[start + n * period, start + (n + 1) * period)` of
+    event time."""
 
     def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
         if end <= start:
@@ -174,7 +175,8 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """Return the period's broken messages. Message j of B is at (j + 1/2) / B of the run; the kinds take turns."""
+        """Return the period's broken messages. Message j of a run with B broken messages is at the fraction (j + 1/2) /
+        B of the run. The kinds take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The truth recorded by the synthetic source: one row per published beat, as Parquet."""
+"""The truth file, which the synthetic source writes: Parquet with one row per published beat."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,7 +79,8 @@ class TruthFile:
 
 
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
-    """Return the beats of published messages, as a record batch of `SCHEMA`, with the intended values in any shape."""
+    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, whatever
+    the shape of the messages."""
     carried = [
         (beat, message, message.id_of(number, its_id))
         for message, its_id in zip(messages, message_ids, strict=True)

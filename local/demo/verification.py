@@ -1,6 +1,6 @@
-"""Compares the lake with the publisher's truth file in SQL. It computes nothing with the pipeline's code.
+"""Compares the lake with the publisher's truth file in SQL, without the pipeline's code.
 
-The Delta library only lists files. The expected rows are derived from the truth alone.
+The Delta library is used only to list files. The expected rows are derived from the truth file alone.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,8 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 @dataclass(frozen=True, slots=True)
 class TruthComparison:
-    """The result of a comparison. `examples` are rows that differ; `by_what` counts the differences by kind."""
+    """The result of a comparison. `by_what` counts the differences by kind, and `examples` are some of the rows that
+    differ."""
 
     rows: int
     expected_rows: int

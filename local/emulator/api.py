@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_PULL = 1000
 BYTES_PER_PULL = 10_000_000
-"""The message that reaches this size is the last of its answer."""
+"""The size limit of an answer, in bytes. The message that reaches it is the last one in the answer."""
 
 LONGEST_WAIT_SECONDS = 90.0
 """Maximum wait of a pull for messages, whatever its deadline."""
@@ -31,16 +31,16 @@ STREAM_SILENCE_SECONDS = 5.0
 silent for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
-"""Maximum number of waiting pulls; further ones answer at once. Each waiting pull occupies a thread, and some threads
-must be left for other calls."""
+"""The greatest number of waiting pulls. Further pulls are answered at once: each waiting pull occupies a thread, and
+some threads must be left for other calls."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline. The messages of a late answer would be leased in
-vain."""
+"""A waiting pull gives up this long before its caller's deadline, because the messages of a late answer would be leased
+to nobody."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone`, a pull waits this long after its caller's deadline. Messages delivered then are
-leased in vain."""
+"""With the fault `answers_the_gone`, a pull still waits for this long after its caller's deadline. Messages that are
+delivered then are leased, although the caller has gone."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned but have no effect."""
@@ -70,7 +70,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model, and `changed`: the lock that every call holds, and the condition that waiting pulls wait on."""
+    """The model that all services share. `changed` is both the lock that every call holds, and the condition that pulls
+    wait for."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model
@@ -81,7 +82,7 @@ class Shared:
         self._latest = clock.now()
 
     def now(self) -> datetime:
-        """Return the model's time. It does not move while the clock goes back. The caller holds the lock."""
+        """Return the model's time, which stands still if the clock goes back. The caller holds the lock."""
         self._latest = max(self._latest, self.clock.now())
         return self._latest
 
@@ -97,8 +98,9 @@ class Shared:
 
 
 class Service:
-    """Base of the services. Each public method is one of the API's: it takes a plain protobuf request and the call's
-    context, and returns the answer, its fields, or its bytes. The caller holds the lock. Raises ModelErrors."""
+    """The base of the services. Each public method is a method of the API. It takes a plain protobuf request and the
+    call's context, and returns the answer, the answer's fields, or its bytes. The caller holds the lock. Raises
+    ModelErrors."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -192,8 +194,9 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Yield what consecutive pulls would return, until the caller goes; after a silence, an empty answer. It takes
-        the lock itself, and reads only the first request: clients acknowledge and extend leases by separate calls."""
+        """Yield the answers of consecutive pulls until the caller goes, and an empty answer after each silence. The
+        method takes the lock itself. It reads only the first request, because clients acknowledge and extend leases by
+        separate calls."""
         first = next(requests)
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
@@ -287,7 +290,7 @@ class SubscriberService(Service):
 
 
 class SchemaService(Service):
-    """Schemas and their revisions, returned as they were stored: messages are not checked against them."""
+    """Schemas and their revisions, which are stored and returned unchanged. Messages are not checked against them."""
 
     def create_schema(self, request: Any, _: Any) -> Any:
         name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")

@@ -1,4 +1,4 @@
-"""Topics, subscriptions and schemas by name, and the faults that may strike any call."""
+"""Stores topics, subscriptions and schemas by name, and draws the faults that may happen in any call."""
 
 import random
 from collections.abc import Iterable
@@ -30,13 +30,13 @@ ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINA
 
 
 Snapshot = tuple[Any, dict[int, Any]]
-"""A snapshot and its messages, keyed by number: those unacknowledged when it was taken, and those published since.
-Taking one costs a step per unacknowledged message."""
+"""A snapshot and its messages, keyed by number: the messages that were unacknowledged when it was taken, and the
+messages published since. Taking a snapshot costs a step per unacknowledged message."""
 
 
 class State:
     """A subscription with its messages. `passes` is its filter, which never changes; None passes every message. Raises
-    Invalid for a filter that is not in the language."""
+    Invalid if the filter cannot be parsed."""
 
     def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
         self.configure(config)
@@ -47,7 +47,8 @@ class State:
         self.readings: list[datetime] = []  # expiry times of the last snapshots
 
     def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
-        """Return the numbered messages that pass the filter. The others count as acknowledged on this subscription."""
+        """Return the numbered messages that pass the filter. All other messages count as acknowledged on this
+        subscription."""
         passes = self.passes
         return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
 
@@ -59,8 +60,8 @@ class State:
 
 
 class Schemas:
-    """Stores schemas by name, each with its revisions in order, and returns the attributes with which Pub/Sub names
-    them. It does not read definitions."""
+    """Stores schemas by name, each with its revisions in order, and returns the attributes with which Pub/Sub names a
+    message's schema. It does not parse definitions."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -114,8 +115,8 @@ class Schemas:
 class Catalogue:
     """Creates, looks up and deletes topics and subscriptions. A name is any text, unique within its kind.
 
-    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, stored as they were given. `faults`
-    may be replaced at any time. Every call may raise the `Transient` errors that they configure.
+    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, stored unchanged. `faults` may be
+    replaced at any time. Every call may raise the `Transient` errors that `faults` configures.
     """
 
     def __init__(self, rng: random.Random, faults: Faults) -> None:
@@ -158,8 +159,8 @@ class Catalogue:
     def create_subscription(self, config: Any, at: datetime) -> None:
         """Create a subscription. It gets messages published from now on, with publish times of at least `at`.
 
-        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic), and
-        Invalid for a filter that is not in the language.
+        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound if the topic does not
+        exist, and Invalid if the filter cannot be parsed.
         """
         self._before()
         if config.name in self._subscriptions:
@@ -176,7 +177,7 @@ class Catalogue:
         return self._state(name).config
 
     def list_subscriptions(self, topic: str | None = None) -> list[Any]:
-        """Return all subscriptions, or those of a topic. Raises NotFound for that topic."""
+        """Return all subscriptions, or the subscriptions of a topic. Raises NotFound if the topic does not exist."""
         self._before()
         if topic is not None:
             self._topic(topic)
@@ -214,7 +215,7 @@ class Catalogue:
         return chance > 0 and self._rng.random() < chance
 
     def _before(self) -> None:
-        """Raise the faults that strike before a call has done anything."""
+        """Raise an error if a fault is drawn that happens before the call has done anything."""
         if self._happens(self.faults.unavailable):
             raise Unavailable("no answer (a fault); nothing was done")
         if self._happens(self.faults.deadline_exceeded):
@@ -223,7 +224,8 @@ class Catalogue:
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:
-        """Raise the faults that lose the answer of a call that has done its work."""
+        """Raise an error if a fault is drawn that loses the answer after the call has done its work. `also` is a
+        further chance."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
             raise Unavailable("the answer was lost (a fault); it took effect")
 

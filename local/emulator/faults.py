@@ -4,12 +4,13 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 
 FEW = 20
-"""Maximum messages of a small answer."""
+"""The greatest number of messages in a small answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """No faults by default. A number is a chance, per message in the first group, per call in the second.
+    """The faults of a model, by default none. A number is the chance of a fault: per message in the first group, per
+    call in the second.
 
     Raises ValueError for a chance outside 0 to 1, and for a negative duration.
     """

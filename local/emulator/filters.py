@@ -28,8 +28,8 @@ HAS, OF, PREFIX = re.compile("attributes:"), re.compile(r"attributes\."), re.com
 EQUALITY = re.compile(rf"(!?=){SPACE}")
 KEY = re.compile(rf"([A-Za-z0-9_-]+){SPACE}")
 ESCAPE = r"""\\(u(?![Dd][89A-Fa-f])[0-9A-Fa-f]{4}|x[0-7][0-9A-Fa-f]|[01][0-7]{2}|[abfnrtv\\"'])"""
-"""Unicode, hexadecimal and octal. The last two only within ASCII: the documentation does not say whether values beyond
-it are bytes or characters."""
+"""Matches escapes: Unicode, hexadecimal, octal and single characters. Hexadecimal and octal are limited to ASCII,
+because the documentation does not say whether larger values are bytes or characters."""
 
 STRING = re.compile(rf'"((?:[^"\\\x00-\x1f\x7f]|{ESCAPE})*)"{SPACE}')
 A_STRING = r"a string in double quotes, with escapes such as \", \\, \n or \u00E9"
@@ -48,8 +48,8 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Parser:
-    """Parses from left to right; `at` is the position. Each method leaves it after the whitespace that follows what it
-    read."""
+    """Parses from left to right; `at` is the position. Each method also consumes the whitespace after the text that it
+    reads."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -115,7 +115,7 @@ class _Parser:
 
 
 def _meant(escape: str) -> str:
-    """Return the character of an escape, given without its backslash."""
+    """Return the character that an escape, given without its backslash, stands for."""
     if escape[0] in "ux":
         return chr(int(escape[1:], 16))
     return chr(int(escape, 8)) if escape[0].isdigit() else MEANT.get(escape, escape)

@@ -21,10 +21,10 @@ SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
-"""A snapshot that would expire sooner is refused. Source: `CreateSnapshot`."""
+"""A snapshot that would expire sooner than this is refused. Source: `CreateSnapshot`."""
 
 READINGS_KEPT = 16
-"""A stale reading repeats one of this many earlier readings."""
+"""The number of earlier readings from which a stale reading is drawn."""
 
 
 class PubSubModel(Catalogue):
@@ -91,9 +91,9 @@ class PubSubModel(Catalogue):
     ) -> list[Delivered]:
         """Return the next messages, leased for the ack deadline. Raises NotFound.
 
-        With `max_bytes`, the message that reaches that size is the last. A message is redelivered, with the same id and
+        With `max_bytes`, the message that reaches this size is the last. A message is redelivered, with the same id and
         publish time, unless it is acknowledged before its lease ends. `goes_on` marks a further attempt of a call that
-        has found nothing so far: faults strike a call once, however often it tries.
+        has found nothing so far. Faults are drawn once per call, not per attempt.
         """
         if not goes_on:
             self._before()
@@ -110,11 +110,11 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Draw whether a pull gets an empty answer although messages wait: the fault `empty_answer`."""
+        """Draw the fault `empty_answer`: True if a pull gets an empty answer although messages wait."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """Draw how long a call takes: the fault `answered_after`."""
+        """Draw the duration of a call, by the fault `answered_after`."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
@@ -122,7 +122,7 @@ class PubSubModel(Catalogue):
         """Acknowledge messages. An id still counts after its lease has ended; the id of an acknowledged message is
         ignored.
 
-        Raises NotFound, and Invalid if any id belongs to another subscription; then nothing is acknowledged.
+        Raises NotFound, and Invalid if an id belongs to another subscription. In both cases nothing is acknowledged.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -145,7 +145,7 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for `seconds` from now; 0 returns them at once.
+        """Lease messages for `seconds` from now. With 0, they can be delivered again at once.
 
         Has no effect on an id whose lease has ended. Raises like `acknowledge`.
         """
@@ -177,8 +177,8 @@ class PubSubModel(Catalogue):
         """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or seven days after `at`
         if there is none.
 
-        Raises AlreadyExists, NotFound, and Refused if it would expire within an hour. The faults `stale_reading` and
-        `reading_unavailable` strike here.
+        Raises AlreadyExists, NotFound, and Refused if the snapshot would expire within an hour. The faults
+        `stale_reading` and `reading_unavailable` affect this call.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -210,7 +210,7 @@ class PubSubModel(Catalogue):
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def get_snapshot(self, name: str, at: datetime) -> Any:
-        """Return the snapshot of that name. Raises NotFound, also after its expiry."""
+        """Return the snapshot of that name. Raises NotFound, also if the snapshot has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
@@ -231,10 +231,10 @@ class PubSubModel(Catalogue):
     def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
         """Seek to a time, or to the snapshot of a name.
 
-        To a time: earlier messages become acknowledged. Later ones become unacknowledged if they are still retained, as
-        with `retain_acked_messages`. To a snapshot: its messages and those published since become unacknowledged, all
-        others acknowledged. Leased messages are delivered when their leases end. Raises NotFound, and Refused for a
-        snapshot of another topic.
+        After a seek to a time, earlier messages are acknowledged. Later messages become unacknowledged if they are
+        still retained, as with `retain_acked_messages`. After a seek to a snapshot, its messages and the messages
+        published since are unacknowledged, and all others acknowledged. Leased messages are delivered when their leases
+        end. Raises NotFound, and Refused for a snapshot of another topic.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -257,8 +257,8 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """Return the subscription as of `at`: due leases are ended, due acknowledgements undone, expired messages
-        dropped. Raises NotFound."""
+        """Bring a subscription up to the time `at`, and return it: end leases, undo acknowledgements that are to be
+        undone, and drop expired messages. Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)

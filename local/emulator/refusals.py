@@ -33,7 +33,7 @@ class Refused(ModelError):
 
 
 class Transient(ModelError):
-    """A passing fault: a retry may succeed. The caller cannot know whether the call took effect."""
+    """A temporary fault: a retry may succeed. The caller cannot know whether the call took effect."""
 
 
 class Unavailable(Transient):

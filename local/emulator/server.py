@@ -19,10 +19,11 @@ from tidemark.pipeline.errors import ServiceFailed
 logger = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
-"""Number of threads: one per waiting pull, and some for other calls."""
+"""The number of threads: one per waiting pull, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
-"""Twice the limit of a publish request, so that an oversized request is refused by that limit, not by gRPC."""
+"""gRPC's limit of a request's size. It is twice the limit of a publish request, so that an oversized request is refused
+by the model, and not by gRPC."""
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
 """The requests whose type is not named `<Method>Request`."""
@@ -37,10 +38,10 @@ def served(
     clock: Clock | None = None,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
 ) -> Iterator[str]:
-    """Serve the model during the block; yields `host:port`. Port 0 uses a free port. Interceptors see every call.
+    """Serve the model during the block, and yield `host:port`. Port 0 means any free port. Interceptors see every call.
 
-    Assumption: `host` is loopback, since there is no authentication, and nothing else uses the model meanwhile, except
-    to replace its `faults`. Raises ServiceFailed if the port is taken.
+    Assumptions: `host` is loopback, because there is no authentication. Nothing else uses the model during the block,
+    except to replace its `faults`. Raises ServiceFailed if the port is taken.
     """
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret

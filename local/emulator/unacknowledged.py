@@ -1,8 +1,8 @@
 """One subscription's unacknowledged messages: their leases, and the order of their delivery.
 
-A message is identified by its number, which rises with publication. The cost of an operation depends on what it
-handles, not on the number of waiting messages: numbers of acknowledged messages stay in the queues, and are dropped
-when they reach the front.
+A message is identified by its number; messages are numbered in the order of publication. The cost of an operation
+depends on the messages that it handles, not on the number of waiting messages: numbers of acknowledged messages stay in
+the queues, and are dropped when they reach the front.
 """
 
 import heapq
@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 
 class Delivered(NamedTuple):
-    """A delivered message. It is a tuple, because a pull creates a thousand of them."""
+    """A delivered message. It is a tuple for speed, because a pull creates a thousand of them."""
 
     ack_id: str
     message: Any
 
 
 class Lease(NamedTuple):
-    """The lease of a delivery's messages: no redelivery before `until_us`, in microseconds since the epoch."""
+    """The lease of a delivery's messages. They are not redelivered before `until_us`, in microseconds since the
+    epoch."""
 
     delivery: int
     until_us: int
@@ -45,7 +46,8 @@ class Unacknowledged:
         self._deliveries = 0
 
     def add(self, messages: Mapping[int, Any]) -> None:
-        """Add newly published messages, visible at once. Their numbers rise, and are larger than all earlier ones."""
+        """Add newly published messages, which are visible at once. Their numbers must be ascending, and larger than all
+        earlier numbers."""
         self.messages.update(messages)
         self._order.extend(messages)  # still a heap: nothing in it is larger
         self._ready.extend(messages)
@@ -56,7 +58,7 @@ class Unacknowledged:
         self._plan(visible_us, partial(self._show, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
-        """Make acknowledged messages unacknowledged again; they are delivered before the others."""
+        """Make acknowledged messages unacknowledged again. They are delivered before other messages."""
         for number, message in sorted(messages.items(), reverse=True):
             if number not in self.messages:
                 self.messages[number] = message
@@ -69,7 +71,7 @@ class Unacknowledged:
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Plan to undo the message's acknowledgement at that moment, unless it was undone before."""
+        """Plan to undo the acknowledgement of a message at the time `at_us`, unless it was undone once before."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             self._plan(at_us, partial(self.restore, {number: message}))
@@ -81,11 +83,11 @@ class Unacknowledged:
             happen()
 
     def next_us(self) -> int | None:
-        """Return the moment when `pass_time` next has something to do, if nothing else is called before."""
+        """Return the time of the next planned change for `pass_time`; None if there is none."""
         return self._plans[0][0] if self._plans else None
 
     def oldest(self) -> int | None:
-        """Return the smallest number that is visible and unacknowledged."""
+        """Return the smallest number of a visible unacknowledged message; None if there is none."""
         while self._order and self._order[0] not in self.messages:
             heapq.heappop(self._order)
         return self._order[0] if self._order else None
@@ -123,7 +125,7 @@ class Unacknowledged:
         return delivered
 
     def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
-        """Extend the leases of `(delivery, number)` to `until_us`, except those that have ended."""
+        """Extend the leases of the `(delivery, number)` pairs to `until_us`, except leases that have ended."""
         by_delivery: dict[int, list[int]] = {}
         for delivery, number in ids:
             if self.is_leased(delivery, number, now_us):

@@ -1,7 +1,7 @@
 """Encodes a pull's answer as bytes. Copying the messages into a protobuf answer costs three times as much.
 
-The layout is that of `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
-ack id and whose field 2 is the message.
+The layout is defined by `google.pubsub.v1.PullResponse`. Field 1 of the answer is a received message. Field 1 of a
+received message is its ack id, and field 2 is the message.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from functools import lru_cache
 from tidemark.local.emulator.unacknowledged import Delivered
 
 FIRST, SECOND = b"\x0a", b"\x12"
-"""The tags of fields 1 and 2, each followed by a length and that many bytes."""
+"""The tags of fields 1 and 2. A tag is followed by a length and that number of bytes."""
 
 
 def pull_response(delivered: Iterable[Delivered]) -> bytes:

@@ -15,7 +15,7 @@ REST = "rest"
 NAMED = re.compile(r"([a-z][a-z0-9_]{0,39})\s*=\s*(.*)", re.S)
 COMBINES = re.compile(r"\b(?:AND|OR)\b")
 NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
-"""Matches a filter with several comparisons or a negation, from which no name is derived."""
+"""Matches a filter with several comparisons or a negation. No name is derived from such a filter."""
 
 SETTINGS = """\
 # The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
@@ -72,9 +72,9 @@ telemetry: {{enabled: false}}
 
 
 def cohorts_of(written: Sequence[str]) -> dict[str, str]:
-    """Return the filter of each cohort, keyed by name, and last the filter of the rest. A name is given as
+    """Return the filter of each cohort, keyed by name, and last the filter of the pipeline REST. A name is given as
     `NAME=FILTER`, or else derived. Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of
-    the rest is too long."""
+    REST is too long."""
     filters: dict[str, str] = {}
     for one in written:
         given = NAMED.fullmatch(one.strip())

@@ -61,7 +61,8 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """Choose an emulator; by default the official one if it and a suitable Java are installed, or else tidemark's own.
+    """Choose an emulator. By default it is the official one if that and a suitable Java are installed, or else
+    tidemark's own.
 
     Raises ToolMissing if the official emulator is wanted and cannot run.
     """

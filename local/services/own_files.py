@@ -16,16 +16,16 @@ PACKAGE = Path(__file__).parent.parent.parent
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
 )
-"""Matches the ports in a settings file: of the emulator, Spark, the UI, the code server and the metrics."""
+"""Matches the ports in a settings file: the ports of the emulator, Spark, the UI, the code server and the metrics."""
 
 EVERY = "Every setting of tidemark."
 """The beginning of the settings file."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after EVERY. It is true only for the unchanged file."""
+"""The sentence after EVERY. It is removed from a changed file, for which it is not true."""
 
 MOST_PORTS = 100
-"""An upper bound of the ports in a project of cohorts."""
+"""An upper bound of the number of ports in a project of cohorts."""
 
 SPARK_CONNECT = "Spark Connect"
 """The name of the Spark Connect service."""
@@ -40,7 +40,8 @@ def brought(name: str) -> str:
 
 
 def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
-    """Replace the ports in the files by consecutive ones, in order of appearance. A shared port stays shared."""
+    """Replace the ports in the files by consecutive ports from `first` on, in order of appearance. A port that occurs
+    several times gets the same new port everywhere."""
     ports = dict[str, int]()
 
     def another(found: re.Match[str]) -> str:

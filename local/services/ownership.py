@@ -34,7 +34,8 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """The state of an owner. UNCLEAR: it seems dead, but clocks may differ; one tick later this is known."""
+    """The state of an owner. UNCLEAR means that it seems dead, but clocks may differ; one of its ticks later it is
+    known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -43,7 +44,7 @@ class Life(Enum):
 
 class Ownership:
     """The ownership of a lake, from the view of one process. Thread-safe. `up` is the settings file if the process is a
-    `tidemark up`. `say` receives messages, such as from which pipeline the lake is taken over."""
+    `tidemark up`. `say` receives messages, such as the name of the pipeline from which the lake is taken over."""
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class Ownership:
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
-        """The newest log entry of an owner that has been silent for long, and the time when it was first seen."""
+        """The newest log entry of an owner that has been silent for long, and the time when this process first saw the
+        entry."""
 
     @cached_property
     def _notes(self) -> Notes[Owner]:
@@ -79,8 +81,8 @@ class Ownership:
                 self._is_allowed = True
 
     def state(self) -> None:
-        """Record that this process' pipeline writes to the lake, unless a `tidemark up` of the pipeline has recorded
-        it. Raises like `allow`; after the first success, it makes no further requests."""
+        """Record that this process's pipeline writes to the lake, unless a `tidemark up` of the pipeline has already
+        recorded it. After the first success, it makes no further requests. Raises like `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -98,7 +100,8 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but wait until it is known whether the owner is alive, which takes one or two of its ticks."""
+        """Like `allow`, but wait until it is known whether the owner is alive. This takes one or two of the owner's
+        ticks."""
         while True:
             try:
                 self.allow()
@@ -114,7 +117,7 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record that the `tidemark up` in this folder has ended, if the note is its own. Raises LakeError."""
+        """Record that the `tidemark up` in this folder has ended, if it wrote the note. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return

@@ -30,8 +30,8 @@ STATE_FILE = "services.json"
 class ServiceSpec:
     """A process to run: its command, and the test whether it is ready.
 
-    `when_back` is called when it is ready again after a restart, to recreate what it held in memory. A process that
-    `ends` by itself is not restarted.
+    `when_back` is called when the process is ready again after a restart, to recreate the state that it held in memory.
+    A process that `ends` by itself is not restarted.
     """
 
     name: str
@@ -95,9 +95,9 @@ def noted_in(folder: Path) -> Noted:
 class Supervisor:
     """Starts services in order, restarts those that end, and stops all in reverse order.
 
-    Running services are recorded in `state_folder`, so that the next supervisor can stop those that a killed one left
-    behind. `say` receives progress messages, one sentence each. Once `is_asked_to_stop` returns true, waiting ends with
-    StopAsked.
+    Running services are recorded in `state_folder`, so that the next supervisor can stop the services that a killed
+    supervisor left running. `say` receives progress messages, one sentence each. Once `is_asked_to_stop` returns true,
+    waiting raises StopAsked.
     """
 
     state_folder: Path
@@ -159,8 +159,8 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Become the owner of the folder, and end the services that an earlier owner left running. Raises
-        AlreadyRunning, and ends nothing, if that owner is alive; NewerFormat."""
+        """Become the owner of the folder, and end the services that an earlier owner left running. If that owner is
+        alive, ends nothing and raises AlreadyRunning. Raises NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
@@ -183,7 +183,7 @@ class Supervisor:
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Ignore an OSError of the folder, so that services keep running. Only the first one is reported."""
+        """Ignore an OSError in the folder, so that services keep running. Only the first error is reported."""
         try:
             yield
         except OSError as error:
@@ -227,7 +227,8 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Return a sentence with the page's address, or that its port is taken. Call this before the page is served."""
+    """Return a sentence with the page's address, or a sentence that its port is taken. Call this before the page is
+    served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
@@ -267,7 +268,8 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 def _orphans_of(pid: int) -> list[psutil.Process]:
     """Return the processes left in the session of a service that has ended, such as a run of a killed code server.
 
-    The kernel reuses a session's id only once the session is empty. So if a process has this id, nothing is left.
+    The kernel reuses a session's id only once the session is empty. So if a process has the id `pid`, no process is
+    left.
     """
     return [] if psutil.pid_exists(pid) else _session_of(pid)
 
@@ -285,7 +287,7 @@ def _session_of(pid: int) -> list[psutil.Process]:
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""Bytes that are read of the end of a log: a server that ran for weeks has a long log."""
+"""The number of bytes that are read from the end of a log, because a server that ran for weeks has a long log."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
@@ -300,7 +302,7 @@ LONGEST = 400
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log, after the lines with reasons unless these are among the last lines. `since` is the
+    """Quote the last lines of a log. They are preceded by earlier lines that contain reasons, if any. `since` is the
     offset from which the log is read."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]

@@ -31,16 +31,17 @@ DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
-"""Concurrent calls that the code server handles: sensors that wait until their tick is due, and requests of runs."""
+"""The number of concurrent calls that the code server handles: sensors that wait until their tick is due, and requests
+of runs."""
 
 GIVES_MEMORY_BACK = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Environment variables by which Dagster's processes give back what a tick took. Any thread of the code server may run
-one: each arena of glibc's, by default eight for each core, and Arrow's own pool for each thread would come to keep what
-the largest tick took. A threshold that is set stays: large arrays are mapped, and do not end up between small ones."""
+"""Environment variables that make Dagster's processes return memory after a tick. A tick may run in any thread of the
+code server. By default, each of glibc's arenas (eight per core) and Arrow's pool of each thread would in time keep as
+much memory as the largest tick needs. A fixed threshold also keeps large arrays mapped, apart from small ones."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable of the setting `metrics.listen`."""
@@ -73,8 +74,8 @@ def emulator_is_absent(settings: Settings) -> bool:
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose. It keeps everything in memory, so after a restart the topic and
-    subscriptions are provisioned again."""
+    """Start the emulator that the settings choose. It keeps everything in memory, so the topic and the subscriptions
+    are provisioned again after a restart."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
@@ -168,8 +169,8 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
-    """Run the program `dagster` to its end. If it fails, raises ServiceFailed with the message `otherwise` and the end
-    of its stderr."""
+    """Run the program `dagster`, and wait for its end. If it fails, raises ServiceFailed with the message `otherwise`
+    and the last lines of its stderr."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,
@@ -196,8 +197,8 @@ def is_ours_to_start(settings: Settings) -> bool:
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """Return the Spark Connect server, which saves each run the start of a JVM. The process is the JVM itself, and
-    SIGTERM ends it. Raises InvalidSettings."""
+    """Return the Spark Connect server. With it, a run need not start a JVM. The process is the JVM itself, and SIGTERM
+    ends it. Raises InvalidSettings."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
@@ -242,7 +243,8 @@ def refuse_taken_ports(settings: Settings) -> None:
 
 
 def refuse_foreign_servers(settings: Settings) -> None:
-    """Raise PubSubError or SparkUnreachable if a foreign server answers at the address of the emulator or of Spark."""
+    """Raise PubSubError or SparkUnreachable if a server of another kind or owner answers at the address of the emulator
+    or of Spark."""
     refuse_foreign_server(settings.pubsub.emulator_host)
     if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")

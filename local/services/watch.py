@@ -1,4 +1,5 @@
-"""The warnings that a running `tidemark up` prints: each failure once, and when it is over."""
+"""The warnings that a running `tidemark up` prints. Each failure is reported once when it begins, and once when it is
+over."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +22,10 @@ from tidemark.pipeline.quality.failing import (
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""The longest time from the start to the first decision without a warning."""
+"""The time after the start in which a missing decision is not reported."""
 
 LAKE_EVERY = timedelta(minutes=1)
-"""The interval at which the lake's notes of failed runs are read: on a bucket, this takes two calls."""
+"""The interval at which the lake's notes of failed runs are read. In a bucket, each read takes two calls."""
 
 
 class Watch:
@@ -78,8 +79,8 @@ class Watch:
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Read the failed runs and, if the process has no notes (`stands_in`), the ticks. If the lake does not answer,
-        earlier findings are kept; the ticks report that."""
+        """Read the failed runs from the lake and, if the process has no notes (`stands_in`), also the ticks. If the
+        lake does not answer, earlier findings are kept; the ticks report the outage."""
         settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):

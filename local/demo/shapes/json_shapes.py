@@ -14,12 +14,12 @@ SITES = ("north", "south", "west")
 """The sites of nested messages."""
 
 LONGEST = 5
-"""Maximum readings of an array message, which thus stays under a kilobyte."""
+"""The greatest number of readings in an array message, so that the message stays under a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject(Shape):
-    """The default: a JSON object as payload; event time, stream and id in attributes.
+    """The default: the payload is a JSON object, and the event time, the stream and the id are attributes.
 
     The attributes may have other names, as in a pipeline's settings.
     """
@@ -81,7 +81,7 @@ status = { path = "metrics.states[-1].text", kind = "text" }
 
 @dataclass(frozen=True, slots=True)
 class Seconds(Shape):
-    """A flat JSON object. The event time is a number such as 1795238400.25, as from `time.time()`."""
+    """A flat JSON object. The event time is a number of seconds such as 1795238400.25, as `time.time()` returns it."""
 
     settings = f"""
 [message]
@@ -99,8 +99,8 @@ publisher_id = "payload:id"
 
 @dataclass(frozen=True, slots=True)
 class AttributesShape(Shape):
-    """All values in attributes, and no payload. A temperature that is text gets a unit, since digits alone would be
-    read as a number."""
+    """All values are attributes, and there is no payload. A temperature that is text gets a unit, because digits alone
+    would be read as a number."""
 
     settings = """
 [message]
@@ -128,8 +128,8 @@ status = { path = "attribute:status", kind = "text" }
 class Arrays(Shape):
     """Several readings in one message, as an array.
 
-    Readings are grouped in the order of publication. A message has at most one broken reading, since it is rejected
-    once; its other readings land.
+    Readings are grouped in the order of publication. A message has at most one broken reading, because a message is
+    rejected only once; its other readings land.
     """
 
     settings = """
@@ -179,8 +179,8 @@ PLAIN = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class Gzipped(Shape):
-    """A compressed JSON object. Every other beat of a stream says so in an attribute; the others are recognized only by
-    their first bytes."""
+    """A compressed JSON object. Every other beat of a stream names the compression in an attribute. In the other beats
+    it can be recognized only by the first bytes."""
 
     settings = PLAIN.settings
 

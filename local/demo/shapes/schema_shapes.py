@@ -1,4 +1,4 @@
-"""Shapes with a schema, which gets a new field in mid-stream: devices are upgraded gradually."""
+"""Shapes with a schema, which gets a new field while the demonstration runs: devices are upgraded gradually."""
 
 import io
 import json
@@ -12,10 +12,10 @@ from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 
 FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
-"""The ids of the revisions, and of one that does not exist."""
+"""The ids of the two revisions, and of a revision that does not exist."""
 
 UPGRADED_OVER = 6
-"""Number of beats over which all devices are upgraded, a sixth of them at each."""
+"""The number of beats over which all devices are upgraded, a sixth of them at each beat."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
 """The attributes with which Pub/Sub names a message's schema."""
@@ -66,7 +66,8 @@ def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
-"""The new field is between others, so that reading with the wrong revision cannot go unnoticed."""
+"""The schema of each revision. The new field is between others, so that reading with the wrong revision cannot go
+unnoticed."""
 
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 
@@ -86,7 +87,8 @@ class Avro(OfSchema):
 
 
 Fields = tuple[tuple[str, str, int], ...]
-"""Type, name and number of each field. All have field presence."""
+"""The type, the name and the number of each field. All fields have presence, so an absent value differs from a
+default."""
 
 ALWAYS: Fields = (("sint64", "at", 1), ("string", "device", 2), ("double", "temperature", 3), ("string", "id", 9))
 FIELDS: dict[str, Fields] = {FIRST: ALWAYS, SECOND: (*ALWAYS, ("string", "status", 4))}
@@ -98,7 +100,7 @@ def _text(fields: Fields) -> str:
 
 
 def _type(fields: Fields) -> Any:
-    """Return a message class, equivalent to one compiled from `_text`: presence costs no bytes."""
+    """Return a message class, equivalent to one compiled from `_text`."""
     file = descriptor_pb2.FileDescriptorProto(name="beat.proto", syntax="proto2")
     message = file.message_type.add(name="Beat")
     for kind, name, number in fields:
@@ -113,7 +115,8 @@ TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
-    """Protobuf messages. An event time is a number, so none is unreadable; a temperature that is text is left out."""
+    """Protobuf messages. Event times are numbers, so no event time is unreadable. Temperatures that are text are left
+    out."""
 
     settings = SETTINGS % "protobuf"
     files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}

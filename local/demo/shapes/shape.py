@@ -1,4 +1,4 @@
-"""A message shape: encodes beats as messages, and has the settings to read them."""
+"""The base of message shapes, which encode beats as messages and have the settings to read them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,25 @@ REASONS = (
     RejectionReason.BEFORE_FIRST_WINDOW,
     RejectionReason.IN_THE_FUTURE,
 )
-"""Without TOO_OLD: `message.max_age` is off in the demonstration, so that its history may have any age."""
+"""The reasons for which messages are meant to be rejected. TOO_OLD is not one of them: `message.max_age` is off in the
+demonstration, so that its history may have any age."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event time of a broken message, in two variants. None: it has none."""
+"""The event time of a broken message, in two variants. None means that the message has no event time."""
 
 BYTES_CUT = 3
-"""Bytes cut off the end of a payload to break it."""
+"""The number of bytes that are cut off the end of a payload to break it."""
 
 SAME_NAMES = """
 [message.fields]
 temperature = "number"
 status = "text"
 """
-"""Settings of fields that have their own names in the payload."""
+"""The settings of fields that have the same names in the payload."""
 
 
 class ShapeName(StrEnum):
@@ -51,7 +52,7 @@ class ShapeName(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The values of one heartbeat, as intended by the publisher. The truth consists of them.
+    """The values of one heartbeat, as intended by the publisher. The truth file records beats.
 
     A temperature is a number, null, or text, which counts as null. `broken` is the reason for which the message is
     meant to be rejected, if any; `variant`, 0 or 1, selects one of two ways to break it.
@@ -70,12 +71,12 @@ class Beat(NamedTuple):
 
     @property
     def time(self) -> str | int:
-        """The event time as most shapes write it: milliseconds, or text."""
+        """The event time as most shapes write it: a number of milliseconds, or text."""
         return self.rfc_3339 if self.is_rfc_3339 else self.event_ms
 
     @property
     def rest(self) -> dict[str, Any]:
-        """The values of a flat object, except the event time and the stream."""
+        """The values of a flat object other than the event time and the stream."""
         return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
 
     @property
@@ -93,7 +94,7 @@ class Beat(NamedTuple):
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """Return the payload; if it is meant to be broken, truncated or replaced by `other`."""
+        """Return the payload. If the beat is meant to have a broken payload, truncate it or return `other`."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]
@@ -108,7 +109,7 @@ class Message(NamedTuple):
     is_array: bool = False
 
     def id_of(self, number: int, message_id: str) -> str:
-        """Return the id of a beat: an element id for a valid element of an array, otherwise the message's id."""
+        """Return the id of a beat: an element's id if it is a valid element of an array, otherwise the message's id."""
         return f"{message_id}#{number}" if self.is_array and self.beats[number].broken is None else message_id
 
 
@@ -125,7 +126,7 @@ class Shape:
     reasons: ClassVar[tuple[RejectionReason, ...]] = REASONS
 
     def said(self, beat: Beat) -> Beat:
-        """Return the beat as far as this shape can express it; the truth records this."""
+        """Return the beat as far as this shape can express it. The truth file records this beat."""
         return beat
 
     def messages(self, beats: Sequence[Beat]) -> list[Message]:
