@@ -176,8 +176,8 @@ class LandingOver(LakeError):
 class ContractReplaced(LakeError):
     """Messages were judged by a contract that is not the lake's newest. They were not acknowledged and are redelivered.
 
-    Restart the process that reports this, with the same `[message]` and version as the others. Repack the executors'
-    archive (see docs/how-to/spark.md)."""
+    Restart the process that reports this, with the same `[message]` and version as the other processes. Repack the
+    executors' archive (see docs/how-to/spark.md)."""
 
 
 class LakeOwned(LakeError):

@@ -215,8 +215,9 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """The policy of decisions. An empty `slack` means READING_SLACK and the band on the service, and 0 on an
-        emulator. An empty `idle` means `hold` with `pubsub.attach`, else `advance`."""
+        """The policy of decisions. On the service, an empty `slack` means READING_SLACK for tracking's reading and the
+        band for base's reading; on an emulator, it means 0. An empty `idle` means `hold` with `pubsub.attach`, else
+        `advance`."""
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
         reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)

@@ -122,7 +122,7 @@ class MessageSettings(Section):
 
     event_time: TimePlace = "attribute:event_time"
     """Path of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
-    nothing is ever late, and a message that was published twice is two heartbeats."""
+    nothing is ever late, and a message that was published twice counts as two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
     timezone: OptionalZone = None
@@ -133,7 +133,7 @@ class MessageSettings(Section):
     may contain `/`."""
     publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
-    published twice is two heartbeats."""
+    published twice counts as two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
     """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
     fast clocks get into wrong windows, and more messages are rejected."""

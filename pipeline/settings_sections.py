@@ -82,10 +82,10 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 
 
 class Effect(StrEnum):
-    """The effect of a changed setting on a pipeline that has a lake, once its processes have started again."""
+    """The effect of changing a setting of a pipeline that already has a lake, once its processes have restarted."""
 
     NEXT = "next"
-    """It applies from now on. What has landed, was decided or was computed stays as it is."""
+    """It applies from now on. Landed messages, decisions and computed windows stay as they are."""
     REQUEUE = "requeue"
     """It applies to messages judged from now on. Landed heartbeats stay; `tidemark quarantine --requeue` judges
     rejected messages again."""
@@ -201,7 +201,7 @@ class ServerSettings(Section):
     global endpoint."""
     impersonate: OptionalAccount = None
     """Email of the service account to impersonate for Pub/Sub and Cloud Monitoring (docs/how-to/identity.md). Empty:
-    the machine's own credentials, which the lake's bucket always uses."""
+    the machine's own credentials. The lake's bucket is always accessed with the machine's own credentials."""
 
     @property
     def server(self) -> Server:
@@ -308,7 +308,7 @@ class WindowSettings(Section):
     """Interval at which a source promises to publish. A gap of `n` periods, rounded, counts as `n - 1` missed
     heartbeats."""
     runs_at_once: int = Field(1, ge=1, le=100)
-    """Number of runs that compute windows at the same time. With more than one, one is reserved for live windows.
+    """Number of runs that compute windows at the same time. If it is above 1, one run is reserved for live windows.
     Dagster's `max_concurrent_runs` must be at least this number."""
     recompute_missed: str = "automatic"
     """Which stale windows are recomputed automatically (docs/concepts/late-and-missed.md): `never`, `automatic` (all),
@@ -324,7 +324,7 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is recomputed until the watermark is this far past its end."""
+        """A stale window is recomputed until the watermark is this far past the window's end."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -378,8 +378,8 @@ class CheckSettings(Section):
     """Limits of the asset checks: a check fails above its limit."""
 
     max_late_share: float = Field(0.01, ge=0, le=1)
-    """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also the limit of the share that
-    `watermark.max_lag` passed over in the last hour (check `passed_over`)."""
+    """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also messages that
+    `watermark.max_lag` passed over, as a share of all landed messages of the last hour (check `passed_over`)."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
     """Streams without a heartbeat in a window, as a share of the streams in the window's lookback (check
     `few_streams_stopped`, docs/concepts/silence.md)."""
@@ -391,7 +391,7 @@ class CheckSettings(Section):
 
 
 class WatermarkSettings(Section):
-    """The decision (docs/concepts/watermark.md). `tidemark tune` shows what some of these cost on your own traffic."""
+    """The decision (docs/concepts/watermark.md). `tidemark tune` shows the cost of some settings on your traffic."""
 
     rule: Literal["band", "frontier"] = "band"
     """Rule that bounds the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if
@@ -558,7 +558,8 @@ class DagsterSettings(Section):
     code_port: Port = 4266
     """Port of the code server, on loopback."""
     storage: Annotated[str, Effect.ANEW] = ".tidemark/dagster"
-    """Folder of Dagster's own storage, with the processes' logs beside it. Losing it loses no data and no watermark."""
+    """Folder of Dagster's own storage, with the processes' logs beside it. If it is lost, all data and the watermark
+    are still in the lake."""
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
     """Owners that the assets show: `team:name` or an e-mail address."""
 
@@ -577,7 +578,7 @@ class DagsterSettings(Section):
 
     @property
     def state_folder(self) -> Path:
-        """The folder of the notes and logs of this machine's processes."""
+        """The folder for notes and logs of the processes on this machine."""
         return Path(self.storage).parent
 
 
@@ -599,17 +600,17 @@ class MetricsSettings(Section):
 
     @property
     def has_page(self) -> bool:
-        """True if the page is served as well: on loopback only, since it has no login."""
+        """True if the page is served too. It is served on loopback only, since it has no login."""
         return is_loopback(self.address[0])
 
     @property
     def listens(self) -> bool:
-        """True if something is served."""
+        """True if the code server serves health or metrics."""
         return self.listen is not None or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:
-        """True if anything is to be recorded."""
+        """True if measurements are recorded, to be served or exported."""
         return self.listens or self.export != ""
 
 

@@ -48,8 +48,8 @@ def format_of(marked: Mapping[Any, Any]) -> int:
 
 
 def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
-    """Raise NewerFormat if the mark has a newer format. The error names the object, the version that wrote it, and the
-    whole that the object belongs to (`what`)."""
+    """Raise NewerFormat if the mark has a newer format. The error names the object, the version that wrote it, and what
+    the object belongs to, such as the lake (`what`)."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
         why = f"its format is {_value(marked, WRITTEN_IN)}, and {FORMAT} is the newest here"
         raise newer_format(name, marked, why, what)
