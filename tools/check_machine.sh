@@ -1,7 +1,7 @@
 #!/bin/sh
-# What must be on the machine beforehand is Python 3.11+ with venv. Java 17+ and the official Pub/Sub emulator are used
-# where they are; this says, on stderr, what is used. Prints which extras of pyproject.toml set-up is to install:
-# with `java` where the machine has no Java for Spark. Usage: check_machine.sh PYTHON
+# Check that this machine has Python 3.11+ with venv, the only requirement. Report on stderr which Java (17+) and which
+# Pub/Sub emulator are used. Print the extras of pyproject.toml that set-up must install; they include `java` if the
+# machine has no Java for Spark. Usage: check_machine.sh PYTHON
 python=${1:-python3}
 extras=demo,dev
 
@@ -20,7 +20,7 @@ elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
     refuse "Python's venv module (Debian: apt-get install python3-venv)"
 fi
 
-# As pipeline/spark/java.py looks for it.
+# Look for Java in the same places as pipeline/spark/java.py.
 found=
 for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} "$(command -v java)"; do
     [ -x "$java" ] || continue
@@ -40,7 +40,7 @@ else
     extras=$extras,java
 fi
 
-# As local/services/emulator_choice.py looks for it.
+# Look for the emulator in the same places as local/services/emulator_choice.py.
 found=
 gcloud=$(command -v gcloud 2>/dev/null)
 for sdk in ${gcloud:+"$(dirname "$(dirname "$(readlink -f "$gcloud")")")"} \

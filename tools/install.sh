@@ -1,10 +1,10 @@
 #!/bin/sh
-# Install the project, editable, or a wheel of it, with these extras and the versions of constraints.txt, or of the file
-# $CONSTRAINTS. Usage: install.sh PYTHON EXTRAS [WHEEL]
+# Install the project (editable, or from a wheel) with these extras. Versions come from constraints.txt, or from the
+# file $CONSTRAINTS. Usage: install.sh PYTHON EXTRAS [WHEEL]
 #
-# uv installs in half of pip's time, and within seconds if all of these versions are in its cache: what was built from
-# source is built anew if the index is asked. It does not read pip's configuration, so pip installs where pip has an
-# index of its own, and where uv cannot be installed or fails.
+# uv takes half of pip's time, and only seconds if its cache has all versions. So it first tries offline: if it asks the
+# index, it rebuilds packages that it built from source. uv does not read pip's configuration. So pip installs if it is
+# configured with another index, or if uv cannot be installed or fails.
 python=$1
 extras=$2
 constraints=${CONSTRAINTS:-constraints.txt}

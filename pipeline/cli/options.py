@@ -18,7 +18,7 @@ MOST_ROWS = 1_000_000
 
 
 class Span(timedelta):
-    """The default of a duration option. `--help` shows it as it is typed, `30s`; a timedelta would read `0:00:30`."""
+    """The default of a duration option. `--help` shows it as a user types it, `30s`, and not as `0:00:30`."""
 
     def __str__(self) -> str:
         return format_duration(self)

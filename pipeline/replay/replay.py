@@ -202,8 +202,8 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
 
 
 def write_decisions(path: Path, replayed: Replayed) -> None:
-    """Write the decisions as a Parquet file, one row per tick, replacing an existing one. Raises TidemarkError if it
-    cannot be written."""
+    """Write the decisions as a Parquet file, one row per tick. Replaces an existing file. Raises TidemarkError if the
+    file cannot be written."""
     values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
     schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL], metadata=marks())
     try:

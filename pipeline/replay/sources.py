@@ -1,4 +1,4 @@
-"""Traces from a Parquet file, from a lake's landed messages and from its tracking log; the log's decisions as ticks."""
+"""Reads traces from a Parquet file, from a lake's landed messages or from a log, and a log's decisions as ticks."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -228,7 +228,7 @@ class LakeLandings:
         left_out: pa.Array = NO_IDS,
         by: CohortKey = BY_STREAM,
     ) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive, except those with the ids `left_out`.
+        """Take the messages that landed from `since` to `until`, inclusive, except messages with the ids `left_out`.
 
         The streams of the batches are the values of the key `by`.
         """

@@ -296,7 +296,7 @@ def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """Count the messages with an event time that had landed by the last tick: those that could have been late."""
+    """Count the messages with an event time that had landed by the last tick. Only these messages could be late."""
     return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 

@@ -106,7 +106,7 @@ class StreamTable:
         return int(self._streams().num_rows)
 
     def beyond_band(self) -> int:
-        """Count the messages with a disorder above the band, including those without a stream."""
+        """Count the messages with a disorder above the band, including messages without a stream."""
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
@@ -176,8 +176,8 @@ MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How many messages have which duration: `seconds` ascend, and `counts` has the number of messages for each value.
-    Not empty."""
+    """A distribution of messages over durations. `seconds` ascend, and `counts` has the number of messages for each of
+    them. Not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]

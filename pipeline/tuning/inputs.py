@@ -152,9 +152,9 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with its recorded ticks and readings.
 
-    As many earlier ticks as the widest band needs are decided, but not counted. Requeued messages are excluded: they
-    landed late because of the contract, which no band changes. Raises NothingToTune if nothing has landed since
-    `asked.begins`.
+    Some earlier ticks, as many as the widest band needs, are decided too, but not counted. Requeued messages are
+    excluded: they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has
+    landed since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick

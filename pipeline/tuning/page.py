@@ -44,7 +44,7 @@ MOST_POINTS = 600
 
 
 def charts_of(report: TuningReport) -> list[Chart]:
-    """Draw all charts, in the order of the page."""
+    """Draw all charts, in the order in which the page shows them."""
     drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
     return [chart(report) for chart in drawn]
 
@@ -164,7 +164,8 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Make a curve with a corner at each point: a share holds until the next value in seconds."""
+    """Make a step curve, in which each share holds until the next duration. Thin it out to about `MOST_POINTS`
+    points."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)

@@ -26,7 +26,8 @@ SECOND = timedelta(seconds=1)
 Bools = npt.NDArray[np.bool_]
 
 PARTS = 4
-"""Parts into which each round of the search cuts the interval with the smallest sufficient band."""
+"""Number of parts into which each round of the search divides the interval that contains the smallest sufficient
+band."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
     if read_watermark("gs://my-bucket/lake").is_closed("2026-11-21T05-20Z"):
         ...
 
-It needs read access to that object only. Its answers are the same as those of `tidemark.watermark`, but may be up to a
-minute older while nothing changes. Both distributions can be installed together.
+It needs read access to that object only. It gives the same answers as `tidemark.watermark`; while nothing changes, they
+may be up to a minute older. Both distributions can be installed together.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`tidemark replay`: repeat the decisions over a trace, or verify those of a recorded run. It needs no Pub/Sub."""
+"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. It needs no Pub/Sub."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
