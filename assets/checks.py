@@ -49,7 +49,7 @@ class CheckInput:
 
     @cached_property
     def state(self) -> WatermarkState:
-        """The fold of the log, read once. Raises like `LakeResource.state`."""
+        """The watermark's state (the fold of the log), read once. Raises like `LakeResource.state`."""
         return self.lake.state(self.user)
 
 

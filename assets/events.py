@@ -133,5 +133,5 @@ def _group(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 def moments(**moments: datetime | None) -> dict[str, Any]:
-    """Return the known moments as timestamps."""
+    """Convert moments to Dagster's timestamps. Unknown moments (None) are left out."""
     return {name: dg.MetadataValue.timestamp(moment) for name, moment in moments.items() if moment is not None}

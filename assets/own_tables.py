@@ -41,7 +41,7 @@ SHOWN_SOURCE = 20_000
 """The greatest number of characters of a function or a query that the UI shows."""
 
 TABLES = "tables"
-"""The sensor's name, and the `user` of the lake's parts that it reads."""
+"""The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
 """The longest pause before a table whose runs keep failing is tried again. If its file changes, it is tried again at

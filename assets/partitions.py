@@ -1,5 +1,5 @@
-"""Converts windows to Dagster partitions, and to text in a run's config and tag: `first..last`, by key. A partition is
-an hour of windows, or a single window of an hour or longer.
+"""Converts windows to Dagster partitions, and to the text `first..last` (two keys of windows) in a run's config and
+tag. A partition is an hour of windows, or a single window of an hour or longer.
 
 Dagster lists only the partitions of recent years. Partitions exist only in Dagster; the lake and the requests for runs
 use windows.

@@ -90,7 +90,8 @@ EVENT_TABLES = {
     "asset_event_tags": ("event_id",),
     "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
-"""Tables of the event log, with the columns that housekeeping uses. If any is missing, it keeps all events."""
+"""The tables of the event log, with the columns that housekeeping uses. If one is missing, housekeeping deletes no
+events."""
 
 
 def __getattr__(name: str) -> Any:

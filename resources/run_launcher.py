@@ -14,7 +14,7 @@ DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Asks the code server that a run was launched on whether the run is still alive."""
+    """Asks the code server of a run whether the run is still alive."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:

@@ -30,7 +30,7 @@ NAMED_IN_LOG = 200
 
 class RepairConfig(dg.Config):
     """The first and the last window to check, by keys such as 2026-11-21T05-20Z (empty: all closed windows); what to do
-    about findings; and the minimum age of an orphaned file, longer than any run takes."""
+    about findings; and the minimum age of an orphaned file, which must be longer than any run takes."""
 
     first_window: str = ""
     last_window: str = ""

@@ -61,7 +61,7 @@ class Runs:
 
 
 def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
-    """Return the newest COMPUTE_WINDOWS runs that succeeded or failed, newest first."""
+    """Return the newest runs of the job COMPUTE_WINDOWS that succeeded or failed, newest first."""
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)
     found = (attempt_of(record, windowing, ended_at(record)) for record in records)

@@ -1,8 +1,8 @@
 """Chooses the windows to compute next, as pure functions of time.
 
 *Live* windows end close to the watermark, while the watermark is close to the clock. Every other due window, and every
-stale window, is *older*, or backlog. Live windows come first, older ones in between. A window that keeps failing rests
-while the others continue. Windows are identified by their numbers.
+stale window, is *older* (backlog). Live windows come first. Older windows are computed between them. A window that
+keeps failing rests, while the others continue. Windows are identified by their numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -118,7 +118,8 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
 
 
 def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
-    """Return the rest after a window's failures since its last success; without failures, a rest that is over."""
+    """Return the rest of a window, derived from its failures since its last success. Without failures, the rest is
+    already over."""
     failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
     if not failed:
         return Rest(window, EPOCH, most)
@@ -127,7 +128,7 @@ def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
 
 
 def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
-    """Return the failures since the last success. Both are newest first."""
+    """Return the failures since the last success. `attempts` and the result are newest first."""
     return list(takewhile(lambda attempt: attempt.failed, attempts))
 
 

@@ -59,7 +59,7 @@ def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, 
 
 
 def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
-    """Return the metadata of an asset's materializations by runs since the last call."""
+    """Return the metadata of the materializations of an asset that runs have reported since the last call."""
     asset, since = key_of(runs.settings, key), seen.get(key)
     wanted, is_first = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=since), since is None
     found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)

@@ -25,7 +25,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 USER = "staleness"
-"""The sensor's name, and the `user` of the lake's parts that it reads."""
+"""The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
 
 AUDIT_EVERY = timedelta(minutes=5)
 """The interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the
@@ -113,7 +113,7 @@ def staleness_sensor(
 
 
 def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
-    """Run a few steps of the check of missed heartbeats."""
+    """Run a few steps of the check for missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:

@@ -33,7 +33,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""The landing tick is due this long before a tracking tick, so that the decision takes into account what it has
+"""The landing tick is due this long before a tracking tick, so that the decision knows what the landing tick has
 landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)

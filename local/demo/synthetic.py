@@ -28,7 +28,8 @@ from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, rep
 from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
-"""Messages per request, the service's limit. Each is under a kilobyte, so a request stays below its limit of 10 MB."""
+"""The number of messages per request, which is the service's limit. A message is under a kilobyte, so a request stays
+below the limit of 10 MB."""
 
 LIVE_PAUSE_SECONDS = 0.2
 """The poll interval for messages that are due."""

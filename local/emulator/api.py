@@ -24,7 +24,7 @@ BYTES_PER_PULL = 10_000_000
 """The size limit of an answer, in bytes. The message that reaches it is the last one in the answer."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""Maximum wait of a pull for messages, whatever its deadline."""
+"""The longest time for which a pull waits for messages, whatever its deadline."""
 
 STREAM_SILENCE_SECONDS = 5.0
 """A stream without messages sends an empty answer this often as a sign of life. The Java client closes a stream that is

@@ -5,8 +5,9 @@
     comparison = attributes:KEY | attributes.KEY = STRING | attributes.KEY != STRING | hasPrefix(attributes.KEY, STRING)
 
 A key is letters, digits, hyphens and underscores, or a string. A string is in double quotes. Operators are in capitals.
-Only parentheses combine AND with OR. What the documentation does not show is refused, so that a filter that is accepted
-here is accepted by the service.
+Only parentheses combine AND with OR. Syntax that the documentation does not show is refused, so that the service
+accepts
+every filter that is accepted here.
 """
 
 import re
@@ -15,10 +16,10 @@ from collections.abc import Callable, Mapping
 from tidemark.local.emulator.refusals import Invalid
 
 BYTES = 256
-"""The longest filter. Source: "The maximum length of a filter is 256 bytes"."""
+"""The greatest length of a filter. Source: "The maximum length of a filter is 256 bytes"."""
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""Returns whether a message with these attributes passes."""
+"""A function that returns whether a message with these attributes passes."""
 
 SPACE = r"[ \t\r\n]*"
 NEGATION = re.compile(rf"NOT(?=[ \t\r\n(]){SPACE}|-")
@@ -37,7 +38,7 @@ MEANT = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter. Raises Invalid, which names the position, if it is too long or not in the language."""
+    """Parse a filter. Raises Invalid, which names the position, if the filter is too long or cannot be parsed."""
     if (size := len(text.encode())) > BYTES:
         raise Invalid(f"a filter of {size} bytes: at most {BYTES}")
     parser = _Parser(text)

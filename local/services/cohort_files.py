@@ -1,4 +1,5 @@
-"""Generates the project of `tidemark init --cohort`: a pipeline for each cohort of a topic, and one for the rest."""
+"""Generates the project of `tidemark init --cohort`: a pipeline for each cohort of a topic, and one for all other
+messages."""
 
 import json
 import re

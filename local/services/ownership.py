@@ -34,8 +34,8 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """The state of an owner. UNCLEAR means that it seems dead, but clocks may differ; one of its ticks later it is
-    known."""
+    """The state of an owner. UNCLEAR means that it seems dead, but clocks may differ. One of its ticks later, the state
+    is known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -74,7 +74,7 @@ class Ownership:
 
     def allow(self) -> None:
         """Raise LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise AlreadyRunning if another
-        one runs this pipeline. After the first success, it makes no further requests. Raises LakeError."""
+        `tidemark up` runs this pipeline. After the first success, it makes no further requests. Raises LakeError."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])

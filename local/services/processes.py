@@ -237,7 +237,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. Raises AlreadyRunning if another process holds it."""
+    """Hold the folder's lock during the block. Raises AlreadyRunning if another process holds the lock."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder))

@@ -35,7 +35,7 @@ OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """The pause before the outlet is opened again, if the port was taken or a library was missing."""
 
 GRACE = timedelta(seconds=60)
-"""The time without ticks that a sensor is allowed in addition, if it is running or its process has just started: a tick
+"""The additional silence that is allowed to a sensor while its tick runs, or after its process has just started. A tick
 may take a minute."""
 
 NO_TICKS = SensorTicks()
@@ -112,8 +112,8 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
 
 
 class Recorder(Observer):
-    """Records the measurements of one pipeline. `every` has its sensors with the intervals of their ticks; `jobs` are
-    its jobs.
+    """Records the measurements of one pipeline. `every` maps the pipeline's sensors to the intervals of their ticks;
+    `jobs` are its jobs.
 
     Guarantee: no report raises, and a process forked from this one records nothing. Thread-safe: each value has one
     writer.
@@ -273,7 +273,8 @@ class Recorder(Observer):
         return None if self._state is None else self._state.watermark
 
     def _silent_for(self, sensor: str, now: datetime) -> timedelta:
-        """Return the time since the sensor's last tick without an error ended, or else since the process started."""
+        """Return the time since the end of the sensor's last successful tick, or since the process's start if there is
+        none."""
         return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
 
     def _silence(self, sensor: str, now: datetime) -> str | None:
@@ -299,8 +300,8 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """Yield the size of each backlog that the newest decision has a reading of: the age of its oldest message, an upper
-    bound of its messages, and an estimate of their bytes. Unknown values are left out.
+    """Yield three figures of each backlog for which the newest decision has a reading: the age of its oldest message,
+    an upper bound of its messages, and an estimate of their bytes. Unknown values are left out.
 
     The age is the age at the reading plus the time since, the best value until the next reading. A backlog that was
     empty when read counts as empty.

@@ -87,7 +87,7 @@ class Telemetry:
 
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
-    """Yield the calls of this process, summed over its pipelines."""
+    """Yield the counts of this process's calls to buckets, summed over its pipelines."""
     for call, times in counted_calls().items():
         yield Observation(times, {"class": CLASSES[call], "call": call})
 

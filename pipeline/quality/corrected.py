@@ -29,14 +29,15 @@ VERSIONS_AT_ONCE = 20
 """The greatest number of versions whose corrections are written in one commit."""
 
 LONGEST = timedelta(minutes=1)
-"""The time after which a pass ends, at its next commit. The next pass continues there. Other runs wait for a pass."""
+"""The time after which a pass ends, at its next commit. The next pass continues there. It is short because other runs
+wait for a pass."""
 
 RACES = 10
 """The greatest number of attempts in one pass, if other followers commit first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, one row is
-recorded as removed and one as added."""
+"""The key of a row of `heartbeat_diffs`. If a window is recomputed from another copy of a heartbeat, with another
+message id, one row is recorded as removed and one as added."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Finds the due windows of a custom table: not computed yet, or computed before `heartbeat_diffs` was recomputed.
 
-A custom table follows `heartbeat_diffs`. A window's input is identified by a digest of the runs that computed the
-windows of `heartbeat_diffs` in it. If one of these was recomputed (heartbeats were missed, files were damaged, or on
-request), the digest changes and the window is due.
+A custom table follows `heartbeat_diffs`. The input of a window is identified by a digest of the runs that computed its
+windows of `heartbeat_diffs`. If one of these windows was recomputed (because heartbeats were missed, files were
+damaged, or on request), the digest changes, and the window of the custom table is due.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class ComputedWindows:
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the windows of `own` that lie wholly in `closed`, after a time `expired` is cut off its start."""
+        """Return the windows of `own` that lie wholly in `closed`, and begin at least `expired` after its start."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
@@ -97,7 +97,7 @@ class Followed:
     def read(
         cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
     ) -> "Followed":
-        """Read the state of the lake now. Raises LakeError."""
+        """Read the current state from the lake. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:

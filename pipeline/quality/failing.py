@@ -261,7 +261,7 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """Judge the ticks by the time of the newest decision, the process' newest note, and the lake's notes. Notes older
+    """Judge the ticks by the time of the newest decision, the process's newest note, and the lake's notes. Notes older
     than WINDOWS_STAND_FOR are ignored: their sensors no longer tick."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)

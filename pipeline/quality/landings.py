@@ -81,8 +81,8 @@ NOT_COMPUTED = np.iinfo(np.int64).max
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
     """A computed window whose input has grown since. `missed` counts the new heartbeats in the window, `missed_before`
-    those in its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if this, or
-    what landed since, is unknown."""
+    those in its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if the
+    version, or what landed since, is unknown."""
 
     window: Window
     missed: int
@@ -107,7 +107,8 @@ class StaleWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedHeartbeats(Counts):
-    """The heartbeats that landed after their window was computed, as of these versions of the two tables.
+    """The heartbeats that landed after their window was computed, as of one version of `heartbeats` and one of
+    `heartbeat_diffs`.
 
     A heartbeat counts once, in its own window, until that window is recomputed. From then on it counts in `mended`, the
     total since the lake's first check. During a long check, `left` is the number of commits, manifests or hours still
@@ -192,7 +193,8 @@ def missed_by(
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
-"""One row per heartbeat: the version with which it first landed, and whether its own window was computed without it."""
+"""The columns of first landings. A row is a heartbeat, the version with which it first landed, and whether its own
+window was computed without it (`missed`)."""
 
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
@@ -308,7 +310,8 @@ def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> 
 
 
 HOURS_AT_ONCE = 6
-"""Event hours per step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
+"""The number of event hours per step of a comparison. With 10,000 streams, reading an hour of both tables takes some
+seconds."""
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
 """The columns of `heartbeat_diffs` that identify the copy from which a row was computed."""
@@ -389,7 +392,7 @@ class TableComparison:
         return pa.concat_tables(found)
 
     def _held(self, windows: list[str]) -> pa.Table:
-        """Read the rows of these windows, with a column `is_held` that is true."""
+        """Read the rows of these windows, and add a column `is_held` that is true."""
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
         rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
@@ -406,7 +409,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Range below the watermark in which late heartbeats are counted, in event time."""
+"""The range of event time, below the watermark, in which late heartbeats are counted."""
 
 NOTHING = identities(NO_ROWS)
 

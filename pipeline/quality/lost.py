@@ -38,8 +38,9 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 """The possible lengths, in seconds, of the stretches into which publish seconds are merged for display."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""The range of publish time from which landed messages are in memory at once. After a straggler, days of messages may
-have landed. The audit's range is shorter: it also needs event times, and it runs in the sensors' process."""
+"""The range of publish time from which landed messages are in memory at once. While a straggler is outstanding, days of
+messages may land behind it. The audit's range is shorter: it also needs event times, and it runs in the sensors'
+process."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -165,8 +166,8 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """Drop the heartbeats that landed after their message, which holds several, was rejected. `good` and `bad` are rows
-    of `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
+    """For messages with several heartbeats, drop the heartbeats that landed after the message was rejected. `good` and
+    `bad` are rows of `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
 
     Tracking counted each usable heartbeat of the message, and its rejection once. Heartbeats that a requeue landed
     later are already counted by the rejection. Landing times are read only if messages with several heartbeats were

@@ -1,4 +1,5 @@
-"""Finds missed heartbeats and stale windows: heartbeats of a window's input that landed after it was computed.
+"""Finds missed heartbeats, which landed after their window was computed, and stale windows, whose input has grown
+since.
 
 A run's manifest names the version of `heartbeats` from which its windows were computed. A heartbeat that *first* landed
 with a later version was not read: its own window missed it, and each computed window whose lookback contains it is
@@ -6,7 +7,7 @@ stale too. Copies of earlier heartbeats and compaction add nothing new.
 
 A check follows the log of `heartbeats` from its checkpoint. It opens a file only if the file may hold event times that
 some computed window has not read. Each step reads a bounded number of commits and then moves the checkpoint, so a long
-check is a sequence of short ones.
+check consists of short steps.
 """
 
 import logging
@@ -135,13 +136,13 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
 
 
 COMMITS_AT_ONCE = 1000
-"""Commits that one step reads: about ten seconds on a bucket, well within a sensor's tick."""
+"""The number of commits that one step reads. In a bucket this takes about ten seconds, well within a sensor's tick."""
 
 FILES_AT_ONCE = 200
-"""Files of `heartbeats` that one step opens, not counting earlier files of the same event hours."""
+"""The number of files of `heartbeats` that one step opens, not counting earlier files of the same event hours."""
 
 MANIFESTS_AT_ONCE = 500
-"""Manifests of runs that one step reads."""
+"""The number of manifests of runs that one step reads."""
 
 
 class Staleness:
@@ -240,7 +241,8 @@ class Staleness:
         return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
-        """Run one step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""
+        """Run one step of a check that follows the log. Raises ObjectMissing if the log or the files do not go back far
+        enough."""
         earlier, runs = self._runs_before(before), self._runs_of(diffs)
         changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
         versions, unknown, left = self._versions(changed)

@@ -10,7 +10,7 @@ from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):
-    """The reason of a decision."""
+    """The reason of a decision. The second paragraph of each reason's docstring says what moves the watermark."""
 
     ADVANCED = "ADVANCED"
     """The candidate was above the watermark, and became the watermark.

@@ -72,5 +72,5 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
-    """True if base is behind by the band, and the pin was published within its backlog."""
+    """True if base is more than a band behind tracking, and the pin was published within base's backlog."""
     return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)

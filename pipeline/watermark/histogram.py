@@ -247,7 +247,8 @@ class Histogram:
         )
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
-        """Count the messages of `delta` in cells that are new here and were published from not_before to before - 1.
+        """Count the messages of `delta` in cells that this histogram lacks, published in the buckets not_before to
+        before - 1.
 
         These messages were first delivered after a reading had passed their publish time. A message may first count as
         a copy, and count in full when it is redelivered, so neither cell counts as new if the other exists.

@@ -1,4 +1,4 @@
-"""The policy: all parameters of a decision that are set and not observed."""
+"""The policy: all parameters of a decision, as opposed to observed values."""
 
 from dataclasses import dataclass
 from datetime import timedelta

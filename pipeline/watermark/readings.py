@@ -72,7 +72,7 @@ class EffectiveReading:
 
 
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
-    """Return the effective reading after one more observation. `reading` is None if there was none this time.
+    """Return the effective reading after one more observation. `reading` is None if none could be taken.
 
     Observations may arrive in any order, because two trackers may write into one log. An observation from before the
     current epoch began is ignored. A fall counts as a seek only if it is larger than the reading's uncertainty and

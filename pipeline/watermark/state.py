@@ -70,7 +70,7 @@ class Lost:
 @dataclass(frozen=True, slots=True)
 class Released:
     """An operator's release of the messages published before `before`. Released messages no longer hold the watermark,
-    and are late if they land after it. `at` is the moment of the release, `by` the operator."""
+    and are late when they land. `at` is the moment of the release, `by` the operator."""
 
     before: datetime
     at: datetime

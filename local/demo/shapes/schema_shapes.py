@@ -37,7 +37,7 @@ def revision_of(beat: Beat) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OfSchema(Shape):
-    """Each message names its revision, as on a topic with a schema. The first revision has no status."""
+    """A shape with a schema. Each message names its revision of the schema. The first revision has no status."""
 
     def said(self, beat: Beat) -> Beat:
         return beat._replace(status=None) if revision_of(beat) == FIRST else beat

@@ -34,7 +34,7 @@ SAME_NAMES = """
 temperature = "number"
 status = "text"
 """
-"""The settings of fields that have the same names in the payload."""
+"""The settings of fields that have the same names in the settings and in the payload."""
 
 
 class ShapeName(StrEnum):

@@ -380,7 +380,7 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
     """Find the settings that, each alone, would have changed the watermark or the reason of this decision.
 
-    Earlier decisions are not made again, although another setting might have changed them and so the state.
+    Only this decision is made again. Earlier decisions are kept, although another setting might have changed them.
     """
     decision = record.decision
     found: list[Alternative] = []
