@@ -81,7 +81,7 @@ class ReadingPostponed(ReadingUnavailable):
 
 
 class SnapshotRefused(ReadingUnavailable):
-    """Pub/Sub refuses a snapshot: the oldest message of the backlog is within an hour of seven days old.
+    """Pub/Sub refuses a snapshot: the oldest message of the backlog is more than six days and 23 hours old.
 
     Land faster; readings then resume by themselves. With `pubsub.reading = "auto"`, grant
     `monitoring.timeSeries.list`."""

@@ -44,7 +44,7 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """True if the calling process can see this process. If `ids` is empty, the host's name is compared."""
+        """True if the calling process can see this process. If the scope of PIDs is unknown, equal host names suffice."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
@@ -53,7 +53,7 @@ class ProcessName:
         return self.running() is not None
 
     def has_ended(self) -> bool:
-        """True if the calling process could see the process and it is not alive."""
+        """True if the process has surely ended: the calling process would see it if it were alive."""
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":

@@ -232,8 +232,8 @@ class PubSubSettings(ServerSettings):
     emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
     """Address of an emulator, as `host:port`. Empty: Google's service. `$PUBSUB_EMULATOR_HOST` overrides it."""
     emulator: EmulatorKind = "auto"
-    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official one if it and
-    Java are found."""
+    """Emulator that `tidemark up` starts: Google's official one or tidemark's own. `auto`: the official emulator if it
+    is installed and Java is found, else tidemark's own."""
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
@@ -590,7 +590,8 @@ class MetricsSettings(Section):
     is recorded."""
     listen: OptionalAddress = None
     """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty:
-    `127.0.0.1:9464` if something must be served. Beyond loopback, restrict who can reach it (SECURITY.md)."""
+    `127.0.0.1:9464` with `export = "prometheus"` or `tidemark attach`, else nothing is served. Beyond loopback,
+    restrict who can reach it (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:

@@ -44,7 +44,7 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- `make reference` writes what follows, from the code. -->", "<!-- It ends here. -->"
 
 LIST_OR_RANGE = re.compile(r"list\[(.*)\]| range")
-"""The parts of an option's type that are left out: the list around a type, and the word `range`."""
+"""The parts of an option's type that the page does not show: `list[...]` around a type, and the word `range`."""
 
 FOLDERS = ("assets", "resources", "pipeline", "local")
 """The product's folders, from Dagster's assets down to the parts that replace services on one machine."""

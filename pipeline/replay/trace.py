@@ -97,7 +97,7 @@ NO_WATERMARK = np.iinfo(np.int64).min
 """Stands for "no watermark yet": no event time is below it."""
 
 MOST_TICKS = 2_000_000
-"""Most ticks of a trace. With more, a publish time is far from the others, or the tick is too short."""
+"""Most ticks of a trace. If a trace needs more, a publish time is far from the others, or the tick is too short."""
 
 
 @dataclass(frozen=True, slots=True)

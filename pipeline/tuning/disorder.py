@@ -167,7 +167,7 @@ TOGETHER_US = 5_000_000
 """Messages with event times in the same five seconds share a typical message."""
 
 ENOUGH = 30
-"""Fewest messages from which the median of five seconds is taken. With fewer, the median of the whole trace is used."""
+"""Fewest messages for which five seconds have a median of their own. With fewer, the whole trace's median is used."""
 
 
 MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))

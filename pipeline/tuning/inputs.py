@@ -29,7 +29,7 @@ MOST_COHORTS = 8
 """Most cohorts that are judged separately. Each takes a report of its own here, and two subscriptions in production."""
 
 MOST_VALUES = 10_000
-"""Most values of a key. A key with more identifies messages rather than cohorts."""
+"""Most values of a cohort key. A key with more values identifies messages rather than cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
 """Schema of one cohort's trace. Its ids and streams are null."""
