@@ -187,7 +187,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
 @check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
 def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     """Count the last hour's heartbeats that lag more than `watermark.max_lag` and do not hold the watermark."""
-    # A warning, since what is passed over has landed and is computed with its windows.
+    # A warning, since passed-over heartbeats have landed and are computed with their windows.
     lake, now = look.lake, look.now
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
     found, tracked = Counts(), 0
@@ -215,7 +215,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
 def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     """Compute the share of rejected messages in the last hour, and the most frequent reason. Messages are rejected if
     the message contract does not fit them."""
-    # A warning, since a requeue lands what waits once the contract is fixed.
+    # A warning, since a requeue lands the waiting messages once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
     detail, mostly = printable(found.detail or ""), ""

@@ -2,7 +2,7 @@
 
 import gc
 
-gc.disable()  # modules and definitions are not garbage, and looking for it takes a quarter of the start
+gc.disable()  # modules and definitions are not garbage, and collecting takes a quarter of the start
 
 import dagster as dg  # noqa: E402
 

@@ -136,7 +136,7 @@ def _compute(
     settings = asset.settings
     further = further_back(table.lookback, settings.windows.lookback)
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, further)
-    # Before the heartbeats are listed: see `OwnBatch`.
+    # This must be read before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
     batch = OwnBatch(
         **parts,

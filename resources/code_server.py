@@ -30,7 +30,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
         forkserver.ensure_running()  # now, so that the first run finds it ready
         setattr(self, STARTS, multiprocessing.get_context("forkserver"))
-        # Whatever its threads do: Dagster waits for those of a tick, and Python for those of a client.
+        # Otherwise Dagster would wait for the threads of ticks, and Python for the threads of clients.
         end_soon_after(getattr(self, ENDS).wait)
 
 

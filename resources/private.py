@@ -30,7 +30,7 @@ _WEB = "tidemark's web server does not start; `dagster-webserver` shows the same
 _LOGS = "the code server does not start with `logs.format = json`; with the other format it does"
 
 _BY_LOSS = {
-    # Has the UI show the partitions of a job over windows as in progress.
+    # Makes the UI show the partitions of a job over windows as in progress.
     "partitions look untouched until they are computed": {
         "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData",
     },
@@ -42,11 +42,11 @@ _BY_LOSS = {
         "run_connection": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.run_connection",
         "is_run_sharded": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.is_run_sharded",
     },
-    # Dagster deletes a run's events, and not the SQLite file that held them.
+    # Dagster deletes a run's events, but not the SQLite file that held them.
     "empty files of deleted runs stay": {
         "path_for_shard": "dagster._core.storage.event_log.sqlite:SqliteEventLogStorage.path_for_shard",
     },
-    # The launcher asks the code server that a run was launched on, and answers in these types.
+    # The launcher asks a run's code server, and returns the answer in these types.
     _RUN_HEALTH: {
         "WorkerStatus": "dagster._core.launcher.base:WorkerStatus",
         "CheckRunHealthResult": "dagster._core.launcher.base:CheckRunHealthResult",
@@ -63,7 +63,7 @@ _BY_LOSS = {
         "starts_runs": "dagster._grpc.server:DagsterApiServer._mp_ctx",
         "server_ends": "dagster._grpc.server:DagsterApiServer._server_termination_event",
     },
-    # The UI as an application, which the guard stands in front of.
+    # The UI as an application, which the guard wraps.
     _WEB: {
         "WorkspaceProcessContext": "dagster._core.workspace.context:WorkspaceProcessContext",
         "WorkspaceFileTarget": "dagster._core.workspace.load_target:WorkspaceFileTarget",

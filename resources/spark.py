@@ -81,6 +81,6 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
         """Cancel this run's work on the server, and stop the client or the classic session."""
         if self._spark_session is not None:
-            with suppress(Exception):  # the server is gone, and with it what it did
+            with suppress(Exception):  # the server may be gone, and the work with it
                 self.interrupt()
             self._spark_session.stop()

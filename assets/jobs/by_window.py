@@ -82,7 +82,7 @@ class WindowsAsset:
 
         def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
             ours = {self.key, *(key_of(settings, one) for one in ASSETS)}
-            if context.run.asset_selection and context.run.asset_selection <= ours:  # else it has assets of others too
+            if context.run.asset_selection and context.run.asset_selection <= ours:  # else the run has other assets too
                 context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
             with working(context, *LASTING):
                 windows = self._windows_of_partitions(context, lake_of(context, settings))

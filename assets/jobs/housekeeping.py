@@ -139,7 +139,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
         if not rows:
             return figures
         ids, texts = zip(*rows, strict=True)
-        if storage.is_run_sharded:  # ids differ there; after a kill the index still has the rows
+        if storage.is_run_sharded:  # ids differ in this file; after a kill the index still has the rows
             with storage.run_connection(OF_NO_RUN) as connection:
                 connection.execute(delete(events).where(events.c.event.in_(texts)))
         with storage.index_connection() as connection:

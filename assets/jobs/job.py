@@ -83,7 +83,7 @@ def beating(context: Context) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(BEAT.total_seconds()):
-            with suppress(Exception):  # the storage does not answer: the next beat may reach it
+            with suppress(Exception):  # if the storage does not answer, the next beat may reach it
                 context.instance.report_engine_event("still at work", context.run)
 
     Thread(target=beat, name="beat", daemon=True).start()

@@ -98,9 +98,9 @@ class OneAsks:
         try:
             return chosen.result(CHOOSE_WITHIN_SECONDS)
         except TookTooLong:
-            chosen.cancel()  # if it has not begun, because another sensor's choice is under way
+            chosen.cancel()  # it may not have begun, if another sensor's choice is under way
             return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
-        except Exception as error:  # whatever it is, what the tick did is durable and is reported
+        except Exception as error:  # whatever the error, the tick's work is durable and is reported
             log.error("the choice of windows failed", exc_info=error)
             return Request((), f"no window is requested, because the choice failed: {error}")
 
@@ -146,7 +146,7 @@ def next_request(
     ended, taken = ended_attempts(runs, windowing), Spans()
     reach = -(-windows.lookback // windows.length)
     for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
-        taken.add(range(stretch.start - reach, stretch.stop + reach))  # they share input
+        taken.add(range(stretch.start - reach, stretch.stop + reach))  # neighbouring windows share input
     chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
     room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
     if room:

@@ -118,7 +118,7 @@ def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
         staleness.keep()
-    except (LakeFull, LakeUnwritable) as error:  # a restart reads more again; the check of the age reports it
+    except (LakeFull, LakeUnwritable) as error:  # only a restart needs it; watermark_age reports the lake
         log.warning("the checkpoint of what is missed is not kept: %s", error)
     return found
 
@@ -129,7 +129,7 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
     for audited in audits:
         try:
             results.append(audited.reported(look))
-        except CorruptObject as error:  # the others, and the request, do not wait for a repair
+        except CorruptObject as error:  # other audits, and the request, do not wait for a repair
             log.error("%s is not known: %s", audited.name, error)
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 

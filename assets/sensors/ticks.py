@@ -65,7 +65,7 @@ def tracking_sensor(
     copies = RememberedCopies(settings.copies_remembered)
     follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
     if landing is None:
-        # Dagster lets a sensor name jobs or assets, and only one without jobs can say which it keeps up to date.
+        # Dagster lets a sensor name either jobs or assets. Without jobs, it names the assets that it keeps up to date.
         asks = {"asset_selection": [key_of(settings, key) for key in (TRACKING_HISTOGRAM, WATERMARK, COMPLETE_WINDOWS)]}
         follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that it passed"
 

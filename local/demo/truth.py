@@ -16,8 +16,8 @@ from tidemark.pipeline.errors import LakeUnwritable
 
 SCHEMA = pa.schema(
     [
-        pa.field("stream_id", pa.string()),  # null if the message is meant to have none
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null if it is meant to have no readable one
+        pa.field("stream_id", pa.string()),  # null if the message is meant to have no stream
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null if none is meant to be readable
         pa.field("heartbeat_id", pa.string()),  # copies share it
         pa.field("temperature", pa.float64()),  # null if it is null or of another type
         pa.field("status", pa.string()),  # null if there is none

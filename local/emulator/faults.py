@@ -16,7 +16,7 @@ class Faults:
     """
 
     shuffled: bool = False  # messages are delivered in random order instead of the order of publication
-    redelivered: float = 0.0  # its acknowledgement takes effect, and is undone once, within an ack deadline
+    redelivered: float = 0.0  # its acknowledgement takes effect, but is undone once, within an ack deadline
     acknowledgement_lost: float = 0.0  # its acknowledgement has no effect, although the call succeeds
     late_acknowledgement_lost: float = 0.0  # its acknowledgement has no effect once its lease has ended
     duplicate_delivery: float = 0.0  # it is delivered a second time although it is leased
@@ -27,7 +27,7 @@ class Faults:
     stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so the reading is old
     reading_unavailable: float = 0.0  # a snapshot is refused, FAILED_PRECONDITION
     unavailable: float = 0.0  # nothing is done, UNAVAILABLE
-    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages stay leased in vain
+    answer_lost: float = 0.0  # the call takes effect, UNAVAILABLE; pulled messages stay leased to nobody
     deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
     throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
     empty_answer: float = 0.0  # a pull is answered at once with nothing, although messages wait

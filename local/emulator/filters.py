@@ -6,8 +6,7 @@
 
 A key is letters, digits, hyphens and underscores, or a string. A string is in double quotes. Operators are in capitals.
 Only parentheses combine AND with OR. Syntax that the documentation does not show is refused, so that the service
-accepts
-every filter that is accepted here.
+accepts every filter that is accepted here.
 """
 
 import re

@@ -44,7 +44,7 @@ class Watch:
         """Report new failures, and failures that are over."""
         now, running = self._clock.now(), read_running(self._settings)
         if running is not None and not running.process.runs():
-            running = None  # of an earlier start; or it has ended, and `up` starts it again
+            running = None  # it is from an earlier start, or it has ended and `up` restarts it
         self._begin_to_look_at_lake(now, stands_in=running is None)
         ticks = self._ticks
         if running is not None:

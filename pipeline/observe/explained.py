@@ -45,7 +45,7 @@ Facts = dict[str, Any]
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
     """Read the entry number and the decision that was in force at a moment (None: the newest decision). Return None if
     there is no decision yet. Raises LakeError, also if the first decision is later than the moment."""
-    # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
+    # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     first = first_decision(log) if found is None and at is not None else None
     if at is not None and first is not None:
@@ -100,7 +100,7 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
     if max_lag is not None:  # in the hour before the decision
         over = read_passed_over(lake.heartbeats(), max_lag, at - RECENT, at)
     rejected, pinning, landed = list[RejectedPayload](), list[RejectedPayload](), dict[str, int]()
-    if decision.bound is not None:  # what it considered, and is in quarantine only because of its payload
+    if decision.bound is not None:  # messages that the decision considered, rejected only for their payload
         start, requeued = decision.bound.start, lake.requeued().every_id()
         rejected = rejected_payloads(lake.quarantine(), settings.contract, start, at, requeued)
     if pin is not None:
@@ -125,7 +125,7 @@ def landed_by_stream(
     when, event = pc.field("publish_time"), pc.field("event_time")
     wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
     wanted &= event >= pa.scalar(happened, MOMENT)
-    if happened + size <= published:  # otherwise this cell also counts event times beyond the publish time
+    if happened + size <= published:  # otherwise the cell also counts event times after the publish time
         wanted &= event < pa.scalar(happened + size, MOMENT)
     found = Counter[str]()
     for rows in heartbeats.scanned(["stream_id"], wanted):

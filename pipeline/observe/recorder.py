@@ -137,15 +137,15 @@ class Recorder(Observer):
         self._began = clock.now()
         self._ticks: dict[str, SensorTicks] = {}
         self._at_work = set[str]()
-        self._state: WatermarkState | None = None  # as the newest tick of tracking left it
-        self._counted: dict[Instrument, int] = {}  # what the last checks found
+        self._state: WatermarkState | None = None  # after the newest tick of tracking
+        self._counted: dict[Instrument, int] = {}  # the figures of the last checks
         self._under_way: Mapping[str, datetime] = {}
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
         self._process = os.getpid()
         self.page: Page | None = None
         if settings.metrics.listens and settings.metrics.has_page:
-            from tidemark.pipeline.observe import page  # only now: it imports templates and what reads the lake
+            from tidemark.pipeline.observe import page  # only now: it imports templates and the lake's readers
 
             self.page = page.Page(settings, clock)
 

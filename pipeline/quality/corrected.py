@@ -219,7 +219,7 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
         is_alone = ~pl.col("key").is_in(twice.implode())
     else:
         is_alone = pl.lit(False)
-    # Rows with the same key and pair are one change. A row whose key is not unique gets a pair for itself.
+    # Rows with the same key and pair number are one change. A row whose key is not unique gets its own pair number.
     pair = pl.when(is_alone).then(-1).otherwise(pl.int_range(pl.len())).alias("pair")
     is_new = pl.col("net") > 0
     found = copies.group_by("key", pair).agg(

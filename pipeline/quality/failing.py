@@ -267,7 +267,7 @@ def ticks_now(
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
     if here is not None and here.process.has_ended() and not overdue:
-        here = None  # another machine goes on
+        here = None  # the pipeline runs on another machine
     for one in sorted((*noted, *(here.failing if here else ())), key=lambda one: one.last):
         newest[one.sensor] = one.after(newest.get(one.sensor), more=0)
     good = {name: ticks.good for name, ticks in here.sensors.items()} if here else {}
@@ -400,7 +400,7 @@ def _waiting(
     have, the list is empty."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
-    except ValueError:  # windows of another length, before the settings changed
+    except ValueError:  # the note is about windows of another length, from before the settings changed
         return []
     keys = (windowing.numbered(number).key for number in (*numbers, numbers.stop))
     waiting = [key for key in keys if key not in computed or computed[key] < note.at]

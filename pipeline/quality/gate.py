@@ -81,7 +81,7 @@ class WatermarkReader:
         lake."""
         reached, record = self._log.newest().watermark, self._log.newest().record
         decision = None if record is None else record.decision
-        known = (reached, None if decision is None else decision.watermark)  # the decision may have come in between
+        known = (reached, None if decision is None else decision.watermark)  # a decision may come in between
         event_time = max((moment for moment in known if moment is not None), default=None)
         return Watermark(self._lake, event_time, decision, self._windowing)
 

@@ -375,7 +375,7 @@ class TableComparison:
         lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
         self.lacking = pa.concat_tables([self.lacking, lacking])
         for starts, affects in later:
-            # A window has certainly read what another window holds that was computed from the same version or earlier.
+            # A window has certainly read each heartbeat of another window computed from the same or an earlier version.
             may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
 
@@ -452,7 +452,7 @@ class LateHeartbeats:
             return Late(since=since)
         files = listed(table)
         files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], since.strftime(HOUR_FORMAT)))
-        suspects = files  # those whose statistics allow late rows
+        suspects = files  # the files whose statistics allow late rows
         if "max.late" in files.column_names:
             suspects = files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))
         paths = set(map(unquote, suspects["path"].to_pylist()))
@@ -485,7 +485,7 @@ class LateHeartbeats:
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
         """Read an event hour's new files, and add their late rows to those that are `known`."""
         if not known.files <= {file.path for file in files}:
-            known = UNREAD  # they were replaced
+            known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
         with table_errors(self._heartbeats.uri):
             rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]

@@ -340,7 +340,7 @@ def _compared(
                 of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
             )
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
-    # A damaged file may hold messages that landed from that second.
+    # A damaged file may hold landed messages of the same second.
     nothing_landed = (landed == 0) & (not damaged)
     at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(nothing_landed, unreadable, 0)
     tracked = by_second(cells, "count")

@@ -248,7 +248,7 @@ class Staleness:
         versions, unknown, left = self._versions(changed)
         if left:
             return replace(self._missed, left=left)
-        # Everything that an unchanged window lacks up to the checkpoint is known; of a changed one, nothing is known.
+        # The checkpoint has everything that unchanged windows lack up to it, and nothing about changed windows.
         read = {key: versions.get(key, before.heartbeats_version) for key in runs if key not in unknown}
         unknown |= (before.unknown & runs.keys()) - changed.keys()
         after = min(read.values(), default=heartbeats.version())

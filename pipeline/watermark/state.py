@@ -195,7 +195,7 @@ class WatermarkState:
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
-            # A decision made before the loss was found may follow its note in the log, and does not account for it.
+            # A decision made before the loss was found may follow the note of the loss, without accounting for it.
             is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
             account=self.account.after(decision.at, record.usage),
             contract=record.contract or self.contract,

@@ -321,7 +321,7 @@ def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
     decision = record.decision
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
-    if advance(situation, verdicts) != decision:  # its inputs have been lost since
+    if advance(situation, verdicts) != decision:  # the decision's inputs have been lost since
         return Explanation(decision)
     since_base = None if decision.base is None else published_since(situation, decision.base.oldest_unacked)
     since_pin = None if decision.pin is None else published_since(situation, decision.pin.published_from)
@@ -404,7 +404,7 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds all others back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
-            # Unless it is set, the slack of base is the band (on the service), so it shrinks with it.
+            # On the service, base_slack is by default the band, so it shrinks with the band.
             base_slack = band if policy.base_slack == policy.band else policy.base_slack
             smaller = replace(policy, band=band, base_slack=base_slack)
             yield "band", format_duration(band), smaller, "messages with more disorder than that are late"

@@ -224,7 +224,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
         return
     yield "Check that the reader of base acknowledges: the sensor `landing`, or, with pubsub.attach, your reader."
     release = until and _whole(max(until, known(s.base).oldest_unacked + MICROSECOND))
-    if release is not None and release <= s.band_edge:  # else a part of it would be in the band
+    if release is not None and release <= s.band_edge:  # otherwise some released messages would be in the band
         yield _let_go(release)
 
 
