@@ -61,7 +61,7 @@ class DeclaredCheck:
     name: str
     evaluate: Callable[[CheckInput], dg.AssetCheckResult]
     is_due: Callable[[Settings], bool]
-    """True if the check applies to these settings; otherwise it is not defined."""
+    """True if the check applies to these settings. Otherwise the check is not defined."""
 
     def key(self, settings: Settings) -> dg.AssetKey:
         """Return the key of the checked asset. With `pubsub.attach`, the checked asset is always the watermark."""
@@ -335,12 +335,12 @@ def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the first NAMED counts."""
+    """Return the first NAMED entries of `counts`."""
     return dict(islice(counts.items(), NAMED))
 
 
 def most_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the NAMED largest counts."""
+    """Return the NAMED entries with the largest counts."""
     return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
 
 

@@ -54,7 +54,7 @@ class WindowsAsset:
 
     @property
     def key(self) -> dg.AssetKey:
-        """The key in Dagster."""
+        """The asset's key in Dagster, with the pipeline's prefix."""
         return key_of(self.settings, self.asset)
 
     def defined(
@@ -155,8 +155,8 @@ def batch_parts(
     windows: Sequence[Window],
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows, whose input may begin `further` earlier. Raises
-    WindowExpired and WindowNotClosed before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows. Their input may begin earlier than in
+    heartbeat_diffs, by up to `further`. Raises WindowExpired and WindowNotClosed before Spark is used."""
 
     watermark = lake.watermark()
     refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)

@@ -19,7 +19,7 @@ from tidemark.pipeline.tuning.report import SINCE, Asked, TuningReport, facts_of
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
-"""The job that writes the report."""
+"""The name of the job that writes the report."""
 
 EVERY_DAY = "15 4 * * *"
 

@@ -17,7 +17,7 @@ KEY_BYTES = 256
 VALUE_BYTES = 1024
 ORDERING_KEY_BYTES = 1024
 BYTES_OF_IDS = 524_288
-"""Maximum bytes of ack ids in one request."""
+"""The greatest total size of the ack ids in one request."""
 
 ACK_DEADLINE_SECONDS = 10
 """A subscription's default ack deadline."""
@@ -111,7 +111,7 @@ def durations(subscription: Any) -> None:
 
 
 def moment(name: str, timestamp: Any) -> datetime:
-    """Return a request's time in UTC. Raises Invalid."""
+    """Convert a timestamp in a request to a time in UTC. Raises Invalid."""
     try:
         found: datetime = timestamp.ToDatetime(UTC)
     except ValueError as error:

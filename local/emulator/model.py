@@ -156,7 +156,7 @@ class PubSubModel(Catalogue):
         self._after()
 
     def next_change(self, subscription: str) -> datetime | None:
-        """Return the moment until which an empty subscription stays empty without further calls; None: forever."""
+        """Return the moment until which an empty subscription stays empty without further calls (None: forever)."""
         next_us = self._state(subscription).outstanding.next_us()
         return None if next_us is None else from_us(next_us)
 

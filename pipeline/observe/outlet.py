@@ -38,7 +38,7 @@ HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
 SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
-"""The script and the style of the page. The Content-Security-Policy allows no others."""
+"""The script and the style of the page. The Content-Security-Policy allows no other script or style."""
 
 
 def _hashed(text: str) -> str:

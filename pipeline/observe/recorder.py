@@ -67,7 +67,7 @@ class Observer:
         """Report that a sensor's evaluation begins."""
 
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
-        """Report that a sensor's evaluation has ended or `failed`, and its duration in seconds."""
+        """Report the end of a sensor's evaluation, and its duration in seconds. `failed` is its failure, if any."""
 
     def tracked(self, tracked: Tracked) -> None:
         """Report the decision of a tick of tracking."""

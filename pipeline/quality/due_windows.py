@@ -57,7 +57,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of a table with the windows `own` and this lookback."""
+        """Return the inputs of a custom table's windows. `own` and `lookback` are the table's."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)

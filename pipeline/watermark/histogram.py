@@ -210,7 +210,7 @@ class Histogram:
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
-        """Return the cell with the least event time, or None without positions. Assumption: the cells have event
+        """Return the cell with the least event time; None if there are no positions. Assumption: the cells have event
         times."""
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 

@@ -94,6 +94,6 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
 
 
 def _effective(reading: Reading, epoch: int, epoch_began: datetime) -> EffectiveReading:
-    """Make a reading the largest and the newest of an epoch."""
+    """Return the effective reading of an epoch of which only this reading is known."""
     named = (reading.oldest_unacked, reading.names_a_message, reading.observed_at)
     return EffectiveReading(*named, epoch, epoch_began, newest=reading)

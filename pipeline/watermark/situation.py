@@ -9,8 +9,7 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""The largest difference between two measurements of one clock's error, in addition to the duration of their
-requests."""
+"""Two measurements of a clock's error agree if they differ by at most this, plus the duration of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
