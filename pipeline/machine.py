@@ -44,7 +44,7 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """True if the calling process can see this process. If the scope of PIDs is unknown, equal host names suffice."""
+        """True if the calling process can see this process. If the scope of PIDs is unknown, host names decide."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
