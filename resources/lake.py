@@ -54,7 +54,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     clock: dg.ResourceDependency[Clock]
 
     def whole(self) -> Lake:
-        """Return the factory of all parts, which caches none of them."""
+        """Return the lake itself, which creates its parts and caches none of them."""
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def ownership(self) -> Ownership:
@@ -125,7 +125,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: lake.own_table(name), f"tables/{name}")
 
     def staleness(self, user: str) -> Staleness:
-        """Return the check of missed heartbeats, resumed from the lake's checkpoint."""
+        """Return the check for missed heartbeats, which continues from the lake's checkpoint."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         return self._part(user, lambda lake: Staleness.restored(lake, windowing, lookback), "staleness")
 

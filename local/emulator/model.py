@@ -110,11 +110,11 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Draw the fault `empty_answer`: True if a pull gets an empty answer although messages wait."""
+        """True if the fault `empty_answer` happens now: a pull gets an empty answer although messages wait."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """Draw the duration of a call, by the fault `answered_after`."""
+        """Return a random duration for a call, as the fault `answered_after` says."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 

@@ -29,8 +29,8 @@ VERSIONS_AT_ONCE = 20
 """The greatest number of versions whose corrections are written in one commit."""
 
 LONGEST = timedelta(minutes=1)
-"""The time after which a pass ends, at its next commit. The next pass continues there. It is short because other runs
-wait for a pass."""
+"""The time after which a pass ends, at its next commit. The next pass continues there. This time is short because other
+runs wait for a pass."""
 
 RACES = 10
 """The greatest number of attempts in one pass, if other followers commit first."""

@@ -122,9 +122,9 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The evidence if a message bounds the candidate: the candidate is the event time of the cell `pin`. At most
-    `messages` messages were published from `start` on. Of these, `passed_over` lag more than `max_lag` and do not hold
-    the watermark. Tracking has read up to `end`."""
+    """The evidence if the candidate is the event time of a message, which is in the cell `pin`. At most `messages`
+    messages were published from `start` on. Of these, `passed_over` lag more than `max_lag` and do not hold the
+    watermark. Tracking has read up to `end`."""
 
     pin: Cell
     start: datetime
