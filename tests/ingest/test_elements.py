@@ -14,7 +14,7 @@ from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import CONTRACT, World, published_at
+from tests.ingest.fakes import CONTRACT, Crash, World, published_at
 from tests.ingest.judged import LATER, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
@@ -280,3 +280,24 @@ def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(
     assert (counts.waiting, counts.requeued) == ({"NO_EVENT_TIME": 1}, {"IN_THE_FUTURE": 1, "NO_EVENT_TIME": 1})
     again = world.requeue()
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
+
+
+def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
+    whole = parked(tmp_path / "whole")
+    whole.steps.taken.clear()
+    whole.requeue()
+    steps = len(whole.steps.taken)
+    assert steps > 4, whole.steps.taken
+    for dies_at in range(1, steps + 1):
+        world = parked(tmp_path / str(dies_at))
+        world.restart()
+        world.steps.dies_at = dies_at
+        with pytest.raises(Crash):
+            world.requeue()
+        world.restart()
+        for _ in range(2):
+            world.requeue()
+        assert sorted(world.landed_ids()) == expected(world), dies_at
