@@ -202,6 +202,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
     counted, except the bytes of snapshots, which are estimated. `tracked_bytes` and `landed_bytes` are the sizes of the
     pulled messages, including those of rounds."""
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
+    now = now if decision is None else max(now, decision.at)  # it may have been made after `now`, while all was read
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
     decided = decision and with_age(decision.sentence(), decision.at, settings.watermark.tick, now)
     used = {f"{name}_last_day": value for name, value in asdict(state.account.last_day(now)).items()}

@@ -17,8 +17,10 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.observe.facts import ingest_facts, late_facts, loss_details, lost_facts, read_losses
+from tidemark.pipeline.observe.facts import ingest_facts, late_facts, log_facts, loss_details, lost_facts, read_losses
 from tidemark.pipeline.quality import staleness
+from tidemark.pipeline.quality.failing import TicksNow
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
@@ -63,6 +65,12 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
     assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 1}]
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
+
+
+def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(history: History) -> None:
+    state, ticks = history.lake.tracking_log().catch_up(), TicksNow(())
+    facts = log_facts(state, ticks, Settings(), at(595))["watermark"]
+    assert facts["behind_now"] == seconds(10)
 
 
 def test_status_tells_the_newest_round_where_readers_on_spark_pull_all_the_time(history: History) -> None:
