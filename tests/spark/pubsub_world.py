@@ -45,8 +45,6 @@ class PubSubWorld:
             "lake": f"file://{self.lake}",
             "emulatorHost": self.settings.emulator_host or "",
             "fields": '{"load": "number"}',
-            "ackDeadline": "10s",
-            "pullWait": "1s",
             **more,
         }
 

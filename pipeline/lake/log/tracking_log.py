@@ -302,19 +302,22 @@ class TrackingLog:
         leaves the gap that reveals this. For number 0, a gap after it shows that it was taken.
 
         The previous entry may also have moved since our write, with newer entries after ours. Then our entry is
-        archived too, or it is a compacted entry, before which every archive ends, and the kept entries continue with
-        the next number. (If the number was taken even so, our compacted entry says nothing new, and the next entry is
-        read.)
+        in the same archive, or it is a compacted entry, before which every archive ends, and the kept entries continue
+        with the next number. (If the number was taken even so, our compacted entry says nothing new, and the next entry
+        is read.) An archive with our entry and without the previous one took an entry whose number had been dropped.
         """
         if self._is_quick(self._seen):
             return False
         if number == 0:
             return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
+        if self._tail is None:
+            return True
         with suppress(ObjectMissing):
-            return self._tail is None or self._objects.read(entry_name(number - 1)) != self._tail[1]
+            return self._objects.read(entry_name(number - 1)) != self._tail[1]
         archives = self._archive.ranges()
         if any(number in numbers for numbers in archives):
-            return self._archive.content(number) != content
+            is_apart = not isinstance(entry, Compacted) and self._archive.content(number - 1) != self._tail[1]
+            return is_apart or self._archive.content(number) != content
         newer = [one for one in self.live_numbers() if one > number]
         if any(numbers[0] > number for numbers in archives) or newer[:1] not in ([], [number + 1]):
             return True
