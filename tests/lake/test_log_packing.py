@@ -268,6 +268,40 @@ def test_what_a_writer_left_under_a_dropped_number_is_deleted_although_no_archiv
     assert log_on(objects).live_numbers() == kept
 
 
+def test_who_slept_until_its_number_was_dropped_writes_again_although_a_packing_archives_its_entry() -> None:
+    """Its entry precedes the first one that is kept, as if it had never been archived: so the next packing takes it."""
+    long_ago, mine, taken = at(END) + timedelta(hours=1), published([(50, 49)]), list[str]()
+
+    class Sleeping(InMemory):
+        sleeps_at = ""
+
+        def create(self, name: str, content: bytes) -> None:
+            if name != self.sleeps_at:
+                super().create(name, content)
+                return
+            others = InMemory({})
+            others.contents = self.contents
+            log, packing = log_on(others), LogPacking(others)
+            log.append(Snapshot(published([(60, 59)])))
+            log.compact_if_due()
+            tell(log, 0, 2)
+            packing.pack(long_ago)
+            packing.drop(long_ago)
+            super().create(name, content)
+            taken.extend([name] * packing.pack(long_ago).archives)
+
+    for before in range(1, 12):
+        objects = Sleeping({})
+        sleeper = log_on(objects)
+        sleeper.begin(Beginning(at(0)))
+        for second in range(before):
+            sleeper.decide(deciding(second))
+        objects.sleeps_at = entry_name(before + 1)
+        sleeper.append(Snapshot(mine))
+        assert mine.publish_bucket[0] in log_on(objects).catch_up().histogram.publish_bucket, before
+    assert taken, "no packing took it"
+
+
 def test_an_entry_that_is_lost_behind_the_first_that_is_kept_has_nothing_deleted(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     told(objects)
