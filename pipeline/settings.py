@@ -50,8 +50,8 @@ UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
 judged again."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
-"""How long a message is remembered, so that a copy of it does not hold the watermark. Publishers retry for minutes; at
-most a million messages are remembered (`ingest.copies`)."""
+"""The time for which a message is remembered, so that a copy of it does not hold the watermark. Publishers retry for
+minutes. At most a million messages are remembered (`ingest.counting`)."""
 
 WINDOW_SLOTS = 2
 """Number of task slots for computing windows, if Spark runs on this machine."""
@@ -150,8 +150,8 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """How long tracking remembers messages to recognize their copies. With `attach` it is 0, so each copy counts in
-        full: that one copy was read does not show that another copy was read."""
+        """The time for which tracking remembers messages to recognize their copies. With `attach` it is 0, so each copy
+        counts in full: that one copy was read does not show that another copy was read."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property

@@ -58,7 +58,7 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """How far before its start a window reads heartbeats."""
+        """The time before its start from which a window reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:

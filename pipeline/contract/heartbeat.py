@@ -138,9 +138,9 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""How long a message on base, counted from its publish time, may wait for a schema that does not exist. Then it is
-rejected. On tracking a message may wait twice as long, so that tracking can read every message that base lands, even if
-the clocks of both differ by this much."""
+"""The longest time for which a message on base, counted from its publish time, may wait for a schema that does not
+exist. Then it is rejected. On tracking a message may wait twice as long, so that tracking can read every message that
+base lands, even if the clocks of both differ by this much."""
 
 JSON_OBJECTS = PayloadFormat()
 """The default payload format."""

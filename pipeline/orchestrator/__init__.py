@@ -1,4 +1,4 @@
-"""What the commands need of Dagster: the names that its definitions share with them, and a client of its GraphQL API.
+"""The part of Dagster that commands need: names that its definitions share with them, and a client of its GraphQL API.
 
 Nothing here imports Dagster.
 """

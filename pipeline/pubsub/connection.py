@@ -44,7 +44,7 @@ CALL_TIMEOUT = timedelta(seconds=10)
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: then run the command again"
-"""What to tell the user about a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
+"""The sentence that tells the user about a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:

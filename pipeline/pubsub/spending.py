@@ -45,7 +45,7 @@ class SnapshotPace:
 
     @property
     def clock_behind(self) -> timedelta:
-        """How far this machine's clock was behind the server's at the last reading, at least."""
+        """The least time by which this machine's clock was behind the server's at the last reading."""
         if self.last is None or self.observed_at is None:
             return NOTHING
         return max(self.observed_at - self.last, NOTHING)

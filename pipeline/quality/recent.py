@@ -87,7 +87,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""How far back the checks of recently landed rows, and the count of losses, look."""
+"""The time that the checks of recently landed rows, and the count of losses, look back."""
 
 NEWEST_FILES = 10
 """The greatest number of files that are read to find the most frequent reason. In a bucket, each file is a request."""
