@@ -66,10 +66,7 @@ def main() -> None:
     faults = replace(LIKE_THE_SERVICE, throttled=0.0) if options.like_the_service else Faults()
     model = PubSubModel(rng=random.Random(1), faults=faults)  # noqa: S311 (no secret)
     with served(model) as address, tempfile.TemporaryDirectory() as folder:
-        settings = Settings(
-            pubsub=PubSubSettings(emulator_host=address),
-            lake=LakeSettings(uri=f"file:{folder}/lake"),
-        )
+        settings = Settings(pubsub=PubSubSettings(emulator_host=address), lake=LakeSettings(uri=f"file:{folder}/lake"))
         play(settings, options.ticks, Path(folder))
 
 

@@ -134,10 +134,7 @@ def a_run(world: World, spark: SparkSession, landers: int, run: str) -> Iterator
             settling=Settling(world.tracking_log, world.clock, tracking, base, *new_files(world.lake, world.clock)),
             read=SparkReaders(spark),
             newest=world.landing_log.newest,
-            backlogs={
-                Side.TRACKING: world.backlog(pubsub.tracking_path),
-                Side.BASE: world.backlog(pubsub.base_path),
-            },
+            backlogs={Side.TRACKING: world.backlog(pubsub.tracking_path), Side.BASE: world.backlog(pubsub.base_path)},
             clock=world.clock,
         )
 

@@ -53,9 +53,7 @@ def measure_idle_tick(machine: Machine, rounds: int, _scale: float) -> Measure:
 def _pull_nothing(world: World, path: str) -> None:
     try:
         world.subscriber.pull(
-            request={"subscription": path, "max_messages": 1000},
-            retry=None,
-            timeout=PULL_WAIT.total_seconds(),
+            request={"subscription": path, "max_messages": 1000}, retry=None, timeout=PULL_WAIT.total_seconds()
         )
     except api.DeadlineExceeded:
         return

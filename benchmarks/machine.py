@@ -184,11 +184,7 @@ def machine(folder: Path, emulator: EmulatorKind, say: Callable[[str], None]) ->
     settings = settings.model_copy(
         update={
             "pubsub": settings.pubsub.model_copy(
-                update={
-                    "emulator": emulator,
-                    "emulator_host": f"127.0.0.1:{_free_port()}",
-                    "project": "tidemark-bench",
-                }
+                update={"emulator": emulator, "emulator_host": f"127.0.0.1:{_free_port()}", "project": "tidemark-bench"}
             ),
             "spark": settings.spark.model_copy(update={"remote": f"sc://localhost:{_free_port()}", "master": None}),
         }

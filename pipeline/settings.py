@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.clock import format_duration

@@ -105,11 +105,7 @@ OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
 OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
-StreamParts = Annotated[
-    str | list[str],
-    AfterValidator(_stream_parts),
-    BeforeValidator(_read_list),
-]
+StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
 SchemaPlace = Annotated[str | list[str], BeforeValidator(_read_list)]
 ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 

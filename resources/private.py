@@ -32,7 +32,7 @@ _LOGS = "the code server does not start with `logs.format = json`; with the othe
 _BY_LOSS = {
     # Makes the UI show the partitions of a job over windows as in progress.
     "partitions look untouched until they are computed": {
-        "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData",
+        "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData"
     },
     # Dagster has no command that deletes events by age, and only an event log in SQL can be pruned. On SQLite, events
     # of ticks are in a file beside the index as well.
@@ -44,7 +44,7 @@ _BY_LOSS = {
     },
     # Dagster deletes a run's events, but not the SQLite file that held them.
     "empty files of deleted runs stay": {
-        "path_for_shard": "dagster._core.storage.event_log.sqlite:SqliteEventLogStorage.path_for_shard",
+        "path_for_shard": "dagster._core.storage.event_log.sqlite:SqliteEventLogStorage.path_for_shard"
     },
     # The launcher asks a run's code server, and returns the answer in these types.
     _RUN_HEALTH: {

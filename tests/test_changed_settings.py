@@ -132,12 +132,7 @@ TOGETHER: Tree = {
         "snapshot_budget": 5,
     },
     "windows": {"runs_at_once": 2, "recompute_missed": "never", "corrections": True},
-    "checks": {
-        "max_late_share": 0.5,
-        "max_stopped_share": 0.5,
-        "max_quarantine_share": 0.5,
-        "max_watermark_age": "1h",
-    },
+    "checks": {"max_late_share": 0.5, "max_stopped_share": 0.5, "max_quarantine_share": 0.5, "max_watermark_age": "1h"},
     "watermark": {
         "rule": "frontier",
         "band": "2m",
@@ -169,13 +164,7 @@ TOGETHER: Tree = {
 }
 """Settings whose change holds from now on, and nothing else: they are changed together."""
 
-AT_ONCE = {
-    "message.stream_id",
-    "pubsub.filter",
-    "windows.lookback",
-    "tables.lookback",
-    "housekeeping.heartbeats",
-}
+AT_ONCE = {"message.stream_id", "pubsub.filter", "windows.lookback", "tables.lookback", "housekeeping.heartbeats"}
 """Settings that are not marked as slow: one for each effect."""
 
 

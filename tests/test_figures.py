@@ -32,19 +32,7 @@ def test_a_duration_is_read_with_its_unit(text: str, duration: timedelta) -> Non
     assert parse_duration(text) == duration
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "10",
-        "s",
-        "10 s",
-        "-5s",
-        "1e3s",
-        ".5s",
-        "x10s",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "10", "s", "10 s", "-5s", "1e3s", ".5s", "x10s"])
 def test_anything_else_is_refused_with_an_example_that_is_right(text: str) -> None:
     with pytest.raises(ValueError, match="with its unit, such as 500ms, 10s, 5m, 1h30m or 7d"):
         parse_duration(text)

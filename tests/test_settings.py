@@ -279,19 +279,13 @@ WRONG = [
     ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that the tables already have"),
     ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),
     ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
-    (
-        "[message]\nevent_time = ''",
-        "write attribute:NAME, payload:PATH, each:PATH or publish_time, such as attribute",
-    ),
+    ("[message]\nevent_time = ''", "write attribute:NAME, payload:PATH, each:PATH or publish_time, such as attribute"),
     ("[message]\nevent_time = 'ts'", "publish_time, such as attribute:ts or payload:ts"),
     (
         "[message]\nstream_id = 'id'",
         "write attribute:NAME, payload:PATH or each:PATH, such as attribute:id or payload:",
     ),
-    (
-        "[message]\nfields = {a = {path = 'each:', kind = 'text'}}",
-        "write PATH, attribute:NAME, payload:PATH or each:",
-    ),
+    ("[message]\nfields = {a = {path = 'each:', kind = 'text'}}", "write PATH, attribute:NAME, payload:PATH or each:"),
     ("[message]\neach = 'readings[]'", "write payload:PATH, such as payload:readings[]; PATH is the array"),
     ("[message]\nevent_time = 'payload:a.'", "a. is not a JMESPath: Expecting: "),
     ("[message]\nevent_time = 'payload:device-id'", "Unknown token '-' (put names with characters"),
@@ -307,10 +301,7 @@ WRONG = [
     ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; say which, such as"),
     ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),
     ("[message]\neach = 'attribute:readings'", "write payload:PATH, such as payload:readings[]; PATH is the array"),
-    (
-        "[message]\neach = 'payload:readings[]'\npayload = 'bytes'",
-        "the array is in the payload, which must be json",
-    ),
+    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "the array is in the payload, which must be json"),
     ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a JMESPath"),
     ("[message.fields]\nt = { path = 'a' }", "write a kind"),
     ("[watermark]\nquantile = nan", "less than 1"),

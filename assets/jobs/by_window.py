@@ -149,11 +149,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 
 
 def batch_parts(
-    lake: LakeResource,
-    spark: SparkResource,
-    run: str,
-    windows: Sequence[Window],
-    further: timedelta = timedelta(0),
+    lake: LakeResource, spark: SparkResource, run: str, windows: Sequence[Window], further: timedelta = timedelta(0)
 ) -> dict[str, Any]:
     """Return the arguments of a `WindowBatch` over these windows. Their input may begin earlier than in
     heartbeat_diffs, by up to `further`. Raises WindowExpired and WindowNotClosed before Spark is used."""

@@ -12,13 +12,7 @@ import dagster as dg
 from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.clock import format_duration
-from tidemark.pipeline.orchestrator.names import (
-    BACKLOG,
-    COMPUTE_WINDOWS,
-    PIPELINE,
-    name_of,
-    pipeline_tags,
-)
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tags
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Windowing
 

@@ -82,14 +82,7 @@ def staleness_sensor(
         )
         updates = {"job": job}
 
-    @ticking_sensor(
-        settings,
-        USER,
-        PUBSUB,
-        at_least=CHECK_EVERY,
-        description=about,
-        **updates,
-    )
+    @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, **updates)
     def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         look = CheckInput(lake, pubsub_of(context, settings), USER, clock.now())
         results, request = list[dg.AssetCheckEvaluation](), Request((), "")

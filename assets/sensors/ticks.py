@@ -9,14 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.catalog import (
-    COMPLETE_WINDOWS,
-    HEARTBEATS,
-    QUARANTINED,
-    TRACKING_HISTOGRAM,
-    WATERMARK,
-    key_of,
-)
+from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request

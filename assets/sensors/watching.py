@@ -59,12 +59,7 @@ def notes_of(lake: LakeResource) -> TickNotes:
 
 
 def ticking_sensor(
-    settings: Settings,
-    name: str,
-    *resources: str,
-    waits: bool = False,
-    at_least: timedelta = timedelta(0),
-    **more: Any,
+    settings: Settings, name: str, *resources: str, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[[Tick], dg.SensorDefinition]:
     """Return a decorator for a sensor that is on by default and ticks as the settings say, with the lake and these
     further resources. With `waits`, its function itself waits until the tick is due. Otherwise Dagster's daemon

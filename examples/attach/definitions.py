@@ -15,9 +15,7 @@ elsewhere = td.pipeline(Path(__file__).parent / "pipeline.toml")
 
 
 @dg.asset(
-    deps=[elsewhere.complete_windows],
-    partitions_def=elsewhere.windows,
-    automation_condition=elsewhere.on_computed,
+    deps=[elsewhere.complete_windows], partitions_def=elsewhere.windows, automation_condition=elsewhere.on_computed
 )
 def hourly_report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """The table's rows of an hour, once the table's loader has acknowledged every message of the hour."""
@@ -29,7 +27,4 @@ def hourly_report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Non
 automation = dg.AutomationConditionSensorDefinition(
     "automation", target=[hourly_report], default_status=dg.DefaultSensorStatus.RUNNING
 )
-defs = dg.Definitions.merge(
-    dg.Definitions(assets=[hourly_report], sensors=[automation]),
-    elsewhere.definitions(),
-)
+defs = dg.Definitions.merge(dg.Definitions(assets=[hourly_report], sensors=[automation]), elsewhere.definitions())

@@ -13,15 +13,7 @@ import numpy as np
 from google.pubsub_v1 import PublisherClient, PublishRequest
 
 from tidemark.local.demo.shapes.shape import REASONS, Message
-from tidemark.local.demo.synthetic_beats import (
-    DUPLICATE,
-    HEARTBEAT,
-    KINDS,
-    Rows,
-    SyntheticSource,
-    compose,
-    messages,
-)
+from tidemark.local.demo.synthetic_beats import DUPLICATE, HEARTBEAT, KINDS, Rows, SyntheticSource, compose, messages
 from tidemark.local.demo.truth import TruthFile, truth_of
 from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying

@@ -9,14 +9,7 @@ from google.pubsub_v1 import types
 
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.filters import parse_filter
-from tidemark.local.emulator.refusals import (
-    AlreadyExists,
-    DeadlineExceeded,
-    Invalid,
-    NotFound,
-    Throttled,
-    Unavailable,
-)
+from tidemark.local.emulator.refusals import AlreadyExists, DeadlineExceeded, Invalid, NotFound, Throttled, Unavailable
 from tidemark.local.emulator.unacknowledged import Unacknowledged
 from tidemark.pipeline.clock import to_us
 

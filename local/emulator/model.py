@@ -81,13 +81,7 @@ class PubSubModel(Catalogue):
         return ids
 
     def pull(
-        self,
-        subscription: str,
-        max_messages: int,
-        at: datetime,
-        *,
-        max_bytes: int | None = None,
-        goes_on: bool = False,
+        self, subscription: str, max_messages: int, at: datetime, *, max_bytes: int | None = None, goes_on: bool = False
     ) -> list[Delivered]:
         """Return the next messages, leased for the ack deadline. Raises NotFound.
 

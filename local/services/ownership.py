@@ -47,12 +47,7 @@ class Ownership:
     `tidemark up`. `say` receives messages, such as the name of the pipeline from which the lake is taken over."""
 
     def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        *,
-        up: Path | None = None,
-        say: Callable[[str], None] = logger.warning,
+        self, settings: Settings, clock: Clock, *, up: Path | None = None, say: Callable[[str], None] = logger.warning
     ) -> None:
         self._lake = Lake(settings.lake, settings.message.kinds, clock)
         self._pipeline, self._tick = pipeline_of(settings), settings.watermark.tick

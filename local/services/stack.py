@@ -34,11 +34,7 @@ CODE_SERVER_THREADS = 16
 """The number of concurrent calls that the code server handles: sensors that wait until their tick is due, and requests
 of runs."""
 
-GIVES_MEMORY_BACK = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": "131072",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-}
+GIVES_MEMORY_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 """Environment variables that make Dagster's processes return memory after a tick. A tick may run in any thread of the
 code server. By default, each of glibc's arenas (eight per core) and Arrow's pool of each thread would in time keep as
 much memory as the largest tick needs. A fixed threshold also keeps large arrays mapped, apart from small ones."""

@@ -44,11 +44,7 @@ CHECKS = (
     Check(SPARK, spark.check_environment, is_quick=True),
     Check(SPARK, spark.check_connector, is_quick=True),
     Check(
-        SPARK,
-        spark.check_executors,
-        seconds=90.0,
-        overdue=Level.WARNING,
-        reported_elsewhere=(errors.SparkUnreachable,),
+        SPARK, spark.check_executors, seconds=90.0, overdue=Level.WARNING, reported_elsewhere=(errors.SparkUnreachable,)
     ),
     Check(DAGSTER, lake.check_state, is_quick=True),
     Check(DAGSTER, lake.check_dagster_storage, seconds=120.0),

@@ -80,10 +80,7 @@ OBJECTS = (
     Need(LIST, "find their newest entries"),
     Need(CREATE, "write entries, commits and files"),
 )
-LARGE_FILES = (
-    Need(IN_PARTS, "write a large file in parts"),
-    Need(BREAK_OFF, "remove the parts of an unfinished file"),
-)
+LARGE_FILES = (Need(IN_PARTS, "write a large file in parts"), Need(BREAK_OFF, "remove the parts of an unfinished file"))
 
 LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
 LANDING = (LEASES, *SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
@@ -174,11 +171,7 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 
 
 def permissions_of(
-    components: Iterable[Component],
-    reading: str = "auto",
-    *,
-    asks_for_schemas: bool = False,
-    publishes: bool = False,
+    components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False, publishes: bool = False
 ) -> dict[Permission, list[Component]]:
     """Return the permissions that these parts need, each with the parts that need it, in the order of NEEDS. `reading`
     is `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema, and `publishes` if the

@@ -64,7 +64,7 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         if host != "localhost":
             yield broken(
                 f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
-                "with another name the client requires TLS",
+                "with another name the client requires TLS"
             )
             return
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
@@ -87,7 +87,7 @@ def check_task_slots(setup: Setup) -> Iterator[Said]:
     if places <= readers:
         yield warning(
             f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows: "
-            f'fewer of them run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough',
+            f'fewer of them run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
         )
     elif threads:
         yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
@@ -99,7 +99,7 @@ def check_token(setup: Setup) -> Iterator[Said]:
     if "token=" in remote:
         yield warning(
             f"spark.remote holds the token of the server at {without_options(remote)}, so it ends up in a file, in "
-            f"messages and in Dagster's logs: remove it there, and set ${TOKEN}, which the client sends as well",
+            f"messages and in Dagster's logs: remove it there, and set ${TOKEN}, which the client sends as well"
         )
 
 
@@ -119,7 +119,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
     else:
         yield warning(
             f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
-            f"`tidemark provision --executors {archive}`",
+            f"`tidemark provision --executors {archive}`"
         )
 
 
@@ -132,7 +132,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         server = without_options(settings.spark.remote or "")
         yield ok(
             f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
-            "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem",
+            "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
         )
         return
     named = _named_connectors(settings)
@@ -145,7 +145,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     else:
         yield broken(
             f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that custom tables fail with "
-            f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
+            f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}'
         )
 
 

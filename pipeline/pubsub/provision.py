@@ -16,14 +16,7 @@ from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefu
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client
 from tidemark.pipeline.pubsub.leases import LEASE
-from tidemark.pipeline.pubsub.requirements import (
-    compared,
-    followed,
-    ignored,
-    lacks_schema,
-    refusals,
-    wanted,
-)
+from tidemark.pipeline.pubsub.requirements import compared, followed, ignored, lacks_schema, refusals, wanted
 from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings

@@ -319,9 +319,7 @@ class Pulls:
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
                 request = ModifyAckDeadlineRequest(
-                    subscription=self._path,
-                    ack_ids=ack_ids[start : start + IDS_PER_CALL],
-                    ack_deadline_seconds=seconds,
+                    subscription=self._path, ack_ids=ack_ids[start : start + IDS_PER_CALL], ack_deadline_seconds=seconds
                 )
                 call = self._transport.modify_ack_deadline.future(
                     request, timeout=LEASED_WITHIN_SECONDS, metadata=self._metadata

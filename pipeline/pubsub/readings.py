@@ -132,8 +132,7 @@ class Subscriptions:
         monitoring = self._monitoring(path)
         # Kept between ticks because it remembers a refusal.
         chosen = self._kept.get(
-            ("backlog", path, user),
-            lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock),
+            ("backlog", path, user), lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock)
         )
         # Monitoring's answers are minutes old: useful for a decision, useless for pulling.
         return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)

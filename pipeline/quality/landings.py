@@ -332,11 +332,7 @@ class TableComparison:
     """
 
     def __init__(
-        self,
-        landed: LakeTable,
-        computed: LakeTable,
-        versions: tuple[int, int],
-        affected: AffectedWindows,
+        self, landed: LakeTable, computed: LakeTable, versions: tuple[int, int], affected: AffectedWindows
     ) -> None:
         """Open both tables at these versions. Raises ObjectMissing if one of them can no longer be read, LakeError."""
         heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))

@@ -122,10 +122,7 @@ def is_there(file: Path) -> bool:
 
 
 def fetch(
-    clock: Clock,
-    file: Path | None = None,
-    source: str | None = None,
-    progress: Progress = lambda _done, _of: None,
+    clock: Clock, file: Path | None = None, source: str | None = None, progress: Progress = lambda _done, _of: None
 ) -> bool:
     """Fetch the connector's JAR to `file` (by default, in the cache), unless it exists there. Returns True if it was
     fetched.

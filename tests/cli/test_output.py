@@ -90,8 +90,7 @@ def test_the_default_of_a_duration_reads_as_it_is_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "value"),
-    [(share, "0.01%", 0.0001), (share, "0.5", 0.5), (positive, "1m", timedelta(minutes=1))],
+    ("read", "text", "value"), [(share, "0.01%", 0.0001), (share, "0.5", 0.5), (positive, "1m", timedelta(minutes=1))]
 )
 def test_each_valid_duration_is_read(read: Callable[[str], object], text: str, value: object) -> None:
     assert read(text) == value

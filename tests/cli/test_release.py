@@ -195,9 +195,7 @@ def test_a_release_names_the_windows_that_would_close(stuck: Operator) -> None:
     )
 
 
-def test_without_a_watermark_windows_close_from_what_landed_before_tracking(
-    operator: Operator,
-) -> None:
+def test_without_a_watermark_windows_close_from_what_landed_before_tracking(operator: Operator) -> None:
     operator.lose_one()
     old = operator.world.topic.publish(operator.now - 600)
     for message in (operator.straggler, old):

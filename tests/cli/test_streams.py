@@ -36,11 +36,7 @@ def computed(lake: Lake) -> Lake:
     """Three windows: `a` is always there, `b` stops after the first, `c` starts in the last, where `a` misses beats."""
     first, last = WINDOWS[0].start + timedelta(seconds=40), WINDOWS[2].start + timedelta(seconds=10)
     started = {"heartbeats": 2}
-    put(
-        lake.diffs(),
-        "run",
-        {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[2]: beats(2, "a", "c")},
-    )
+    put(lake.diffs(), "run", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[2]: beats(2, "a", "c")})
     put(
         lake.stream_status(),
         "run",

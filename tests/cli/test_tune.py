@@ -192,7 +192,4 @@ def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> 
     (tmp_path / "tidemark.toml").write_text('[watermark]\nrule = "frontier"\nband = "4s"\nquantile = 0.02\n')
     told = figures(tmp_path, "tune", "trace.parquet", "--bands", "4s")
     assert (told["present"]["rule"], told["present"]["band_seconds"]) == ("frontier", 4.0)
-    assert {(each["rule"], each["quantile"]) for each in told["outcomes"]} == {
-        ("band", 0.02),
-        ("frontier", 0.02),
-    }
+    assert {(each["rule"], each["quantile"]) for each in told["outcomes"]} == {("band", 0.02), ("frontier", 0.02)}

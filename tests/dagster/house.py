@@ -199,10 +199,7 @@ class Ticking:
     def tick(self, sensor_name: str) -> SensorExecutionData:
         """One tick; its events are stored on the instance, as the daemon does. Runs are not launched."""
         context = dg.build_sensor_context(
-            instance=self.instance,
-            definitions=self.definitions,
-            sensor_name=sensor_name,
-            resources=self.resources,
+            instance=self.instance, definitions=self.definitions, sensor_name=sensor_name, resources=self.resources
         )
         with context:
             data = self.definitions.resolve_sensor_def(sensor_name).evaluate_tick(context)

@@ -136,9 +136,7 @@ def test_an_hour_is_materialized_once_it_is_over_and_all_its_windows_are_compute
         assert whole(WINDOWS[1]) == both, "computed again"
 
 
-def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
     ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
         for house in (ours, theirs):

@@ -59,9 +59,7 @@ def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
     assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
 
 
-def test_lineage_begins_with_the_topic_and_its_two_subscriptions(
-    specs: dict[dg.AssetKey, dg.AssetSpec],
-) -> None:
+def test_lineage_begins_with_the_topic_and_its_two_subscriptions(specs: dict[dg.AssetKey, dg.AssetSpec]) -> None:
     lineage = {key: {dep.asset_key for dep in spec.deps} for key, spec in specs.items()}
     assert lineage == {
         TOPIC: set(),
@@ -77,9 +75,7 @@ def test_lineage_begins_with_the_topic_and_its_two_subscriptions(
     }
 
 
-def test_every_table_shows_its_columns_the_configured_fields_among_them(
-    specs: dict[dg.AssetKey, dg.AssetSpec],
-) -> None:
+def test_every_table_shows_its_columns_the_configured_fields_among_them(specs: dict[dg.AssetKey, dg.AssetSpec]) -> None:
     columns = {
         key: specs[key].metadata["dagster/column_schema"].columns for key in (*EVERY_ASSET - {WATERMARK}, STREAM_STATUS)
     }
@@ -100,9 +96,7 @@ def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.
     assert "Every 25s" in (sensor.description or "")
 
 
-def test_no_check_is_defined_that_cannot_be_due_nor_runs_with_an_hour_of_the_ui(
-    definitions: dg.Definitions,
-) -> None:
+def test_no_check_is_defined_that_cannot_be_due_nor_runs_with_an_hour_of_the_ui(definitions: dg.Definitions) -> None:
     plain = build_definitions(Settings())
     checks = {
         when: {(key.asset_key, key.name) for key in each.get_repository_def().asset_graph.asset_check_keys}

@@ -196,9 +196,7 @@ def test_a_spark_server_that_is_away_fails_the_run_at_once_with_what_to_do(tmp_p
     assert lake.written() == []
 
 
-def test_executors_without_tidemark_fail_the_run_before_it_writes_and_the_next_waits(
-    tmp_path: Path,
-) -> None:
+def test_executors_without_tidemark_fail_the_run_before_it_writes_and_the_next_waits(tmp_path: Path) -> None:
     python = {PYTHON: str(python_without(tmp_path, "polars"))}
     lake = Materializing(tmp_path, CLASSIC.model_copy(update={"config": {**CLASSIC.config, **python}}))
     with dg.DagsterInstance.ephemeral() as instance:

@@ -71,14 +71,7 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
         assert pipeline.name == name
         assert pipeline.diffs == dg.AssetKey([name, "heartbeat_diffs"])
         assert {pipeline.diffs, pipeline.heartbeats, pipeline.watermark} <= set(merged.resolve_all_asset_keys())
-        for job in (
-            "compute_windows",
-            "ingest",
-            "repair",
-            "requeue",
-            "housekeeping",
-            "tune_watermark",
-        ):
+        for job in ("compute_windows", "ingest", "repair", "requeue", "housekeeping", "tune_watermark"):
             resolved = merged.resolve_job_def(f"{name}_{job}")
             assert resolved.tags[PIPELINE] == pipeline_tag(pipeline.settings.lake.uri)
             assert resolved.executor_def is dg.in_process_executor

@@ -377,11 +377,7 @@ def test_a_run_reads_both_subscriptions_tells_how_far_it_is_and_gives_back_to_th
     ("mode", "tags"), [("continuous", {}), ("ticks", {STAYS: "true"})], ids=["continuous", "it stays"]
 )
 def test_a_run_that_stays_lands_and_tracks_reports_and_ends_in_time(
-    provisioned: Provisioned,
-    instance: dg.DagsterInstance,
-    publisher: PublisherClient,
-    mode: str,
-    tags: dict[str, str],
+    provisioned: Provisioned, instance: dg.DagsterInstance, publisher: PublisherClient, mode: str, tags: dict[str, str]
 ) -> None:
     run_for = timedelta(seconds=4)
     chosen = TWO.model_copy(update={"mode": mode})

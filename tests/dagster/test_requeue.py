@@ -17,10 +17,7 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, CONTRACT, REQU
 from tidemark.pipeline.quality.recent import read_reasons
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import (
-    ON_CHANGE,
-    QuarantineSettings,
-)
+from tidemark.pipeline.settings_sections import ON_CHANGE, QuarantineSettings
 
 
 def requeue(ticking: Ticking) -> Requeue:

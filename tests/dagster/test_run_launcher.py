@@ -180,9 +180,7 @@ def test_sigterm_ends_the_code_server_although_a_run_is_under_way(server: CodeSe
                 one.kill()
 
 
-def test_a_run_fails_when_its_code_server_is_killed_and_stays_failed_after_a_restart(
-    server: CodeServer,
-) -> None:
+def test_a_run_fails_when_its_code_server_is_killed_and_stays_failed_after_a_restart(server: CodeServer) -> None:
     run = server.launch()
     orphans = server.run_processes()
     try:

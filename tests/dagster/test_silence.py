@@ -42,9 +42,7 @@ def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
     return {said["of_window"]: said for said in found}
 
 
-def test_each_window_has_its_counts_as_numbers(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
+def test_each_window_has_its_counts_as_numbers(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
     lake, result = materialized
     assert result.success
     resource = (build_definitions(lake.settings).resources or {})["lake"]

@@ -166,9 +166,7 @@ query Asset($path: [String!]!) {
 """
 
 
-def test_an_assets_page_shows_its_sensor_its_origin_and_the_checks_that_can_be_due(
-    serving: Serving,
-) -> None:
+def test_an_assets_page_shows_its_sensor_its_origin_and_the_checks_that_can_be_due(serving: Serving) -> None:
     def page(name: str) -> dict[str, Any]:
         asked = {"query": ASSET, "variables": {"path": ["orders", name]}}
         answer = requests.post(f"http://127.0.0.1:{serving.web}/graphql", json=asked, timeout=60).json()

@@ -25,13 +25,7 @@ from tidemark.local.demo.synthetic_beats import (
 )
 from tidemark.local.demo.truth import truth_of
 from tidemark.pipeline.clock import duration_us, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import (
-    FieldKind,
-    Heartbeat,
-    HeartbeatReader,
-    Rejection,
-    read_field,
-)
+from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 

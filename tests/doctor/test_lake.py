@@ -87,9 +87,7 @@ def test_clocks_that_differ_are_said_with_the_difference(world: World) -> None:
         assert abs(ahead) < 120 or "1m5" in finding.said or "2m" in finding.said
 
 
-def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(tmp_path: Path) -> None:
     world = fakes.World(tmp_path)
     home = Home(tmp_path, lake=world.lake_settings.uri, clock=world.clock)
 

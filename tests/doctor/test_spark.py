@@ -87,18 +87,12 @@ def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
     assert Settings(ingest=four).spark_master == "local[6,4]"
     assert Settings(ingest=IngestSettings(readers=4)).spark_master == "local[3,4]"
     remote = here().remote
-    for few in (
-        classic("local[4]"),
-        SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
-    ):
+    for few in (classic("local[4]"), SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})):
         assert "4 task slots for 4 readers" in said(check_task_slots, Level.WARNING, spark=few, ingest=four)
         assert findings(check_task_slots, spark=few) == []
     for enough in (here(), classic("local[5]")):
         said(check_task_slots, Level.OK, spark=enough, ingest=four)
-    for unknown in (
-        classic("spark://host:7077"),
-        classic("local[*]"),
-    ):
+    for unknown in (classic("spark://host:7077"), classic("local[*]")):
         assert findings(check_task_slots, spark=unknown, ingest=four) == []
 
 

@@ -39,10 +39,7 @@ A_GOOD_BUCKET: dict[str, Any] = {
 }
 CLASSIC = SparkSettings(
     remote=None,
-    config={
-        "spark.master": "local[1]",
-        "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4",
-    },
+    config={"spark.master": "local[1]", "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
 )
 
 

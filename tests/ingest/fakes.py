@@ -22,13 +22,7 @@ from tests.watermark.builders import START, at
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.contract.heartbeat import (
-    FieldKind,
-    Heartbeat,
-    HeartbeatReader,
-    MessageContract,
-    Rejection,
-)
+from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, Rejection
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested
@@ -116,11 +110,7 @@ class Topic:
         publisher_id: str | None = None,
     ) -> Any:
         """One message: its event time in seconds from the start, or the text of the attribute, or none."""
-        attributes = {
-            "event_time": to_written(event_time),
-            "stream_id": stream,
-            "heartbeat_id": publisher_id,
-        }
+        attributes = {"event_time": to_written(event_time), "stream_id": stream, "heartbeat_id": publisher_id}
         return self.publish_plain(
             payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode(), attributes
         )

@@ -68,10 +68,7 @@ def messages_of(messages: Sequence[Any]) -> Messages:
 
 
 def judged(
-    messages: Sequence[Any],
-    reader: HeartbeatReader,
-    watermark: datetime | None,
-    asking: Asking = LATER,
+    messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, asking: Asking = LATER
 ) -> Judged:
     """What landing makes of messages; by default none waits."""
     parts = list(judged_rows(messages_of(messages), reader, asking, watermark))

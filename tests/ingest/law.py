@@ -70,12 +70,7 @@ OF_ATTRIBUTES = replace(
     stream_id=(Place.of("attribute:device"),),
     publisher_id=Place.of("attribute:id"),
 )
-CONTRACTS = {
-    "payload": OF_THE_PAYLOAD,
-    "elements": OF_ELEMENTS,
-    "schema": BY_REVISION,
-    "attributes": OF_ATTRIBUTES,
-}
+CONTRACTS = {"payload": OF_THE_PAYLOAD, "elements": OF_ELEMENTS, "schema": BY_REVISION, "attributes": OF_ATTRIBUTES}
 
 SCHEMA = {
     "type": "record",

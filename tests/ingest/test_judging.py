@@ -142,10 +142,7 @@ def test_a_batch_is_judged_as_each_of_its_messages_is(
     messages: list[Any], contract: MessageContract, watermark_us: int | None
 ) -> None:
     found = judged(
-        messages,
-        HeartbeatReader(contract),
-        None if watermark_us is None else from_us(watermark_us),
-        Asking(NOW),
+        messages, HeartbeatReader(contract), None if watermark_us is None else from_us(watermark_us), Asking(NOW)
     )
     accepted, refused, others = [], [], dict.fromkeys(contract.fields, 0)
     for one in messages:

@@ -121,11 +121,7 @@ def test_the_losing_twin_acknowledges_nothing_and_serves_what_the_winner_landed(
         return False
 
     served = world.land_as(NAME, is_over=twin_first)
-    assert (served.is_served, served.pieces, ids(served, world.objects)) == (
-        True,
-        winners[0].pieces,
-        ["1", "2", "3"],
-    )
+    assert (served.is_served, served.pieces, ids(served, world.objects)) == (True, winners[0].pieces, ["1", "2", "3"])
     assert parquet_files(world) == {Path(piece).name for piece in winners[0].pieces}
     assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
     world.wait(60)

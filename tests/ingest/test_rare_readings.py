@@ -79,9 +79,7 @@ def rare(decision: Decision) -> timedelta:
     return timedelta(0) if decision.base is None else decision.at - decision.base.newest.observed_at
 
 
-def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(
-    tmp_path: Path,
-) -> None:
+def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(tmp_path: Path) -> None:
     house = Budgeted(tmp_path, BUDGET)
     decisions = [house.tick().decision for _ in range(int(3.5 * EVERY / seconds(TICK)))]
     later = [one for one in decisions if one.at > decisions[0].at + EVERY]  # by then the traffic is known
@@ -102,9 +100,7 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(
     assert house.spending._spent() < BUDGET
 
 
-def test_the_decision_and_its_explanation_say_when_base_is_read_again(
-    tmp_path: Path,
-) -> None:
+def test_the_decision_and_its_explanation_say_when_base_is_read_again(tmp_path: Path) -> None:
     house = Budgeted(tmp_path, BUDGET)
     tracked = house.tick()
     for _ in range(2 * EVERY // seconds(TICK)):

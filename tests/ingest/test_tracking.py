@@ -7,9 +7,7 @@ import pytest
 
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import (
-    SnapshotRefused,
-)
+from tidemark.pipeline.errors import SnapshotRefused
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.watermark.decision import Reason

@@ -58,9 +58,7 @@ edges = st.builds(
     spans=st.lists(st.tuples(edges, st.integers(0, 2 * HOUR_US)), max_size=4),
 )
 def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
-    tmp_path_factory: pytest.TempPathFactory,
-    rounds: list[tuple[list[list[int]], bool]],
-    spans: list[tuple[int, int]],
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[list[int]], bool]], spans: list[tuple[int, int]]
 ) -> None:
     """Each round has some writers, and the table is compacted after some."""
     lake = lake_in(tmp_path_factory.mktemp("lake"))

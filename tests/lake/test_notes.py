@@ -115,8 +115,7 @@ def test_a_damaged_note_is_named_with_what_to_do(kind: NoteKind[Any], written: b
 
 
 @pytest.mark.parametrize(
-    ("kind", "written"),
-    [(FACTS, json.dumps(NEWER).encode()), (ROWS, parquet(TABLE.rename_columns(["other"]), NEWER))],
+    ("kind", "written"), [(FACTS, json.dumps(NEWER).encode()), (ROWS, parquet(TABLE.rename_columns(["other"]), NEWER))]
 )
 def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
     kind: NoteKind[Any], written: bytes, tmp_path: Path

@@ -30,11 +30,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
         (DENIED, LakeUnwritable, "grant these credentials roles/storage.objectUser on gs://bucket"),
         (UNLISTED, LakeUnwritable, "storage.objects.list is needed"),
         (HUNG, LakeUnreachable, "storage.objects.create of lake/heartbeats/_delta_log/00000000000000000001.json"),
-        (
-            HUNG,
-            LakeUnreachable,
-            "HTTP error error sending request operation timed out; the next tick retries",
-        ),
+        (HUNG, LakeUnreachable, "HTTP error error sending request operation timed out; the next tick retries"),
         (THROTTLED, LakeUnreachable, "storage.objects.create of a: "),
         ("", LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],

@@ -131,9 +131,7 @@ def test_an_object_that_knows_more_than_the_log_is_reported_after_a_minute() -> 
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.lists(st.integers(0, 2), max_size=2)))
 )
-def test_the_object_never_goes_back_however_trackers_meet(
-    turns: list[tuple[int, int, bool, list[int]]],
-) -> None:
+def test_the_object_never_goes_back_however_trackers_meet(turns: list[tuple[int, int, bool, list[int]]]) -> None:
     """A turn: who tells, how far its fold is behind the log's end, whether it begins anew, and who comes between its
     read and its write."""
     memory, seen = Memory(), list[tuple[int, str]]()

@@ -62,13 +62,7 @@ def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:
     written = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": list(_written(series)),
-                "promql_expr_test": tests,
-            }
-        ],
+        "tests": [{"interval": "1m", "input_series": list(_written(series)), "promql_expr_test": tests}],
     }
     file = folder / "promtool_test.yaml"
     file.write_text(json.dumps(written))

@@ -56,11 +56,7 @@ def snapshots(clock: ManualClock) -> Snapshots:
     return Snapshots(clock)
 
 
-def auto(
-    snapshots: Snapshots | SnapshotBacklog,
-    monitoring: MetricServiceClient,
-    clock: ManualClock,
-) -> AutoBacklog:
+def auto(snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock) -> AutoBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
     return AutoBacklog(snapshots, by_metrics, clock)
 

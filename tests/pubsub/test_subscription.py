@@ -48,10 +48,7 @@ def test_pulling_and_acknowledging_drains_every_message_once(
 
 
 def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    settings: PubSubSettings,
-    monkeypatch: pytest.MonkeyPatch,
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000, size=1_000)
@@ -72,10 +69,7 @@ class TickingClock(SystemClock):
 
 
 def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is(
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    settings: PubSubSettings,
-    monkeypatch: pytest.MonkeyPatch,
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000)
@@ -104,10 +98,7 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
 
 
 def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    settings: PubSubSettings,
-    monkeypatch: pytest.MonkeyPatch,
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDS_PER_CALL", 10)
     send(publisher, settings, 30)

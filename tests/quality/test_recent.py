@@ -14,12 +14,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.landings import Counts
 from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields, read_passed_over
 
-KINDS = {
-    "temperature": FieldKind.NUMBER,
-    "status": FieldKind.TEXT,
-    "open": FieldKind.BOOLEAN,
-    "tags": FieldKind.JSON,
-}
+KINDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT, "open": FieldKind.BOOLEAN, "tags": FieldKind.JSON}
 WHOLE = {"temperature": 1.5, "status": "ok", "open": False, "tags": "[]"}
 
 
@@ -42,9 +37,7 @@ def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in WHOLE.items() if name not in names}
 
 
-def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(
-    lake: Lake,
-) -> None:
+def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(lake: Lake) -> None:
     assert read(lake, 0) == NullFields()
     land(lake, 100, WHOLE, WHOLE)
     land(lake, 200, without("tags"), without("open", "tags"))
@@ -71,8 +64,7 @@ def test_streams_are_named_from_what_has_landed(tmp_path: Path) -> None:
     assert read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000)) == Counts()
     beats = [("slow", 100, 30), ("slow", 200, 30), ("late once", 130, 69.9), ("in time", 130, 70), ("before", -1, -900)]
     append_beats(
-        lake.heartbeats(),
-        columns_of([Beat(stream, event, publish_time=publish) for stream, publish, event in beats]),
+        lake.heartbeats(), columns_of([Beat(stream, event, publish_time=publish) for stream, publish, event in beats])
     )
     found = read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000))
     assert (found.rows, found.by_stream) == (4, {"slow": 2, "late once": 1})

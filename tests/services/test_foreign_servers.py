@@ -61,11 +61,7 @@ def plain_grpc_server() -> AbstractContextManager[int]:
 
 
 @pytest.mark.parametrize(
-    ("server", "why"),
-    [
-        (http_server, "it does not speak gRPC"),
-        (plain_grpc_server, "it has no such service"),
-    ],
+    ("server", "why"), [(http_server, "it does not speak gRPC"), (plain_grpc_server, "it has no such service")]
 )
 def test_a_foreign_server_at_the_emulator_s_address_is_named(server: Server, why: str) -> None:
     with server() as port:

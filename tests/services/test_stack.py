@@ -71,9 +71,7 @@ def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_bac
     assert "provisioning again" in started.said[-1]
 
 
-def test_with_attach_neither_spark_nor_an_emulator_is_started(
-    started: Started,
-) -> None:
+def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) -> None:
     settings = settings_for("local")
     attached = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": True})})
     assert (is_ours_to_start(settings), is_ours_to_start(attached)) == (True, False)

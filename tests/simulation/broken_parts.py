@@ -304,12 +304,7 @@ def compact_what_was_known(log: TrackingLog) -> WatermarkState:
     return log.append(Compacted(state)) if is_due else state
 
 
-@plant(
-    "a checkpoint is read without the frontier",
-    f"{LAKE}.log_codec.decode",
-    475,
-    both(by_frontier, real_codec),
-)
+@plant("a checkpoint is read without the frontier", f"{LAKE}.log_codec.decode", 475, both(by_frontier, real_codec))
 def decode_without_the_frontier(content: bytes, name: str) -> Entry:
     entry = original_decode(content, name)
     return Compacted(replace(entry.state, pruned_frontier=None)) if isinstance(entry, Compacted) else entry

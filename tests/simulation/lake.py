@@ -168,10 +168,7 @@ class Table:
     file."""
 
     def __init__(
-        self,
-        name: str,
-        on_add: Callable[[str, Written, Outside], None],
-        on_write: Callable[[list[Row]], None],
+        self, name: str, on_add: Callable[[str, Written, Outside], None], on_write: Callable[[list[Row]], None]
     ) -> None:
         self.name = name
         self.commits: list[list[Row]] = []

@@ -21,12 +21,7 @@ from tidemark.pipeline.lake.tables.heartbeats import columns_read
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
-FIELDS = {
-    "temperature": FieldKind.NUMBER,
-    "status": FieldKind.TEXT,
-    "on": FieldKind.BOOLEAN,
-    "place": FieldKind.JSON,
-}
+FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT, "on": FieldKind.BOOLEAN, "place": FieldKind.JSON}
 LOOKBACK = timedelta(minutes=10)
 PERIOD = timedelta(seconds=30)
 LENGTH = timedelta(minutes=5)

@@ -196,11 +196,7 @@ def test_rounds_land_everything_although_a_worker_or_the_driver_is_killed(
 ) -> None:
     work = (
         "rounds",
-        {
-            "pubsub": world.settings.model_dump(mode="json"),
-            "lake": str(world.lake),
-            "messages": 2 * MESSAGES,
-        },
+        {"pubsub": world.settings.model_dump(mode="json"), "lake": str(world.lake), "messages": 2 * MESSAGES},
     )
     world.publish(MESSAGES)
     client = place.start(work)

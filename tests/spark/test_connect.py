@@ -81,9 +81,7 @@ def test_a_client_with_another_token_is_refused(server: Server) -> None:
     assert "UNAUTHENTICATED" in answer.stderr or "Invalid authentication token" in answer.stderr
 
 
-def test_every_process_finds_the_same_session_and_its_workers_until_that_is_closed(
-    server: Server,
-) -> None:
+def test_every_process_finds_the_same_session_and_its_workers_until_that_is_closed(server: Server) -> None:
     before = daemons_of(server[1])
     said = client(server[0], SECRET, "sharing_client")
     assert said.returncode == 0, said.stderr

@@ -216,11 +216,7 @@ def test_a_window_of_an_hour_over_windows_of_five_minutes_waits_until_all_of_the
     assert due == ["2026-11-21T11-00Z", "2026-11-21T12-00Z", "2026-11-21T13-00Z"]
     house.compute(hourly, *due)
     counts = {(row["window"], row["region"]): row["heartbeats"] for row in house.rows(hourly)}
-    assert counts == {
-        ("2026-11-21T11-00Z", "s"): 1,
-        ("2026-11-21T12-00Z", "n"): 13,
-        ("2026-11-21T13-00Z", "n"): 7,
-    }
+    assert counts == {("2026-11-21T11-00Z", "s"): 1, ("2026-11-21T12-00Z", "n"): 13, ("2026-11-21T13-00Z", "n"): 7}
 
 
 def test_each_window_gets_its_own_input_however_the_range_is_cut(house: House) -> None:
@@ -264,9 +260,7 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
 
 
-def test_windows_of_a_run_without_its_manifest_are_computed_again_if_one_was_replaced(
-    house: House,
-) -> None:
+def test_windows_of_a_run_without_its_manifest_are_computed_again_if_one_was_replaced(house: House) -> None:
     table, keys = example("per_region"), [window.key for window in WINDOWS]
     house.land(*FIRST_BEATS)
     house.compute_base(*WINDOWS)

@@ -42,11 +42,7 @@ PRESENT_ALONE = [PRESENT.band]
 
 
 def report_on(
-    trace: MemoryTrace,
-    *,
-    present: Policy = PRESENT,
-    target: float = 0.001,
-    bands: Sequence[timedelta] = BANDS,
+    trace: MemoryTrace, *, present: Policy = PRESENT, target: float = 0.001, bands: Sequence[timedelta] = BANDS
 ) -> TuningReport:
     disorder = disorder_of(trace, present.band)
     assert disorder is not None

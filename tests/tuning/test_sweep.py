@@ -12,21 +12,8 @@ from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START_US, at, seconds
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.replay.replay import decide_again
-from tidemark.pipeline.replay.trace import (
-    NO_WATERMARK,
-    extent_of,
-    ticks_of,
-    watermarks_us,
-)
-from tidemark.pipeline.tuning.sweep import (
-    BandOutcome,
-    Tuning,
-    Variant,
-    Workload,
-    outcomes_of,
-    tune,
-    watermarks_of,
-)
+from tidemark.pipeline.replay.trace import NO_WATERMARK, extent_of, ticks_of, watermarks_us
+from tidemark.pipeline.tuning.sweep import BandOutcome, Tuning, Variant, Workload, outcomes_of, tune, watermarks_of
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Snapshot, WatermarkState
 
@@ -50,12 +37,7 @@ def workload_of(trace: MemoryTrace) -> Workload:
 CANDIDATES = [
     (Variant(rule, quantile), seconds(band))
     for band in (0, 10, 300)
-    for rule, quantile in (
-        ("band", 0.0),
-        ("frontier", 0.0),
-        ("band", 0.05),
-        ("frontier", 0.05),
-    )
+    for rule, quantile in (("band", 0.0), ("frontier", 0.0), ("band", 0.05), ("frontier", 0.05))
 ]
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 

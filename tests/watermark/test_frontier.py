@@ -37,10 +37,7 @@ FRONTIER = Policy(rule="frontier", idle="hold")
 def decided(histogram: Histogram, base: float, tracking: float = 100, policy: Policy = FRONTIER) -> Decision:
     """One decision at 100, with oldest unacknowledged publish times in seconds from the start."""
     return decide(
-        histogram,
-        base=effective(base, observed=100),
-        tracking=effective(tracking, observed=100),
-        policy=policy,
+        histogram, base=effective(base, observed=100), tracking=effective(tracking, observed=100), policy=policy
     )
 
 

@@ -31,8 +31,7 @@ def pubsub(
     host: Annotated[str | None, option("The address, on loopback. Else as in pubsub.emulator_host.")] = None,
     seed: Annotated[int | None, option("Draw the faults from this seed.")] = None,
     fault: Annotated[
-        list[str] | None,
-        option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
+        list[str] | None, option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE")
     ] = None,
     like_the_service: Annotated[bool, option("The service's faults, at their worst.", "--like-the-service")] = False,
 ) -> None:

@@ -80,11 +80,7 @@ def _of_topic(written: str) -> dict[str, str]:
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
     topic = full[2] if full else written
-    values |= {
-        "topic": topic,
-        "base_subscription": f"{topic}-base",
-        "tracking_subscription": f"{topic}-tracking",
-    }
+    values |= {"topic": topic, "base_subscription": f"{topic}-base", "tracking_subscription": f"{topic}-tracking"}
     try:
         PubSubSettings.model_validate(values)
     except ValidationError as error:

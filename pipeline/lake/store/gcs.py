@@ -123,11 +123,7 @@ class CloudStorageObjects:
         def upload() -> int:
             try:
                 blob.upload_from_string(
-                    content,
-                    content_type="application/json",
-                    if_generation_match=generation,
-                    checksum="auto",
-                    **BRIEFLY,
+                    content, content_type="application/json", if_generation_match=generation, checksum="auto", **BRIEFLY
                 )
             except api_errors.PreconditionFailed as error:
                 raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}") from error

@@ -295,11 +295,7 @@ class RejectedPayload:
 
 
 def rejected_payloads(
-    quarantine: Quarantine,
-    contract: MessageContract,
-    since: datetime,
-    before: datetime,
-    requeued: pa.Array = NO_IDS,
+    quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime, requeued: pa.Array = NO_IDS
 ) -> list[RejectedPayload]:
     """Return the waiting messages that hold the watermark although their payload was rejected: messages with readable
     times, published in `[since, before)`, each once. Messages with an id in `requeued` no longer wait. Returns at most

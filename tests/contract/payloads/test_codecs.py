@@ -96,8 +96,7 @@ def test_a_logical_type_is_read_as_what_json_would_say(kind: Any, value: Any, re
 
 
 @pytest.mark.parametrize(
-    ("value", "read"),
-    [("12.34", 12.34), ("5.00", 5), ("-0.01", -0.01), ("1234567890123456.78", "1234567890123456.78")],
+    ("value", "read"), [("12.34", 12.34), ("5.00", 5), ("-0.01", -0.01), ("1234567890123456.78", "1234567890123456.78")]
 )
 def test_a_decimal_is_a_number_where_json_s_holds_it_exactly(value: str, read: Any) -> None:
     schema = record({"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2})

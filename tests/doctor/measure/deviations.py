@@ -25,11 +25,7 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 
 STALE = timedelta(seconds=30)
 QUICK = Plan(
-    messages=100,
-    over=timedelta(seconds=0.5),
-    rounds=3,
-    patience=timedelta(seconds=20),
-    quiet=timedelta(seconds=0.3),
+    messages=100, over=timedelta(seconds=0.5), rounds=3, patience=timedelta(seconds=20), quiet=timedelta(seconds=0.3)
 )
 
 

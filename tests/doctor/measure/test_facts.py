@@ -102,10 +102,7 @@ def test_a_reading_of_the_same_second_holds_and_so_does_one_that_is_early_once(e
 
 
 BROUGHT = Path(__file__).parents[3] / "tidemark.toml"
-FOUND = [
-    Setting("watermark", "max_lag", "1s", ""),
-    Setting("watermark", "slack", "2.1s", ""),
-]
+FOUND = [Setting("watermark", "max_lag", "1s", ""), Setting("watermark", "slack", "2.1s", "")]
 BY_HAND = """\
 # ours
 [watermark]
