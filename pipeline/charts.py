@@ -14,8 +14,8 @@ from math import ceil, copysign, floor, log1p, log10
 from tidemark.pipeline.phrases import percent, printable, words
 
 WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
-"""In units of the drawing: its width, the left and upper edge of the plot, and the margins to the right of the plot and
-below it."""
+"""Layout of a drawing, in its own units: the width, the plot's left edge, the margin to the right of the plot, the
+plot's top edge, and the margin below the plot."""
 
 STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
 """The style sheet of a chart, with a light and a dark scheme."""
@@ -31,7 +31,7 @@ STRETCHED_TICKS = (
 """The values, in seconds, at which the axis of `stretched` may have a tick."""
 
 CLOSEST_TICKS = 0.07
-"""The least distance between ticks of `stretched`, as a share of the axis. Labels of closer ticks would overlap."""
+"""Minimum distance between two ticks of `stretched`, as a share of the axis. Labels of closer ticks would overlap."""
 
 HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
 """The heights of a chart's title and of a row of its legend in a picture, and the gap between two charts."""
@@ -52,12 +52,12 @@ SHAPES = {
 """The shapes of points other than a dot, as SVG path data."""
 
 ZERO_GAP = 0.1
-"""The gap between zero, which has no logarithm, and the lowest decade, as a share of the axis."""
+"""Gap between zero and the lowest decade on the axis of `shares`, as a share of the axis. Zero has no logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Maps values to positions between 0 and 1. A tick is a value and its text."""
+    """An axis. `place` maps a value to a position between 0 and 1. A tick is a value and its label."""
 
     title: str
     place: Callable[[float], float]
@@ -66,8 +66,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve. `style` is a class of the style sheet. A point is x, y and a tooltip; with a `shape` (a key of SHAPES),
-    points have no tooltip. A line without a name is not in the legend."""
+    """A curve, or separate points if it is not joined. `style` is a class of the style sheet.
+
+    A point is x, y and a tooltip. Points that are drawn with a `shape` (a key of SHAPES) have no tooltip. A line
+    without a name is left out of the legend."""
 
     name: str
     style: str
@@ -243,7 +245,6 @@ def _parts(chart: Chart) -> Iterator[str]:
 
 
 def _label(chart: Chart, mark: Mark, y: float) -> str:
-    """Render a mark's text beside the mark and within the plot."""
     if mark.y is not None:
         x, side = (chart.left + 4.0, "start") if mark.text_at_left else (chart.right - 4.0, "end")
         y = chart.up(mark.y) - 5
@@ -280,7 +281,7 @@ def _text(text: str) -> str:
 
 
 def round_step(least: float) -> float:
-    """Round `least` seconds up to the next of `STEPS`, or to whole days above one day."""
+    """Return the smallest of `STEPS` that is at least `least` seconds. Above one day, round up to whole days."""
     return next((step for step in STEPS if step >= least), DAY * ceil(least / DAY))
 
 
@@ -329,7 +330,8 @@ def shares(least: float, title: str) -> Axis:
 
 
 def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
-    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less are placed at its start."""
+    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less go to the start of the
+    axis."""
 
     def place(value: float) -> float:
         return (log10(value) - log10(low)) / log10(high / low) if value > 0 else 0.0
@@ -339,7 +341,7 @@ def logarithmic(low: float, high: float, title: str, form: Callable[[float], str
 
 
 def counts(most: float, title: str) -> Axis:
-    """Return a logarithmic axis for counts of one and more. A count of zero is placed at its start."""
+    """Return a logarithmic axis for counts of one and more. A count of zero goes to the start of the axis."""
     return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
 
 

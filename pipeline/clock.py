@@ -10,7 +10,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """A source of time. `now` may go back. Assumption: `monotonic` never goes back."""
+    """A source of time. `now` may go back when the clock is set. `monotonic` is assumed never to go back."""
 
     def now(self) -> datetime:
         """Return the wall clock time, aware and in UTC."""
@@ -64,7 +64,7 @@ UNITS = {
     "d": timedelta(days=1),
 }
 LONGEST = timedelta(days=36_500)
-"""The longest duration accepted. Subtracted from now, it still gives a date that Python can represent."""
+"""The longest duration accepted. Now minus this duration is still a date that Python can represent."""
 
 PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
@@ -79,7 +79,7 @@ def parse_duration(text: str) -> timedelta:
         return timedelta(0)
     parts = PART.findall(written)
     if not parts or "".join(number + unit for number, unit in parts) != written:
-        negative = "a duration is not negative; " if written.startswith("-") else ""
+        negative = "a duration must not be negative; " if written.startswith("-") else ""
         raise ValueError(f"{negative}write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
     seconds = sum(float(number) * UNITS[unit].total_seconds() for number, unit in parts)
     if seconds > LONGEST.total_seconds():
@@ -88,8 +88,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Format a duration, rounded to the millisecond, as the shortest text that `parse_duration` reads. A negative one
-    begins with `-`."""
+    """Format a duration, rounded to the millisecond, as the shortest text that `parse_duration` reads. A negative
+    duration begins with `-`, which `parse_duration` refuses."""
     sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
     if left and left % timedelta(seconds=1):
         left = timedelta(seconds=round(left.total_seconds(), 3))

@@ -88,7 +88,7 @@ class SnapshotRefused(ReadingUnavailable):
 
 
 class ProvisionRefused(PubSubError):
-    """The existing topic or subscriptions violate the method: both subscriptions must receive the same messages.
+    """The existing topic or subscriptions cannot be used: both subscriptions must receive the same messages.
 
     Each reason in the message says what to change."""
 
@@ -96,7 +96,8 @@ class ProvisionRefused(PubSubError):
 class LakeError(TidemarkError):
     """An operation on the lake failed.
 
-    Follow the message. If a field's kind differs from its column, restore the kind or rename the field."""
+    Follow the message. If a compared field's kind differs from the kind of its column, restore the kind or rename the
+    field."""
 
 
 class ObjectExists(LakeError):

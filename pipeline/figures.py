@@ -41,15 +41,14 @@ def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
 
 OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
 EITHER = _by(lambda one, other: one or other)
-"""Metadata for fields of `Sums`: their sum is the oldest, the newest, or the first truthy value."""
+"""Metadata for fields of `Sums` that add up to the oldest time, the newest time, or the first truthy value."""
 
 
 def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:
-    """Return the least value such that at least a `share` of the values are at or below it. It is always one of the
-    values, never interpolated.
+    """Return the smallest of the values that has at least a `share` of the values at or below it. Never interpolates.
 
     `counts` says how often each value occurs, by default once. At least one count must be positive. The median of two
-    values is the lower one. Integers stay integers.
+    values is the lower value. Integers stay integers.
     """
     array: npt.NDArray[np.number[Any]] = np.asarray(values)
     weights = np.ones(len(array)) if counts is None else np.asarray(counts, dtype=np.float64)

@@ -24,15 +24,17 @@ BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/p
 """Linux files that identify this boot of the machine and the PID namespace of this process."""
 
 SAME_START_SECONDS = 0.05
-"""Tolerance when comparing start times: two readings agree to a hundredth of a second, and a PID is not reused so
-soon."""
+"""Tolerance when comparing two readings of a process's start time. The readings agree to 0.01 s, and no PID is reused
+within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A process: the host's name, the scope of its PID (`ids`: one boot of one machine, and one container), its PID,
-    and the seconds from the machine's boot to its start. `since` is its start by the wall clock at that time, for
-    display."""
+    """Identifies a process, even after the clock is set or its PID is reused.
+
+    `host` is the host's name. `ids` is the scope of the PID: one boot of one machine, and one container. `process` is
+    the PID. `started` is the process's start in seconds since the machine's boot. `since` is its start by the wall
+    clock, for display."""
 
     host: str
     ids: str
@@ -44,7 +46,8 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """True if the calling process can see this process. If the scope of PIDs is unknown, host names decide."""
+        """True if this process and the calling process share a scope of PIDs. If no scope is known, host names
+        decide."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
@@ -57,8 +60,8 @@ class ProcessName:
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":
-        """Return the process if it is alive and visible to the calling process. A zombie is not alive. The host's name
-        is ignored, since it may have changed."""
+        """Return the process if it is alive and visible to the calling process. A zombie counts as ended. The host's
+        name is ignored, since it may have changed."""
         import psutil
 
         with suppress(psutil.NoSuchProcess, OverflowError, ValueError):

@@ -52,9 +52,9 @@ WINDOW_SLOTS = 2
 """Number of task slots for computing windows, if Spark runs on this machine."""
 
 READING_SLACK = timedelta(seconds=1)
-"""Longest time from a message's publish time until the service shows the message; more than was ever measured. It is
-subtracted from tracking's reading. From base's reading the band is subtracted instead, since nothing else accounts for
-a message that base does not show yet."""
+"""Upper bound on the delay from a message's publish time until Pub/Sub shows the message as unacknowledged. Every
+measured delay was shorter. It is subtracted from tracking's reading. From base's reading the band is subtracted
+instead, since nothing else accounts for a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """The advice if no settings file is named, and the current folder has none."""
@@ -129,8 +129,8 @@ class Settings(BaseSettings):
         if refused := [name for name, is_set in needs_landing.items() if is_set]:
             raise ValueError(
                 f"pubsub.attach = true cannot be combined with {', '.join(refused)}: another consumer reads base, so "
-                "nothing lands, no window is computed, and what max_lag lets be late cannot be recomputed. Leave these "
-                "out, or set attach = false (docs/how-to/attach.md)"
+                "nothing lands, no window is computed, and a window that a message missed because of max_lag cannot be "
+                "recomputed. Remove these settings, or set attach = false (docs/how-to/attach.md)"
             )
         return self
 
@@ -139,14 +139,14 @@ class Settings(BaseSettings):
         if self.signal.publish_to == self.pubsub.topic:
             raise ValueError(
                 f"signal.publish_to is {self.signal.publish_to}, the topic that this pipeline reads: it would read its "
-                "own signal. Name another one; `tidemark provision` creates it"
+                "own signal. Name another topic; `tidemark provision` creates it"
             )
         return self
 
     @property
     def copies_remembered(self) -> timedelta:
-        """The time for which tracking remembers messages to recognize their copies. With `attach` it is 0, so each copy
-        counts in full: that one copy was read does not show that another copy was read."""
+        """The time for which tracking remembers messages to recognize their copies. It is 0 with `attach`, so that
+        every copy counts: the consumer of base may have read one copy and not the other."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
@@ -210,9 +210,9 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """The policy of decisions. On the service, an empty `slack` means READING_SLACK for tracking's reading and the
-        band for base's reading; on an emulator, it means 0. An empty `idle` means `hold` with `pubsub.attach`, else
-        `advance`."""
+        """The policy for deciding the watermark. On the service, an empty `slack` means READING_SLACK for tracking's
+        reading and the band for base's reading; on an emulator, it means 0. An empty `idle` means `hold` with
+        `pubsub.attach`, else `advance`."""
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
         reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)
@@ -233,10 +233,10 @@ class Settings(BaseSettings):
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
     """Read the settings from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
 
-    A `name` becomes `dagster.name`, and the variables of a pipeline called `orders` begin with `ORDERS_TIDEMARK_`.
-    Without `needs_file`, if no file is named or found, only the environment and the defaults count.
+    A `name` sets `dagster.name`, and prefixes the variables: `ORDERS_TIDEMARK_...` for the pipeline `orders`. Without
+    `needs_file`, the file may be missing if it is not named: the settings are then the environment's and the defaults.
     `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address. Relative paths are relative to the file's folder. Raises
-    InvalidSettings, which names every wrong setting, its value, its source and the rule.
+    InvalidSettings, which lists every wrong setting with its value, its source and the rule that it breaks.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
@@ -325,7 +325,7 @@ def _nearest(place: list[str]) -> str:
         fields = getattr(section.annotation, "model_fields", {})
         known = [field.alias or name for name, field in fields.items()]
     close = get_close_matches(place[-1], known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; the known names are {', '.join(known)}"
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:

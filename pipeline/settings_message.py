@@ -24,10 +24,10 @@ from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_sections import Effect, EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
-"""Kinds of path for values that the publisher sets. The publish time is not one of them: Pub/Sub sets it."""
+"""Kinds of path for values that the publisher sets. The publish time is left out, since Pub/Sub sets it."""
 
 MOST_PARTS = 10
-"""The greatest number of parts in a stream's id."""
+"""Maximum number of parts in a stream's id."""
 
 
 def _time_place(text: str) -> str:
@@ -40,7 +40,7 @@ def _value_place(text: str) -> str:
         Place.of(text, IN_MESSAGE)
     except ValueError as error:
         is_time = text == PlaceKind.PUBLISH_TIME
-        raise ValueError(f"the publish time is no id; {error}" if is_time else str(error)) from error
+        raise ValueError(f"the publish time cannot be an id; {error}" if is_time else str(error)) from error
     return text
 
 
@@ -65,7 +65,7 @@ def _taken_from(part: str, data: Mapping[str, Any]) -> list[str]:
 
 def _stream_parts(places: str | list[str]) -> str | list[str]:
     if not 1 <= len(_listed(places)) <= MOST_PARTS:
-        raise ValueError(f"write one place, or a list of at most {MOST_PARTS}")
+        raise ValueError(f"write one path, or a list of at most {MOST_PARTS} paths")
     for place in _listed(places):
         _value_place(place)
     return places
@@ -85,7 +85,7 @@ def _compared(value: object) -> object:
                 raise ValueError("write PATH, attribute:NAME, payload:PATH or each:PATH, such as metrics.temp")
             Place.of(f"{place.kind}:{place.name}", IN_MESSAGE)
     if not isinstance(kind, str) or kind not in list(FieldKind):
-        raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
+        raise ValueError("a field's kind must be 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)
 
 
@@ -97,7 +97,7 @@ def _zone(name: str | None) -> str | None:
 
 
 def _read_list(written: object) -> object:
-    """Read a list. It may be written as JSON text, as in an option of Spark."""
+    """Parse a list that is written as JSON text, as in an option of Spark. Other values are returned unchanged."""
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 
@@ -111,7 +111,7 @@ ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
 class MessageSettings(Section):
-    """The message contract: paths of event time and stream, compared fields, and the encoding of the payload."""
+    """The message contract: the paths of event time and stream id, the compared fields, and the payload's encoding."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE
@@ -135,8 +135,8 @@ class MessageSettings(Section):
     fast clocks get into wrong windows, and more messages are rejected."""
     max_age: OptionalBound = None
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
-    watermark. Set it longer than any source buffers, such as `7d`. Empty: no message is rejected for its age. Leave it
-    empty to publish history."""
+    watermark. Set it longer than any source buffers its messages, such as `7d`. Empty: no message is rejected for its
+    age. Leave it empty to publish historical messages."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: `[message.fields]` (below)."""
     payload: Encoding = Encoding.JSON
@@ -160,11 +160,11 @@ class MessageSettings(Section):
             if not FIELD_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
             if name in RESERVED_FIELD_NAMES:
-                raise ValueError(f"{name!r} is the name of a column that the tables already have")
+                raise ValueError(f"{name!r} cannot be a field's name: the tables already have a column of this name")
         columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
         twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
         if twice:
-            raise ValueError(f"these fields would make the column {twice[0]!r} twice; give one of them another name")
+            raise ValueError(f"two columns would be named {twice[0]!r}; give one of the fields another name")
         return value
 
     @field_validator("payload")
@@ -175,7 +175,7 @@ class MessageSettings(Section):
         if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
             taken.append("fields")
         if not PayloadFormat(value).is_read and taken:
-            raise ValueError(f"{taken[0]} takes values from the payload, which must be json, avro or protobuf then")
+            raise ValueError(f"{taken[0]} takes values from the payload, so payload must be json, avro or protobuf")
         return value
 
     @field_validator("schema_")
@@ -184,19 +184,21 @@ class MessageSettings(Section):
         if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
             raise ValueError("write a list of schemas in Pub/Sub, each as projects/PROJECT/schemas/NAME")
         if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
-            raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
+            raise ValueError("only avro and protobuf have a schema; leave schema empty, or set payload to one of them")
         return value
 
     @field_validator("each")
     @classmethod
     def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
-            raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
+            raise ValueError("the array is in the payload, so payload must be json, avro or protobuf")
         taken = _taken_from("each:", info.data)
         fields: dict[str, ComparedField] = info.data.get("fields", {})
         taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
         if taken and value is None:
-            raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
+            raise ValueError(
+                f"{taken[0]} is in the elements of an array; set each to its path, such as payload:readings[]"
+            )
         return value
 
     @property
@@ -217,7 +219,7 @@ class MessageSettings(Section):
         return {name: compared.kind for name, compared in self.fields.items()}
 
     def contract_from(self, first_event_time: datetime) -> MessageContract:
-        """Return the contract by which messages are judged. An event time before `first_event_time` is rejected."""
+        """Return the contract for judging messages. The contract rejects event times before `first_event_time`."""
         return MessageContract(
             event_time=Place.of(self.event_time),
             stream_id=tuple(map(Place.of, _listed(self.stream_id))),

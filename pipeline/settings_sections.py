@@ -71,7 +71,7 @@ OptionalText = Annotated[str | None, EmptyIsNone]
 
 def _short_filter(value: str) -> str:
     if (size := len(value.strip().encode())) > FILTER_BYTES:
-        raise ValueError(f"this filter has {size} bytes, and Pub/Sub takes at most {FILTER_BYTES}")
+        raise ValueError(f"the filter is {size} bytes long; Pub/Sub allows at most {FILTER_BYTES} bytes")
     return value.strip()
 
 
@@ -85,12 +85,12 @@ class Effect(StrEnum):
     """The effect of changing a setting of a pipeline that already has a lake, once its processes have restarted."""
 
     NEXT = "next"
-    """It applies from now on. Landed messages, decisions and computed windows stay as they are."""
+    """The new value applies from now on. Landed messages, decisions and computed windows stay as they are."""
     REQUEUE = "requeue"
-    """It applies to messages judged from now on. Landed heartbeats stay; `tidemark quarantine --requeue` judges
-    rejected messages again."""
+    """The new value applies to messages judged from now on. Landed heartbeats stay; `tidemark quarantine --requeue`
+    judges rejected messages again."""
     RECOMPUTE = "recompute"
-    """It applies to windows computed from now on. `tidemark repair --recompute` recomputes earlier ones."""
+    """The new value applies to windows computed from now on. `tidemark repair --recompute` recomputes earlier ones."""
     DUE = "due"
     """All windows of the table are recomputed automatically."""
     DELETES = "deletes"
@@ -100,7 +100,7 @@ class Effect(StrEnum):
     """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
     name the `gcloud` command that changes it."""
     ANEW = "anew"
-    """It names another place, where tidemark begins empty. What was kept under the earlier name stays there."""
+    """The setting names another place, where tidemark begins empty. Data under the earlier name stays there."""
     REFUSED = "refused"
     """The change is an error. Put the value back, or follow the section below."""
 
@@ -129,15 +129,15 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Memory of Spark's driver. The ids of one round of pulling take about 80 MB; a task that computes windows takes its
-share of their input."""
+"""Default memory of Spark's driver. The message ids of one round of pulling take about 80 MB. A task that computes
+windows needs memory for its share of the windows' input."""
 LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
 """Default snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half of it, if
-readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 it costs at most
-2.70 dollars a day."""
+readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 this budget costs
+at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -185,7 +185,7 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
-    """The address of Pub/Sub, and the account that calls it, as a client takes them."""
+    """The address of a server and the account to impersonate, as a Pub/Sub or Cloud Monitoring client takes them."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -193,7 +193,7 @@ class Server(NamedTuple):
 
 
 class ServerSettings(Section):
-    """The address of Pub/Sub, and the account that calls it."""
+    """Settings for the address of Pub/Sub, and for the account that calls it."""
 
     emulator_host: OptionalText = None
     endpoint: OptionalAddress = None
@@ -210,7 +210,7 @@ class ServerSettings(Section):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of the subscription that tidemark never pulls from; None if there is none."""
+        """The path of the subscription that another consumer reads, so that tidemark never pulls from it; else None."""
         return None
 
 
@@ -324,14 +324,14 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is recomputed until the watermark is this far past the window's end."""
+        """How far the watermark may be past a stale window's end for the window to be recomputed automatically."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
     @classmethod
     def _divides_a_day(cls, value: timedelta) -> timedelta:
         if value not in LENGTHS:
-            raise ValueError(f"a window's length is one of {', '.join(map(format_duration, LENGTHS))}")
+            raise ValueError(f"the window length must be one of {', '.join(map(format_duration, LENGTHS))}")
         return value
 
     @model_validator(mode="after")
@@ -370,7 +370,7 @@ class TableSettings(Section):
         if not self.file.endswith((".sql", ".py")):
             raise ValueError('name the file, such as file = "models/per_region.sql" or file = "models/per_region.py"')
         if self.is_python and self.model_fields_set != {"file"}:
-            raise ValueError("the function's decorator, @tidemark.windowed, has key, lookback and window")
+            raise ValueError("write key, lookback and window in the function's decorator, @tidemark.windowed")
         return self
 
 
@@ -391,7 +391,8 @@ class CheckSettings(Section):
 
 
 class WatermarkSettings(Section):
-    """The decision (docs/concepts/watermark.md). `tidemark tune` shows the cost of some settings on your traffic."""
+    """Settings for deciding the watermark (docs/concepts/watermark.md). `tidemark tune` shows what some of them cost on
+    your traffic."""
 
     rule: Literal["band", "frontier"] = "band"
     """Rule that bounds the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if
@@ -409,8 +410,9 @@ class WatermarkSettings(Section):
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """In each second of publish time, this share of the messages is passed over, rounded down: the messages with the
-    lowest event times. Above 0, a few bad clocks delay the watermark less, and more messages are knowingly late."""
+    """Share of the messages of each second of publish time that do not hold the watermark: the messages with the lowest
+    event times, their number rounded down. Above 0, a few bad clocks delay the watermark less, and more messages are
+    knowingly late."""
     slack: OptionalDuration = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
     Empty: on the service, 1s from tracking's reading and the band from base's reading; on an emulator, 0."""
@@ -428,7 +430,7 @@ class WatermarkSettings(Section):
 
 
 class IngestSettings(Section):
-    """Pulling: by the sensors or by readers on Spark."""
+    """Settings for pulling messages, by the sensors or by readers on Spark."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
     """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark pull all the
@@ -452,7 +454,7 @@ class SignalSettings(Section):
 
 
 class QuarantineSettings(Section):
-    """Rejected messages (docs/how-to/quarantine.md)."""
+    """Settings for rejected messages (docs/how-to/quarantine.md)."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
     """When quarantined messages are judged again: by hand, or automatically once `[message]` or `windows.first` has
@@ -460,22 +462,23 @@ class QuarantineSettings(Section):
 
 
 class HousekeepingSettings(Section):
-    """Retention (docs/how-to/housekeeping.md). Empty: forever."""
+    """Retention times (docs/how-to/housekeeping.md). Empty: data is kept forever."""
 
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
-    """Landed messages, by event time behind the watermark. Windows computed from older messages stay, and are not
-    recomputed."""
+    """Retention of landed messages, from their event time to the watermark. Windows computed from deleted messages
+    stay, and are not recomputed."""
     windows: KeptDays = None
-    """Computed windows and their `stream_status`, by event time behind the watermark."""
+    """Retention of computed windows and their `stream_status`, from their event time to the watermark."""
     quarantine: KeptDays = None
-    """Rejected messages, by the day on which they were rejected."""
+    """Retention of rejected messages, from the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
-    """Entries of the tracking log. `replay --from-lake`, `explain --at` and `tune --since` reach back this far."""
+    """Retention of the tracking log's entries. `replay --from-lake`, `explain --at` and `tune --since` reach back this
+    far."""
     dagster_runs: KeptDays = None
-    """Finished runs in Dagster. If a run is deleted, its windows look as if never materialized, but are not
-    recomputed."""
+    """Retention of finished runs in Dagster. If a run is deleted, its windows look as if never materialized, but are
+    not recomputed."""
 
 
 class LakeSettings(Section):
@@ -541,7 +544,7 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's processes, and the pipeline's names in it."""
+    """Settings for Dagster's processes, and for the pipeline's names in Dagster."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
     """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: no
@@ -550,7 +553,7 @@ class DagsterSettings(Section):
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
-    """Code location in that Dagster that has tidemark's jobs."""
+    """Code location, in the Dagster of `url`, that has tidemark's jobs."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
     allowed_hosts: list[str] = Field(default_factory=list)
@@ -595,7 +598,7 @@ class MetricsSettings(Section):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port at which health, the page and Prometheus' metrics are served."""
+        """The host and port for health, the page and Prometheus' metrics."""
         host, _, port = (self.listen or LISTEN).rpartition(":")
         return host.strip("[]"), int(port)
 

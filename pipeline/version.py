@@ -51,7 +51,7 @@ def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
     """Raise NewerFormat if the mark has a newer format. The error names the object, the version that wrote it, and what
     the object belongs to, such as the lake (`what`)."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
-        why = f"its format is {_value(marked, WRITTEN_IN)}, and {FORMAT} is the newest here"
+        why = f"its format is {_value(marked, WRITTEN_IN)}, and this version reads formats up to {FORMAT}"
         raise newer_format(name, marked, why, what)
 
 

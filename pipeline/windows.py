@@ -17,7 +17,7 @@ from tidemark.pipeline.clock import EPOCH, format_duration, iso
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 WINDOWS_PER_RUN = 288
-"""The greatest number of windows per run: a day of five-minute windows. A failed run retries only its own windows."""
+"""Maximum number of windows per run: a day of five-minute windows. A failed run retries only its own windows."""
 
 DAY = timedelta(days=1)
 
@@ -47,7 +47,7 @@ def start_of(key: str) -> datetime:
     try:
         return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
-        raise ValueError(f"{key!r} is not a window's key: a key is a start, such as 2026-11-21T05-20Z") from error
+        raise ValueError(f"{key!r} is not a window's key, which is its start, such as 2026-11-21T05-20Z") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +175,15 @@ class Spans:
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
     """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may hold a heartbeat. `reached` adds the windows whose lookback may hold a heartbeat.
-    Every window in `reached` is computed. Any other window has no rows, and is computed only while it is live: among
-    the last `live` closed windows, and at most `live` windows after a window in `held`. So a message whose clock is
-    months off causes only its own windows to be computed, not every window since.
+    `held` are the windows that may contain a heartbeat. `reached` adds the windows whose lookback may contain a
+    heartbeat.
 
-    The cost depends on the number of ranges in `reached` that are visited, not on the number of windows.
+    - A window in `reached` is always computed.
+    - Any other window has no rows. It is computed only while it is live: among the last `live` closed windows, and at
+      most `live` windows after a window in `held`.
+
+    So a message whose clock is months off causes only its own windows to be computed, not every window since. The cost
+    depends on the number of ranges in `reached` that are visited, not on the number of windows.
     """
     near = range(max(closed.start, closed.stop - live), closed.stop)
     wanted = Spans(*reached.within(near))

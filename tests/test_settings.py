@@ -109,7 +109,7 @@ def test_an_unknown_key_or_section_is_refused_with_a_suggestion_or_with_those_th
     assert message.startswith("watermrk = ")
     assert message.endswith("there is no such setting; did you mean watermark?")
     known = "name, url, location, web_port, allowed_hosts, code_port, storage, owners"
-    assert refusal(written("[dagster]\nxyz = 1\n")).endswith(f"there is no such setting; known here: {known}")
+    assert refusal(written("[dagster]\nxyz = 1\n")).endswith(f"there is no such setting; the known names are {known}")
 
 
 def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_a_wrong_value_inside_a_table_names_the_variable_that_may_hold_it(
 
 
 RECOMPUTES = 'write "never", "automatic", or "within" and a duration, such as "within 1h"'
-TWICE = "twice; give one of them another name"
+TWICE = "give one of the fields another name"
 WRONG = [
     ("[windows]\nrecompute_missed = 'always'", RECOMPUTES),
     ("[windows]\nrecompute_missed = 'within 1'", RECOMPUTES),
@@ -264,19 +264,19 @@ WRONG = [
     ("[message.fields]\nt = 'number'\nt_delta = 'text'", TWICE),
     ("[message.fields]\nt = 'text'\nt_changed = 'text'", TWICE),
     ("[message.fields]\nt = 'text'\nprevious_t = 'number'", TWICE),
-    ("[windows]\nlength = '7m'", "a window's length is one of 1m, 2m, 3m"),
+    ("[windows]\nlength = '7m'", "the window length must be one of 1m, 2m, 3m"),
     ("[windows]\nfirst = 2026-01-01T00:00:00", "first must be a time in UTC"),
     ("[windows]\nfirst = 2026-01-01T00:01:00Z", "first must be the start of a window"),
     ("[windows]\nfirst = 1969-12-31T00:00:00Z", "first must be the start of a window"),
     ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
     ("[pubsub]\nemulator_host = '8085'", "host:port"),
-    (f"[pubsub]\nfilter = '{'é' * 129}'", "this filter has 258 bytes, and Pub/Sub takes at most 256"),
+    (f"[pubsub]\nfilter = '{'é' * 129}'", "the filter is 258 bytes long; Pub/Sub allows at most 256 bytes"),
     ("[pubsub]\nemulator_host = 'localhost:80850'", "host:port"),
     ("[pubsub]\nreading = 'metrics'", "'auto', 'snapshot' or 'monitoring'"),
     ("[pubsub]\nsnapshot_budget = -1", "greater than or equal to 0"),
     ("[pubsub]\nreading = 'monitoring'\nemulator_host = '127.0.0.1:8085'", "the emulator has no metrics"),
     ("[pubsub]\ntopic = '1st'", "match pattern"),
-    ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that the tables already have"),
+    ("[message.fields]\nwindow = 'text'", "'window' cannot be a field's name: the tables already have a column"),
     ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),
     ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
     ("[message]\nevent_time = ''", "write attribute:NAME, payload:PATH, each:PATH or publish_time, such as attribute"),
@@ -293,19 +293,19 @@ WRONG = [
     (f"[message]\nevent_time = 'payload:{'(' * 201}'", "at most 200 characters"),
     ("[message]\nevent_time_unit = 'h'", "'auto', 's', 'ms', 'us', 'ns' or 'rfc3339'"),
     ("[message]\ntimezone = 'Berlin'", "IANA name"),
-    ("[message]\nstream_id = []", "one place, or a list of at most 10"),
-    ("[message]\nstream_id = ['publish_time']", "the publish time is no id"),
+    ("[message]\nstream_id = []", "write one path, or a list of at most 10 paths"),
+    ("[message]\nstream_id = ['publish_time']", "the publish time cannot be an id"),
     ("[message]\npayload = 'none'\nevent_time = 'payload:at'", "event_time takes values from the payload"),
     ("[message]\npayload = 'bytes'\nstream_id = ['payload:at']", "stream_id takes values from the payload"),
     ("[message]\npayload = 'bytes'\nfields = { t = 'text' }", "fields takes values from the payload"),
-    ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; say which, such as"),
+    ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; set each to its path, such as"),
     ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),
     ("[message]\neach = 'attribute:readings'", "write payload:PATH, such as payload:readings[]; PATH is the array"),
-    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "the array is in the payload, which must be json"),
+    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "the array is in the payload, so payload must be"),
     ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a JMESPath"),
     ("[message.fields]\nt = { path = 'a' }", "write a kind"),
     ("[watermark]\nquantile = nan", "less than 1"),
-    ("[watermark]\nband = '-1s'", "a duration is not negative; write a duration with its unit"),
+    ("[watermark]\nband = '-1s'", "a duration must not be negative; write a duration with its unit"),
     ("[watermark]\nband = '40000d'", "longer than 36500d, the longest that can be handled"),
     ("[watermark]\ntick = '1500ms'", "in whole seconds"),
     ("[lake]\nuri = '.tidemark/lake'", "write a folder as file:path"),
@@ -313,7 +313,7 @@ WRONG = [
     ("[lake]\nuri = 's3://bucket'", "write a folder as file:path"),
     ("[metrics]\nlisten = '9464'", "host:port"),
     ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
-    ("[tables.t]\nfile = 't.py'\nkey = ['a']", "the function's decorator, @tidemark.windowed, has key"),
+    ("[tables.t]\nfile = 't.py'\nkey = ['a']", "write key, lookback and window in the function's decorator"),
     ("watermark = 5", "valid dictionary"),
 ]
 """Settings files, and what is said of a value in them."""

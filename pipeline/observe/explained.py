@@ -36,15 +36,15 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 SECOND = timedelta(seconds=1)
 
 NAMED_STREAMS = 20
-"""The greatest number of streams listed for a cell. The streams with the most rows are listed."""
+"""Maximum number of streams listed for a cell. The streams with the most rows are listed."""
 
 
 Facts = dict[str, Any]
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Read the entry number and the decision that was in force at a moment (None: the newest decision). Return None if
-    there is no decision yet. Raises LakeError, also if the first decision is later than the moment."""
+    """Read the decision that was in force at `at` (None: the newest decision), with its entry number. Return None if
+    there is no decision yet. Raises LakeError, also if the first decision was made after `at`."""
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     first = first_decision(log) if found is None and at is not None else None
@@ -93,8 +93,9 @@ def explained(
 
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
-    """Count, by stream, messages that a decision considered: those that `max_lag` passes over, those whose payload was
-    rejected (all, and those at the pin), and the rows landed at the pin. Raises LakeError."""
+    """Count, per stream, messages that concern a decision: those that `max_lag` passes over, those that were rejected
+    for their payload, and the landed rows and rejected payloads at the pin (the message that holds the watermark).
+    Raises LakeError."""
     decision, max_lag = decided.decision, decided.policy.max_lag
     at, pin, over = decision.at, decision.pin, Counts()
     if max_lag is not None:  # in the hour before the decision
@@ -120,8 +121,9 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
 def landed_by_stream(
     heartbeats: Heartbeats, published: datetime, happened: datetime, size: timedelta
 ) -> dict[str, int]:
-    """Count the landed rows of a cell of the histogram per stream, in descending order of the count, for at most
-    NAMED_STREAMS streams. Raises LakeError."""
+    """Count the landed rows of one cell of the histogram, per stream. Only the NAMED_STREAMS streams with the most rows
+    are returned, in descending order. `published` and `happened` are the cell's first publish time and event time, and
+    `size` is its width and height. Raises LakeError."""
     when, event = pc.field("publish_time"), pc.field("event_time")
     wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
     wanted &= event >= pa.scalar(happened, MOMENT)
@@ -172,13 +174,13 @@ HOURS = timedelta(hours=3)
 """The time range of the lag chart."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
-"""The greatest numbers of cells, of points of the lag, and of holds that the facts contain."""
+"""Maximum numbers of cells, of points in the lag chart, and of holds in the facts."""
 
 SIZES = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 864_000, 8_640_000)
 """The possible widths and heights of the drawn cells, in seconds."""
 
 HOLD_TICKS = 3
-"""The number of ticks without a change after which the watermark counts as held."""
+"""Number of ticks without a change of the watermark after which the facts report a hold."""
 
 SHADES = 5
 
@@ -212,9 +214,9 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
-    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first. A hold is a time of at least
-    HOLD_TICKS ticks without a change of the watermark, or without a decision. It has the sentence of its last
-    decision."""
+    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first. A hold is a period of at
+    least HOLD_TICKS ticks in which the watermark did not change, or in which there was no decision. A hold's text is
+    the sentence of its last decision."""
     known = [one for one in decisions if now - one.at <= HOURS]
     step = 1 + len(known) // MOST_POINTS
     holds, least = list[dict[str, Any]](), HOLD_TICKS * tick

@@ -33,11 +33,11 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""The time limit of the check for missed heartbeats in `tidemark status`. It continues from the progress that the
-sensor `staleness` stores."""
+"""Time limit, in seconds, for the check for missed heartbeats in `tidemark status`. The check continues from the
+progress that the sensor `staleness` stores."""
 
 NEWEST_WINDOWS = 10
-"""The number of newest windows that are listed, and the greatest number of older windows listed because they wait or
+"""Number of newest windows that are listed, and maximum number of older windows that are listed because they wait or
 are stale."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
@@ -48,8 +48,9 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The status of a lake. `groups` has the facts that are printed, and `details` those that only the JSON has.
-    Warnings are sentences: `of_runs` about failing runs, `of_ticks` about overdue decisions and failing ticks."""
+    """The status of a lake. `groups` has the facts that `tidemark status` prints, and `details` has the facts that only
+    its JSON contains. `of_runs` has warnings about failing runs, and `of_ticks` has warnings about overdue decisions
+    and failing ticks."""
 
     groups: Mapping[str, Facts]
     details: Facts
@@ -163,15 +164,15 @@ def read_losses(
 
 
 def of_runs(failed: Failing | None) -> list[str]:
-    """Return the warning about failing runs, if any, and where to find their logs."""
+    """Return the warning about failing runs, if any, with the place of their logs."""
     return [] if failed is None else [f"{failed.sentence().removesuffix('.')}. Dagster's UI has each run's log"]
 
 
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[Facts]:
-    """Yield facts of the newest windows, newest first, and then of older windows that wait or are stale. They are the
-    state, the row count, and the time from the window's end until it was computed (until now if it is not)."""
+    """Yield the facts of each window: the newest windows first, then older windows that wait or are stale. The facts
+    are the window's state, its row count, and the seconds from its end until it was computed, or until now."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
     recent = [windowing.numbered(newest - number) for number in range(NEWEST_WINDOWS)]
@@ -197,10 +198,12 @@ def window_facts(
 
 
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
-    """Return the facts from the log and the notes of ticks, by group. `reading_violations` is the number of messages
-    since the lake began that tracking received only after a reading had passed them. Facts named `…_last_day` are
-    counted, except the bytes of snapshots, which are estimated. `tracked_bytes` and `landed_bytes` are the sizes of the
-    pulled messages, including those of rounds."""
+    """Return the facts from the log and the notes of ticks, by group.
+
+    - `reading_violations` is the number of messages that tracking received only after a reading had passed them, since
+      the lake began.
+    - Facts named `…_last_day` are counted, except the bytes of snapshots, which are estimated.
+    - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark."""
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
     now = now if decision is None else max(now, decision.at)  # it may have been made after `now`, while all was read
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
@@ -229,8 +232,8 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Say how far behind reading is, if it is behind, from the log up to the entry `number`. With continuous readers on
-    Spark, add their newest round."""
+    """Return a sentence that says how far pulling is behind, if it is behind, from the log up to the entry `number`.
+    With continuous readers on Spark, add the facts of their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -256,8 +259,8 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
-    """Return the failure counts of the sensors whose newest tick failed, the newest error, and the reasons of the
-    sensors that leave messages waiting. Empty if no sensor fails or waits."""
+    """Return the failure counts of the sensors whose newest tick failed, and the newest error. For sensors that leave
+    messages waiting, return the reasons. Empty if no sensor fails or waits."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -301,8 +304,8 @@ def late_facts(late: Late) -> Facts:
 
 
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
-    """Return a sentence for each figure that leaves out event hours because of damaged files. `damaged` has these
-    files, with their event hours, for each figure."""
+    """Return a sentence for each figure that is incomplete because files are damaged. `damaged` maps a figure to its
+    damaged files, each with the event hours that the file covers."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
@@ -322,7 +325,7 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
 
 def null_facts(found: NullFields) -> Facts:
     """Return the compared fields that are null in all rows of the last hour, with their numbers of null rows, and the
-    earliest time since which one is null. Empty if there are none."""
+    earliest time since which one of them is null. Empty if there are no such fields."""
     if not found.fields:
         return {}
     return {

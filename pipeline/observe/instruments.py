@@ -46,7 +46,7 @@ class Instrument:
 counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE))
 
 WATERMARK_AGE = gauge(
-    "tidemark.watermark.age", "s", "Time that the watermark is behind the clock, now. Absent without a watermark."
+    "tidemark.watermark.age", "s", "Time by which the watermark is behind the clock. Absent without a watermark."
 )
 WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, to compare with.")
 DECISIONS = counter("tidemark.decisions", "{decision}", "Decisions about the watermark, by reason.", ("reason",))
@@ -58,16 +58,16 @@ READING_VIOLATIONS = gauge(
 BACKLOG_AGE = gauge(
     "tidemark.backlog.age",
     "s",
-    "Age of the oldest unacknowledged message, by the newest reading, and older by the time since.",
+    "Age of the oldest unacknowledged message: its age at the newest reading, plus the time since.",
     ("subscription",),
 )
 BACKLOG_MESSAGES = gauge(
     "tidemark.backlog.messages",
     "{message}",
-    "Messages published since the oldest unacknowledged one: no more are outstanding. An estimate on tracking.",
+    "Messages published since the oldest unacknowledged message: an upper bound on base, an estimate on tracking.",
     ("subscription",),
 )
-BACKLOG_SIZE = gauge("tidemark.backlog.size", "By", "Estimated size of these messages.", ("subscription",))
+BACKLOG_SIZE = gauge("tidemark.backlog.size", "By", "Estimated size of the messages in the backlog.", ("subscription",))
 PULLED = counter(
     "messaging.client.consumed.messages",
     "{message}",
@@ -82,7 +82,7 @@ QUARANTINED = counter(
 MISSED = gauge(
     "tidemark.heartbeats.missed",
     "{heartbeat}",
-    "Heartbeats that landed after their window was computed, and before it is computed again.",
+    "Heartbeats that landed after their window was computed, until the window is computed again.",
 )
 LOST = gauge(
     "tidemark.heartbeats.lost",
@@ -92,7 +92,7 @@ LOST = gauge(
 TICK_DURATION = histogram(
     "tidemark.tick.duration",
     "s",
-    "Duration of a sensor's evaluation, with the wait until its tick was due. result: ok or error.",
+    "Duration of a sensor's evaluation, including the wait until its tick was due. result: ok or error.",
     ("sensor", "result"),
 )
 SENSOR_SILENCE = gauge(
@@ -102,7 +102,7 @@ SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Interval of a sensor's
 SENSOR_FAILING = gauge(
     "tidemark.sensor.failing",
     "s",
-    "Time for which a sensor's ticks have failed, by the kind of the newest error. Absent while they do not.",
+    "Time for which a sensor's ticks have failed, by the kind of the newest error. Absent if its ticks succeed.",
     ("sensor", "error"),
 )
 RUNS = counter(
@@ -113,13 +113,13 @@ RUNS = counter(
 )
 RUN_DURATION = histogram("tidemark.run.duration", "s", "Duration of runs.", ("job_name", "result"))
 RUN_AGE = gauge("tidemark.run.age", "s", "Age of a job's oldest unfinished run.", ("job_name",))
-SNAPSHOT_SIZE = gauge("tidemark.snapshot.size", "By", "Estimated size of what the snapshots of the last day kept.")
-SNAPSHOT_BUDGET = gauge("tidemark.snapshot.budget", "By", "The budget for that. Absent without one.")
+SNAPSHOT_SIZE = gauge("tidemark.snapshot.size", "By", "Estimated bytes that the snapshots of the last day kept.")
+SNAPSHOT_BUDGET = gauge("tidemark.snapshot.budget", "By", "Snapshot bytes allowed per day. Absent without a budget.")
 BUCKET_CALLS = counter(
     "tidemark.bucket.calls",
     "{call}",
-    "Calls of the code server to the lake's bucket for single files, by class of charge (A, B, free) and call. Those "
-    "of the Delta library and of runs are not among them.",
+    "Calls of the code server to the lake's bucket for single files, by class of charge (A, B, free) and call. Not "
+    "counted: calls of the Delta library and of runs.",
     ("class", "call"),
 )
 

@@ -56,7 +56,7 @@ HEADERS = {
 """The headers of each response. No other page may read, embed or frame a response. The page may run only its own
 script, and may send requests only to its own address."""
 
-FAILED = b'{"error": "this failed; the log says why"}\n'
+FAILED = b'{"error": "the request failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
 """The idle timeout of a connection."""
@@ -136,7 +136,7 @@ class ProcessOutlet:
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
         """Answer a request. `hosts` are its `Host` headers. Return the status, the content type and the content."""
         if not is_ours(hosts, self.allowed_hosts, any_address=True):
-            refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
+            refused = {"error": f"the host {', '.join(hosts)!a} is not allowed; add it to dagster.allowed_hosts"}
             return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
         where, _, query = path.partition("?")
         match where:

@@ -42,18 +42,18 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""The times for which results from the log and from the tables are reused. A result that takes long to read is reused
-for ten times as long."""
+"""Seconds for which a result from the log, and a result from the tables, is reused. A result that took long to read is
+reused for ten times the reading time."""
 
 WAIT_SECONDS = 2.0
-"""The longest time for which a request waits for a read in progress."""
+"""Maximum time for which a request waits for a read in progress."""
 
 MOST_RECENT = 12_000
-"""The greatest number of decisions in memory: three hours at one tick per second."""
+"""Maximum number of decisions in memory: three hours at one tick per second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""A page that was not requested for longer than this starts over, which reads less than following the log since
-then."""
+"""If a page was not requested for longer than this, the next request starts from the log's newest entries. That reads
+less than following the log from the last request."""
 
 Found = TypeVar("Found")
 
@@ -89,7 +89,7 @@ class Looker(Generic[Found]):
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """Say why the newest read has no result; empty if it has one."""
+        """Say why the newest read has no result. Empty if it has a result."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -198,9 +198,10 @@ class Page:
         else:
             return ""
         since, of, size = *(EPOCH + timedelta(seconds=each) for each in (start, event)), timedelta(seconds=seconds)
-        said = f"At most {count:,} published within {rough(size)} of {iso(since)}, with event times from {iso(of)} on."
+        published = f"At most {count:,} messages published within {rough(size)} of {iso(since)}"
+        said = f"{published}, with event times from {iso(of)} on."
         if not self._cells_lock.acquire(timeout=WAIT_SECONDS):
-            return f"{said} The lake has not answered for their streams."
+            return f"{said} Their streams are unknown: the lake did not answer in time."
         try:
             streams = landed_by_stream(self._lakes[2].heartbeats(), since, of, size)
         except TidemarkError as error:
@@ -266,14 +267,14 @@ LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> PageVerdict:
-    """Judge the pipeline. It is `bad` if decisions are overdue or something fails, and `hold` if the watermark waits,
-    reading is behind or heartbeats are missing. `why` has the facts that explain the newest decision, if any; `status`
-    has those of the tables."""
+    """Judge the pipeline. The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark
+    waits, pulling is behind or heartbeats are missing. `why` has the facts that explain the newest decision, if any;
+    `status` has the facts of the tables."""
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
-        return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking decides."])
+        return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking makes one."])
     decided, tick = why["explanation"][0], settings.watermark.tick
     told = [
         *said,
@@ -291,7 +292,7 @@ def verdict_of(
     if reading := facts.get("reading"):
         return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
     if facts.get("missed") or facts.get("lost_at_least"):
-        return PageVerdict("hold", "Live, and heartbeats are missing", told)
+        return PageVerdict("hold", "Live, but heartbeats are missing", told)
     return PageVerdict("good", "All is well", told)
 
 

@@ -70,10 +70,10 @@ class Observer:
         """Report the end of a sensor's evaluation, and its duration in seconds. `failed` is its failure, if any."""
 
     def tracked(self, tracked: Tracked) -> None:
-        """Report the decision of a tick of tracking."""
+        """Report a tick of tracking, with its decision."""
 
     def landed(self, landed: Ingested) -> None:
-        """Report what a tick of landing has landed."""
+        """Report the result of a landing tick."""
 
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
         """Report what runs have landed, and how many messages they have tracked, since the last call. `look` returns
@@ -278,16 +278,17 @@ class Recorder(Observer):
         return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
 
     def _silence(self, sensor: str, now: datetime) -> str | None:
-        """Describe the silence of a sensor if it is too long for a healthy sensor; otherwise return None."""
+        """Describe the sensor's silence if it is too long for a healthy sensor; otherwise return None."""
         ticks, every = self._ticks.get(sensor, NO_TICKS), self._every[sensor]
         is_waiting = ticks.failed is None and (sensor in self._at_work or ticks.good is None)
         since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))
         if not is_overdue(since, every, now):
             return None
         decides = "; no decision is made meanwhile" if sensor == DECIDES else ""
-        why = f", and its ticks fail since {iso(ticks.failed.since)}: {ticks.failed.kind}" if ticks.failed else ""
+        failed = ticks.failed
+        why = f", and its ticks have failed since {iso(failed.since)}: {failed.kind}" if failed else ""
         return (
-            f"sensor {sensor}: no good tick for {rough(self._silent_for(sensor, now))}; it is to tick every "
+            f"sensor {sensor}: no successful tick for {rough(self._silent_for(sensor, now))}; its interval is "
             f"{rough(every)}{why}{decides}"
         )
 
@@ -300,11 +301,11 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """Yield three figures of each backlog for which the newest decision has a reading: the age of its oldest message,
-    an upper bound of its messages, and an estimate of their bytes. Unknown values are left out.
+    """Yield three figures for each backlog of which the newest decision has a reading: the age of its oldest message,
+    an upper bound on its number of messages, and an estimate of their bytes. Unknown figures are left out.
 
     The age is the age at the reading plus the time since, the best value until the next reading. A backlog that was
-    empty when read counts as empty.
+    empty at the reading counts as empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEND_WITHIN_MS = 10_000
-"""The time limit of sending. If the receiver is down, no count is lost: sums are cumulative, so the next export
-includes it."""
+"""Time limit for one export. If the receiver is down, no count is lost: sums are cumulative, so the next export
+includes all counts."""
 
 
 class Telemetry:

@@ -170,7 +170,7 @@ def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_pa
         with refused.value as answer:
             assert answer.code == 503
             silent, old = json.loads(answer.read())["problems"]
-        assert silent.startswith("tidemark: sensor landing: no good tick for ")
+        assert silent.startswith("tidemark: sensor landing: no successful tick for ")
         assert "checks.max_watermark_age is 10m" in old
         assert json.loads(get(metrics, "/livez")) == {"alive": True}
         with pytest.raises(urllib.error.HTTPError, match="404") as missing:
