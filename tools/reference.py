@@ -225,7 +225,7 @@ def _instrument(one: Instrument) -> Sequence[str]:
 def reasons() -> Iterator[str]:
     """Yield a table of the reasons for decisions, and a table of the reasons for rejections."""
     told: Sequence[tuple[str, str, type[Enum]]] = (
-        ("Decisions", "moves it", Reason),
+        ("Decisions", "what moves the watermark", Reason),
         ("Rejections", "what to do", RejectionReason),
     )
     for title, action, kind in told:

@@ -34,8 +34,8 @@ LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 """RFC 3339, but with a space allowed in place of the T, and the zone optional."""
 
 HOUR_US = 3_600_000_000
-"""Another unit is suggested only if it gives a time within this distance of the publish time: an hour, in microseconds.
-"""
+"""Maximum distance, in microseconds, between the publish time and a time that another unit would give: an hour. Another
+unit is suggested only within this distance."""
 
 
 class EventTimeUnit(StrEnum):
@@ -138,9 +138,9 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""The longest time for which a message on base, counted from its publish time, may wait for a schema that does not
-exist. Then it is rejected. On tracking a message may wait twice as long, so that tracking can read every message that
-base lands, even if the clocks of both differ by this much."""
+"""Maximum time for which a message on base, counted from its publish time, waits for a schema that does not exist.
+After this time the message is rejected. On tracking a message may wait twice as long, so that tracking can read every
+message that base lands, even if the clocks of both differ by this much."""
 
 JSON_OBJECTS = PayloadFormat()
 """The default payload format."""
@@ -281,7 +281,7 @@ class HeartbeatReader:
                 if value is None or value == "":
                     wrong = _missing(place, value)
                 elif isinstance(value, str):
-                    wrong = f"{_short(value)}, which has {len(value)} characters; an id has at most {LONGEST_ID}"
+                    wrong = f"{_short(value)}, which has {len(value)} characters; an id may have at most {LONGEST_ID}"
                 else:
                     wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")

@@ -36,8 +36,8 @@ RULES = 1
 processes with different rules never write to the lake at the same time."""
 
 DIGITS = 18
-"""Most digits of an event time that is read in columns. A number with so many digits fits in an int64. Nanoseconds may
-have three more digits, because they are cut to microseconds first."""
+"""Maximum number of digits of an event time that is read in columns. A number of this length fits in an int64.
+Nanoseconds may have three more digits, because they are cut to microseconds first."""
 
 PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
 """The RFC 3339 format that is read in columns."""

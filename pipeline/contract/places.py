@@ -29,10 +29,11 @@ BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
 ITSELF = "@"
 """The JMESPath of the whole value."""
 LONGEST_PATH = 200
-"""Most characters of a path. jmespath recurses into nested paths; this limit stays far below Python's recursion limit.
-"""
+"""Maximum number of characters in a path. jmespath recurses into nested paths; this limit stays far below Python's
+recursion limit."""
 LONGEST_ID = 1024
-"""Most characters of an id from the payload. Pub/Sub limits an attribute's value to the same number of bytes."""
+"""Maximum number of characters in an id from the payload. Pub/Sub limits an attribute's value to the same number of
+bytes."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors that jmespath raises if a path does not fit a payload, such as `length` applied to a number."""
 
@@ -133,7 +134,7 @@ def finder(path: str) -> Callable[[Any], Any]:
     Plain names joined by dots are looked up without jmespath. Raises ValueError for an invalid path.
     """
     if len(path) > LONGEST_PATH:
-        raise ValueError(f"a path has at most {LONGEST_PATH} characters")
+        raise ValueError(f"a path may have at most {LONGEST_PATH} characters")
     if path == ITSELF:
         return lambda payload: payload
     if PLAIN_PATH.fullmatch(path):
@@ -212,15 +213,16 @@ ELEMENT = "#"
 """Separates the message id from the element's number in a heartbeat's id. Pub/Sub's message ids consist of digits."""
 
 MOST_ELEMENTS = 10_000
-"""Most elements of one message. Pub/Sub's limit of 10 MB would allow five million elements of one digit."""
+"""Maximum number of elements in one message. Pub/Sub's limit of 10 MB would allow five million elements of one
+digit."""
 
 MOST_REPEATED = 16 << 20
-"""Most characters of attributes that the rows of one message repeat. Pub/Sub allows 128 KB of attributes, and each row
-repeats all of them."""
+"""Maximum number of characters of attributes that the rows of one message repeat. Pub/Sub allows 128 KB of attributes,
+and each row repeats all of them."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""Number of rows that ends a group, and number of repeated characters of attributes that ends it. A group's last
-message may exceed both."""
+"""A group of rows ends when it has this many rows, or when its rows repeat this many characters of attributes. A
+group's last message may exceed both."""
 
 
 @dataclass(slots=True)
@@ -298,7 +300,7 @@ def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> lis
     if not found:
         return Rejection(RejectionReason.NO_ELEMENTS, f"{each} is empty")
     if len(found) > MOST_ELEMENTS:
-        wrong = f"{each} has {len(found)} elements; a message has at most {MOST_ELEMENTS}"
+        wrong = f"{each} has {len(found)} elements; a message may have at most {MOST_ELEMENTS}"
         return Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
     if len(found) * (length := _length(attributes)) > MOST_REPEATED:
         wrong = f"{each} has {len(found)} elements, each of which would repeat {length} characters of attributes"

@@ -10,49 +10,51 @@ from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):
-    """The reason of a decision. The second paragraph of each reason's docstring says what moves the watermark."""
+    """Why a decision moved the watermark, or did not. The second paragraph of each reason says what moves the
+    watermark."""
 
     ADVANCED = "ADVANCED"
     """The candidate was above the watermark, and became the watermark.
 
-    Further messages, published and landed.
+    It moves again when further messages are published and landed.
     """
     UNCHANGED = "UNCHANGED"
     """The candidate is not above the watermark.
 
-    Newer messages, which push the pin out of the band."""
+    It moves when newer messages push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
     """By the last reading, base may not have landed the message that pins the candidate.
 
-    Base lands it and is read again, which may be rare (docs/concepts/costs-and-scale.md). If the pin is the anchor or
-    within the band, newer messages move it as well."""
+    It moves when base has landed the message and base is read again, which may be rare
+    (docs/concepts/costs-and-scale.md). If the pin is the anchor or within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is behind: it has read neither to near the present, nor to a band ahead of base.
 
-    Tracking catches up. Check that its sensor ticks."""
+    It moves when tracking has caught up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
-    """Base holds messages that tracking may not know, or that it judged by another contract.
+    """Base holds messages that tracking may not know, or that tracking judged by another contract.
 
-    Base lands them, or you release them (`tidemark release`)."""
+    It moves when base has landed these messages, or when you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
     """Tracking knows no valid message that was published more than a band before its reading.
 
-    Published messages, once tracking has read a band beyond them. If all messages are rejected, correct `[message]`
+    It moves when tracking has read a band beyond a valid message. If all messages are rejected, correct `[message]`
     (see `tidemark quarantine`).
     """
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its next reading is overdue by more than five minutes.
 
-    New readings. The tick's problems, in Dagster and in `tidemark status`, say why they fail.
+    It moves when both backlogs are read again. The tick's problems, in Dagster and in `tidemark status`, say why the
+    readings fail.
     """
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     """This machine's clock is ahead of Pub/Sub's, or was set back.
 
-    Synchronize the clock."""
+    It moves when the clock is right. Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
     """A subscription was sought back.
 
-    The next tick. Replayed messages that had not landed are late if they land below the watermark.
+    It may move at the next tick. Replayed messages that had not landed are late if they land below the watermark.
     """
     IDLE_ADVANCED = "IDLE_ADVANCED"
     """Nothing is published and nothing is outstanding, so the watermark follows the clock.
@@ -61,18 +63,18 @@ class Reason(StrEnum):
     IDLE_HELD = "IDLE_HELD"
     """Nothing is published, and `watermark.idle` is `hold`.
 
-    A new message, or `watermark.idle = "advance"`.
+    It moves after a new message, or with `watermark.idle = "advance"`.
     """
     RELEASED = "RELEASED"
     """An operator released messages. Base is treated as if it had acknowledged everything published before the
     release's time.
 
-    Base lands the released messages, or you release more.
+    It moves again when base lands the released messages, or when you release more.
     """
 
     @property
     def is_move(self) -> bool:
-        """True if the watermark became the candidate."""
+        """True if the decision moved the watermark to the candidate."""
         return self in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
 
     @property
@@ -99,15 +101,15 @@ BECAUSE = {
     Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
-"""The explanation of each reason; `ADVANCED` names its evidence instead."""
+"""The second half of a decision's sentence, by reason. For `ADVANCED` it is formatted from the evidence instead."""
 
 PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
     "from {released_before} on"
 )
 PINNED_UNTIL_THE_NEXT_READING = (
-    "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); of what was published since "
-    "{base}, tracking saw an event time as old as {candidate}"
+    "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); among the messages published "
+    "since {base}, tracking saw an event time as old as {candidate}"
 )
 
 
@@ -122,9 +124,9 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The evidence if the candidate is the event time of a message, which is in the cell `pin`. At most `messages`
-    messages were published from `start` on. Of these, `passed_over` lag more than `max_lag` and do not hold the
-    watermark. Tracking has read up to `end`."""
+    """Evidence whose candidate is the event time of a message in the cell `pin`. At most `messages` messages were
+    published from `start` on. `passed_over` of them lag more than `max_lag` and do not hold the watermark. Tracking has
+    read up to `end`."""
 
     pin: Cell
     start: datetime
@@ -141,7 +143,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The evidence of the rule `band`. The candidate is the least event time published from `start` to `end`."""
+    """The evidence of the rule `band`. The candidate is the least event time published from `start` to `end`. `anchor`
+    is the newest publish time of a valid message from before the band."""
 
     anchor: datetime | None
 
@@ -149,7 +152,8 @@ class BandEvidence(Bound):
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
     """The evidence of the rule `frontier`. The candidate is the lesser of `frontier` and the least event time published
-    from `start` on. `start` is base's oldest outstanding publish time."""
+    from `start` on. `frontier` is the greatest event time published before the band. `start` is base's oldest
+    outstanding publish time."""
 
     frontier: datetime
 
@@ -194,7 +198,7 @@ class Decision:
 
     @property
     def pin(self) -> Cell | None:
-        """The cell whose event time is the candidate; None if there is none."""
+        """The cell whose event time is the candidate; None if the candidate is not a message's event time."""
         return None if self.bound is None else self.bound.pin
 
     @property

@@ -1,7 +1,7 @@
 """Decides the watermark, or a reason to hold it, from what was published and what is outstanding.
 
-It evaluates the rules in order. The first hold or candidate ends the search, and `advance` compares the candidate with
-the watermark.
+`estimate` evaluates the rules in order. The first hold or candidate ends the search, and `advance` compares the
+candidate with the watermark.
 
 Guarantee: if disorder is at most `policy.band` and the idle rule has not fired, no message that is still to land has an
 event time below the watermark, except messages that lag more than `policy.max_lag`. If the idle rule has fired, the
@@ -34,8 +34,7 @@ def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Ver
 
 
 def advance(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
-    """7. The watermark never goes back. A candidate above the watermark becomes the watermark. Only this function
-    compares the two."""
+    """Rule 7: move the watermark to a candidate above it, and never back. Only this function compares the two."""
     last = verdicts[-1]
     evidence = last.evidence if isinstance(last, Candidate) else None
     candidate = None if evidence is None else evidence.candidate

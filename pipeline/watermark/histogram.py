@@ -25,8 +25,8 @@ NO_EVENT = np.iinfo(np.int64).min
 """The event bucket of rejected messages: their publish time is known, their event time is not."""
 
 COPY = NO_EVENT + 1
-"""The event bucket of copies of messages that are counted in full. Like rejected messages, copies only mark their
-publish second as occupied."""
+"""The event bucket of a copy of a message that is already counted in full. Like rejected messages, copies only mark
+their publish second as occupied."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
@@ -215,7 +215,7 @@ class Histogram:
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
-        """Find the least of the event-time quantiles of the publish-time buckets low to high.
+        """Find the cell with the least event-time quantile among the publish-time buckets low to high.
 
         In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell that holds
         the next event time counts with its exact minimum, which is never above the true quantile.
@@ -306,7 +306,8 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Return the event times that count for the watermark: those after their publish time are replaced by it."""
+    """Return the event times that count for the watermark: an event time after its publish time is replaced by the
+    publish time."""
     return np.minimum(event_us, publish_us)
 
 

@@ -9,21 +9,28 @@ from typing import Literal
 class Policy:
     """The estimator's settings.
 
-    `rule` selects the bound on the event times of messages that may still land: the least event time in the band, or
-    the frontier. `band` is the disorder that is allowed for. `quantile` is the share of least event times that is
-    passed over in each publish second, to tolerate slow clocks. `reading_slack` is subtracted from the tracking reading
-    and `base_slack` from the base reading, because the service may show a message a moment after its publish time.
+    - `rule` selects the bound on the event times of messages that may still land: the least event time in the band, or
+      the frontier.
+    - `band` is the disorder that is allowed for.
+    - `idle_timeout` and `idle` are the minimum length of a silence, and what the watermark does in a silence.
+    - `quantile` is the share of least event times that is passed over in each publish second, to tolerate slow clocks.
+    - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
+      service may show a message a moment after its publish time.
+    - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
+      message holds it.
+    - `undecided`: tracking does not count as behind if it keeps messages that it cannot judge yet for at most this
+      time.
 
-    Four parameters are not settings, but the simulation varies them. A subscription has no backlog if its oldest
-    message was published within `near_real_time` of its reading: between two rounds of 5 s, tracking may be that far
-    behind. In a silence, the sources' recent lag holds the watermark back by at most `max_idle_lag`, in case the last
-    second had a broken clock. If a reading is overdue by more than `max_reading_age`, the watermark is held, so that
-    the outage is reported. A reading that falls by more than `seek_tolerance` means a seek. A smaller fall does not,
-    because the service may step back by seconds.
+    Four parameters are not settings, but the simulation varies them:
 
-    A message that is published more than `max_lag` after its event does not hold the watermark; without a `max_lag`,
-    every message does. Tracking does not count as behind if it keeps messages that it cannot judge yet for at most
-    `undecided`.
+    - `near_real_time`: a subscription has no backlog if its oldest message was published within this time of its
+      reading. Between two rounds of 5 s, tracking may be that far behind.
+    - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case the
+      last second had a broken clock.
+    - `max_reading_age`: if a reading is overdue by more than this, the watermark is held, so that the outage is
+      reported.
+    - `seek_tolerance`: a reading that falls by more than this means a seek. A smaller fall does not, because the
+      service may step back by seconds.
     """
 
     rule: Literal["band", "frontier"] = "band"

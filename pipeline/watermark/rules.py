@@ -55,14 +55,14 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The rule decides nothing, so the next rule is evaluated."""
+    """A verdict that decides nothing, so the next rule is evaluated."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The watermark stays where it is. `complete_from` is set if the rule raises it."""
+    """The verdict that the watermark stays where it is. `complete_from` is set if the rule raises it."""
 
     finding: Finding
     reason: Reason
@@ -71,7 +71,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An event time that the watermark may reach, with its evidence."""
+    """The verdict that the watermark may reach an event time, with its evidence."""
 
     finding: Finding
     evidence: SilenceEvidence | BandEvidence | FrontierEvidence
@@ -82,7 +82,8 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """1. Both backlogs were read, no reading is overdue by more than `max_reading_age`, and none is from the future."""
+    """Rule 1: hold unless both backlogs were read, no reading is overdue by more than `max_reading_age`, and no reading
+    is from the future."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
@@ -92,7 +93,7 @@ def fresh_readings(s: Situation) -> Verdict:
 
 
 def same_epoch(s: Situation) -> Verdict:
-    """2. No subscription was sought since the previous decision."""
+    """Rule 2: hold if a subscription was sought back since the previous decision."""
     before = s.previous
     if before is not None and (was_sought(s.base, before.base) or was_sought(s.tracking, before.tracking)):
         return Held(Finding.SOUGHT, Reason.HELD_SEEK)
@@ -100,7 +101,7 @@ def same_epoch(s: Situation) -> Verdict:
 
 
 def complete(s: Situation) -> Verdict:
-    """3. Tracking knows every message that base may hold."""
+    """Rule 3: hold unless tracking knows every message that base may hold."""
     hole_ends = None if s.release else end_of_hole(s)
     if hole_ends is not None:
         return Held(Finding.HOLE, Reason.HELD_INCOMPLETE, complete_from=max(s.complete_from, hole_ends))
@@ -110,8 +111,9 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """4. Tracking has read far enough: to near the present, except messages that it cannot judge yet, or to a band
-    ahead of base. If it has not, and this machine's clock is ahead, the clock is the reason of the hold."""
+    """Rule 4: hold unless tracking has read far enough. That is to near the present, except messages that it cannot
+    judge yet, or to a band ahead of base. If this machine's clock is ahead of the server's, the clock is the reason for
+    the hold."""
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
@@ -122,11 +124,11 @@ def ready(s: Situation) -> Verdict:
 
 
 def silence(s: Situation) -> Verdict:
-    """5. After a silence the watermark follows the clock.
+    """Rule 5: in a silence, the watermark follows the clock.
 
-    In a silence, no valid message was published for `idle_timeout`, all earlier ones have landed, and neither
-    subscription has a backlog. Rejected and passed-over messages do not count: otherwise a source that sends nothing
-    else would pin all other sources.
+    In a silence, no valid message was published for `idle_timeout`, all earlier messages have landed, and neither
+    subscription has a backlog. Rejected and passed-over messages do not end a silence: otherwise a source that sends
+    only such messages would hold back all other sources.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
@@ -147,8 +149,8 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """6, rule `band`. The candidate is the least event time published in the band. The band runs from `min(B, T - D)`,
-    or from the anchor if that is older, to `T`."""
+    """Rule 6 with the setting `band`: the candidate is the least event time published in the band. The band runs to
+    `T`, from `min(B, T - D)` or from the anchor if the anchor is older."""
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
@@ -165,8 +167,9 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 
 
 def frontier(s: Situation) -> Verdict:
-    """6, rule `frontier`. The candidate is the lesser of two bounds. The least event time published since `B` bounds
-    the messages that tracking has seen. The frontier at `T - D` bounds those that it has not seen."""
+    """Rule 6 with the setting `frontier`: the candidate is the lesser of two bounds. The least event time published
+    since `B` bounds the messages that tracking has seen. The frontier at `T - D` bounds the messages that tracking has
+    not seen."""
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
         return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
@@ -179,7 +182,7 @@ def frontier(s: Situation) -> Verdict:
 
 
 def bound(s: Situation) -> Verdict:
-    """6. Bound the event times of all messages that may still land, by the configured rule."""
+    """Rule 6: bound the event times of all messages that may still land, as `policy.rule` says."""
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
@@ -229,11 +232,11 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """Return the reading that may name a message that base holds.
+    """Return the newest reading of base, or the effective reading if the newest is below it by more than the slack.
 
-    A message that became visible only some time after its publish time appears in a reading only if nothing was
-    outstanding shortly before. The newest reading then names the message, and is below the effective reading by at most
-    the slack.
+    The result may name a message that base holds. A message that became visible only some time after its publish time
+    appears in a reading only if nothing was outstanding shortly before. The newest reading then names the message, and
+    is below the effective reading by at most the slack.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack

@@ -41,8 +41,8 @@ class Situation:
 
     @property
     def base_after_slack(self) -> datetime:
-        """Base's reading less `base_slack`. Assumption of this property and the next ones: both readings exist (rule
-        1)."""
+        """Base's reading minus `base_slack`. Assumption: rule 1 has passed, so both readings exist. Most other
+        properties assume this too."""
         return base_after_slack(known(self.base), self.policy)
 
     @property
@@ -93,12 +93,12 @@ class Situation:
 
 
 def base_after_slack(base: EffectiveReading, policy: Policy) -> datetime:
-    """Return base's reading less `base_slack`."""
+    """Return base's reading minus `base_slack`."""
     return base.oldest_unacked - policy.base_slack
 
 
 def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime:
-    """Return tracking's reading less `reading_slack`."""
+    """Return tracking's reading minus `reading_slack`."""
     return tracking.oldest_unacked - policy.reading_slack
 
 

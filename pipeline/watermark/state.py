@@ -81,14 +81,16 @@ class Released:
 class WatermarkState:
     """Everything that the next decision depends on, apart from the next readings.
 
-    `number` is the last folded entry, `checkpoint` the last compacted entry, `record` the newest decision. Cells of the
-    publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
-    is True from the note of a loss (`Lost`) until a decision has raised `complete_from`. The watermark is never below
-    `watermark_at_least`, which comes from such notes. `released_before` applies until base is sought. `account` has the
-    usage that the entries of the last day noted. `contract` is the newest contract by which messages are judged.
-    `rejected` is the number of rejected messages in all snapshots, including pruned cells. Redeliveries are counted
-    again, and messages of lost entries are not counted. `rejected` affects no decision. It is not compared, because
-    compacted entries of earlier versions lack it.
+    - `number` is the last folded entry, `checkpoint` the last compacted entry, and `record` the newest decision.
+    - `pruned_before`: the cells of the publish-time buckets below it were dropped; `pruned_frontier` is their frontier.
+    - `is_missing_entries` is True from the note of a loss (`Lost`) until a decision has raised `complete_from`.
+    - `watermark_at_least` comes from such notes. The watermark is never below it.
+    - `released_before` applies until base is sought.
+    - `account` has the usage that the entries of the last day recorded.
+    - `contract` is the newest contract by which messages are judged.
+    - `rejected` is the number of rejected messages in all snapshots, including pruned cells. Redeliveries are counted
+      again, and messages of lost entries are not counted. It affects no decision. It is not compared, because compacted
+      entries of earlier versions lack it.
     """
 
     number: int = -1
@@ -153,14 +155,14 @@ class WatermarkState:
         at: datetime,
         rules: Sequence[Rule] = RULES,
     ) -> DecisionRecord:
-        """Decide from this state with new readings. Assumption: a Beginning was folded."""
+        """Decide from this state with new readings. Assumption: the log's Beginning was folded."""
         decision = estimate(self.situation(base, tracking, policy, at), rules)
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """Gather the input of a decision with new readings. Raises ValueError if no Beginning was folded."""
+        """Gather the input of a decision with new readings. Raises ValueError if the log's Beginning was not folded."""
         if self.complete_from is None:
-            raise ValueError("a decision before the log's beginning")
+            raise ValueError("no decision is possible before the log's first entry is read")
         previous = self.decision
         complete_from = self.complete_from
         if self.is_missing_entries:
@@ -244,7 +246,7 @@ def _latest(*moments: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The fold of all entries before it, so that a restart does not read them."""
+    """An entry that has the state after all entries before it, so that a restart does not read them."""
 
     state: WatermarkState
 

@@ -17,8 +17,8 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """The requests of one process within `seconds`. Rounds add no seconds, because ticks run at the same time and add
-    theirs.
+    """The requests of one process to Pub/Sub within `seconds`. Rounds on Spark add no seconds, because ticks run at the
+    same time and add theirs.
 
     `snapshots` is the number of snapshots taken for readings; they retained about `snapshot_bytes` of messages. `pulls`
     is the number of pull calls; they returned `tracked` messages with `tracked_bytes` on tracking, and `landed`
@@ -59,5 +59,5 @@ class Account:
 
     @property
     def known(self) -> Usage:
-        """The sum of all kept hours. They are the newest day with usage, however long ago it was."""
+        """The sum of all kept hours. They are the newest day with usage, even if it is long ago."""
         return sum((usage for _, usage in self.hours), Usage())

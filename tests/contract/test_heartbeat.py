@@ -242,7 +242,7 @@ def test_no_unit_is_named_where_none_would_be_right() -> None:
         (1e30, "1e+30, neither a text nor a whole number of 64 bits"),
         ([], "an array, neither a text nor a whole number of 64 bits"),
         (2**70, "a number beyond 64 bits, neither a text nor a whole number of 64 bits"),
-        ("x" * 1025, "which has 1025 characters; an id has at most 1024"),
+        ("x" * 1025, "which has 1025 characters; an id may have at most 1024"),
     ],
 )
 def test_an_id_that_is_none_is_said_in_the_words_of_json(value: object, said: str) -> None:

@@ -169,7 +169,7 @@ def parts(messages: Sequence[Any], contract: MessageContract = READINGS) -> list
         (
             900_000,
             "TOO_MANY_ELEMENTS",
-            "payload:readings has 900001 elements; a message has at most 10000: publish several messages",
+            "payload:readings has 900001 elements; a message may have at most 10000: publish several messages",
         ),
     ],
 )

@@ -5,8 +5,8 @@ The converters are readers of tidemark's own logical types, which are added to e
 while it reads a value, so the values need no second pass.
 
 Schemas that hostile bytes could abuse are refused. fastavro trusts the element counts in the bytes, so values are
-counted before it reads them. Its own decoder of the JSON encoding accepts values of any type and takes time quadratic
-in an array's length, so it is not used.
+counted before fastavro reads them. fastavro's decoder of the JSON encoding is not used: it accepts values of any type
+and takes time quadratic in an array's length.
 """
 
 import base64
@@ -37,12 +37,12 @@ from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, E
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN, PLAIN = "tidemark-", "plain"
 MOST_DIGITS = 1000
-"""Most digits of a decimal type. A type that declares more digits is read as bytes, as the specification requires for
-invalid logical types."""
+"""Maximum number of digits of a decimal type. A type that declares more digits is read as bytes, as the specification
+requires for invalid logical types."""
 
 DECIMALS = Context(prec=MOST_DIGITS)
 LONGEST_DECIMAL = 416
-"""Bytes of a decimal with MOST_DIGITS digits. The limit exists because reading a decimal takes time quadratic in its
+"""Maximum number of bytes of a decimal: enough for MOST_DIGITS digits. Reading a decimal takes time quadratic in its
 length."""
 
 
@@ -83,7 +83,7 @@ def plain_number(value: Decimal) -> int | float | str:
 
 def _decimal(value: bytes, schema: Mapping[str, Any], *_: Any) -> int | float | str:
     if len(value) > LONGEST_DECIMAL:
-        raise ValueError(f"a decimal of {len(value)} bytes")
+        raise ValueError(f"a decimal has {len(value)} bytes; the maximum is {LONGEST_DECIMAL}")
     unscaled = Decimal(int.from_bytes(value, "big", signed=True))
     return plain_number(unscaled.scaleb(-schema.get("scale", 0), DECIMALS))
 
@@ -106,22 +106,23 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("fixed", PLAIN): _base64,
 }
 """The converters, keyed by type and logical type. A UUID is already text, and an unknown logical type is read as its
-underlying type. They have logical types of their own because fastavro's table of readers is global to the process."""
+underlying type. The converters have tidemark's own logical types, because fastavro's table of readers is global to the
+process."""
 
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
 MOST_VALUES_A_BYTE = 100
-"""Most values that a schema may allow per byte of a payload. An array of nulls would allow more, because its items take
-no bytes."""
+"""Maximum number of values that a schema may allow per byte of a payload. An array of nulls would allow more, because
+its items take no bytes."""
 
 MOST_OF_A_RECORD = 10_000
-"""Most values of a record. An array or a map counts as one value."""
+"""Maximum number of values in a record. An array or a map counts as one value."""
 
 LONGEST = 63
 """Largest bit shift when decoding the varint of a 64-bit number."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-"""Numbers that JSON lacks, as Avro writes them."""
+"""The texts that Avro's JSON encoding uses for numbers that JSON lacks."""
 
 BROKEN = (
     *(SchemaParseException, UnknownType),
@@ -139,8 +140,8 @@ Read = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A checked type. `schema` is the schema for fastavro, `least` the least number of bytes of a value, `values` the
-    most values that it consists of, and `label` the type's name in the JSON encoding of a union."""
+    """A checked type. `schema` is the schema for fastavro, `least` the minimum number of bytes of a value, `values` the
+    maximum number of values that it consists of, and `label` the type's name in the JSON encoding of a union."""
 
     schema: Any
     least: int
@@ -159,7 +160,7 @@ class _Checking:
         self.densest = 0.0
 
     def refusal(self, why: str) -> Unreadable:
-        return Unreadable(f"the schema {self._origin} {why}, and is not used")
+        return Unreadable(f"the schema {self._origin} {why}, so it cannot be used")
 
     def of(self, schema: Any, depth: int) -> AvroType:
         if depth > DEEPEST:
@@ -187,7 +188,7 @@ class _Checking:
             return _converted(schema if isinstance(schema, dict) else {}, AvroType(kind, least, 1, walk, read, kind))
         known = self._named[kind]
         if known is None:
-            raise self.refusal(f"is recursive: {kind} holds itself")
+            raise self.refusal(f"is recursive: {kind} contains itself")
         return replace(known, schema=kind)
 
     def _repeats(self, values: int, least: int) -> None:
@@ -252,7 +253,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if shift > LONGEST:
-            raise ValueError("a number of more than 64 bits")
+            raise ValueError("a number has more than 64 bits")
     value |= byte << shift
     return (value >> 1) ^ -(value & 1), at + 1
 
@@ -274,7 +275,7 @@ def _skipped(data: bytes, at: int, budget: ValueBudget) -> int:
     budget.take(1)
     length, at = _long(data, at)
     if length < 0:
-        raise ValueError(f"a length of {length}")
+        raise ValueError(f"a length is negative: {length}")
     return at + length
 
 
@@ -292,7 +293,7 @@ def _branch(branches: list[Walk]) -> Walk:
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         index, at = _long(data, at)
         if index < 0:
-            raise ValueError(f"the branch {index}")
+            raise ValueError(f"the number of a union's branch is negative: {index}")
         return branches[index](data, at, budget)
 
     return walk
@@ -403,7 +404,7 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "bytes": (1, _skipped, _bytes),
     "string": (1, _skipped, lambda value: _of(str, value, "a text")),
 }
-"""For each primitive type: the least bytes of a value, its counter and its reader."""
+"""For each primitive type: the minimum number of bytes of a value, its counter and its reader."""
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
@@ -429,7 +430,7 @@ class AvroCodec:
                 raise checking.refusal("is not a record")
             self.schema = parse_schema(self._record.schema, named_schemas={})
         except BROKEN as error:
-            raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
+            raise Unreadable(f"the schema {definition.origin} is not a valid Avro schema: {error!r}"[:300]) from error
         self._values_a_byte = checking.densest  # beyond MOST_OF_A_RECORD
 
     def binary(self, data: bytes) -> Any:
@@ -448,22 +449,24 @@ class AvroCodec:
     def text(self, data: bytes) -> Any:
         """Read a record in Avro's JSON encoding."""
         if data.startswith(CONTAINER):
-            raise Unreadable(f"not Avro's JSON of {self._origin}: {NO_MESSAGE}")
+            raise Unreadable(f"not valid Avro JSON for the schema {self._origin}: {NO_MESSAGE}")
         return self.value(parsed(data))
 
     def value(self, value: Any) -> Any:
-        """Like `text`, for JSON that is already parsed."""
+        """Read a record from a JSON value in Avro's JSON encoding that is already parsed."""
         try:
             return self._record.read(value)
         except UNFIT as error:
-            raise Unreadable(f"not Avro's JSON of {self._origin}: {told(error)}") from error
+            raise Unreadable(f"not valid Avro JSON for the schema {self._origin}: {told(error)}") from error
 
     def _unreadable(self, data: bytes, why: str) -> Unreadable:
-        return Unreadable(f"not Avro of {self._origin}: {NO_MESSAGE if data.startswith(CONTAINER) else why}")
+        return Unreadable(
+            f"not valid Avro for the schema {self._origin}: {NO_MESSAGE if data.startswith(CONTAINER) else why}"
+        )
 
 
 def told(error: BaseException) -> str:
-    """Describe an error of fastavro: what is wrong with the bytes."""
+    """Describe what is wrong with the bytes, from an error of fastavro."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration

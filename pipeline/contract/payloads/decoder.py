@@ -41,8 +41,8 @@ from tidemark.pipeline.contract.payloads.schemas import (
 CONTENT_ENCODING, GZIP = "content-encoding", "gzip"
 
 PART_BYTES = 8 << 20
-"""Decoded bytes at which a part of a batch ends. As Python objects, JSON usually takes 4 times as much memory, at most
-30 times."""
+"""Number of decoded bytes at which a part of a batch ends. Decoded JSON usually takes 4 times as much memory, and at
+most 30 times, as Python objects."""
 
 
 Read = Callable[[int, bytes], Any]
@@ -195,11 +195,11 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
-    """Open the event in a message, and return its attributes and its data. The data are either bytes, or None and a
-    value that was parsed with the event's JSON. If the payload holds the whole event (a structured event), the event's
-    context overrides the attributes.
+    """Open the event in a message, and return its attributes and its data.
 
-    Raises Unreadable if a structured event is invalid.
+    The data are either bytes, or None and a value that was parsed with the event's JSON. If the payload holds the whole
+    event (a structured event), the event's context overrides the message's attributes. Raises Unreadable if a
+    structured event is invalid.
     """
     said = attributes.get(CONTENT_TYPE, "")
     if not said.lower().startswith(STRUCTURED):
@@ -207,7 +207,7 @@ def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, st
             attributes = {**attributes, DATA_CONTENT_TYPE: said}
         return attributes, data, None
     if _media_type(said) != STRUCTURED_JSON:
-        raise Unreadable(f"a CloudEvent as {quoted(said)}; only {STRUCTURED_JSON} is read")
+        raise Unreadable(f"the CloudEvent's content type is {quoted(said)}; only {STRUCTURED_JSON} can be read")
     event = as_object(parsed(data))
     context = {**attributes, **_context(event)}
     if DATA_BASE64 in event:

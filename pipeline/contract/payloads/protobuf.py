@@ -28,7 +28,7 @@ from tidemark.pipeline.contract.payloads.rejections import (
 from tidemark.pipeline.contract.payloads.schemas import Definition
 
 LEAST_BYTES = 2
-"""The least number of bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
+"""Minimum number of bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
@@ -76,8 +76,8 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message has too many values on the wire. `most` is the most values that one submessage
-        may have. Counting stops at invalid bytes, which the library will report."""
+        """Raise Unreadable if a message has too many values on the wire. `most` is the maximum number of values that
+        one submessage may have. Counting stops at invalid bytes, which the library will report."""
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
             self._walk(data, 0, len(data), ValueBudget())
 
@@ -237,7 +237,7 @@ class ProtobufCodec:
             self._type = MessageType(descriptor)
             self._most = self._type.widest()
         except UNFIT as error:
-            raise Unreadable(f"the schema {self._origin} is not protobuf's: {error}") from error
+            raise Unreadable(f"the schema {self._origin} is not a valid protobuf schema: {error}") from error
 
     def binary(self, data: bytes) -> Any:
         """Read a message in protobuf's binary form."""
@@ -245,7 +245,7 @@ class ProtobufCodec:
             self._type.refuse_many_values(data, self._most)
             return self._type.of(self._message.FromString(data), ValueBudget())
         except UNFIT as error:
-            raise Unreadable(f"not protobuf of {self._origin}: {error}"[:300]) from error
+            raise Unreadable(f"not valid protobuf for the schema {self._origin}: {error}"[:300]) from error
 
     def text(self, data: bytes) -> Any:
         """Read a message in protobuf's JSON form, with field names as in the .proto file or in camel case."""
@@ -253,14 +253,14 @@ class ProtobufCodec:
             refuse_many_values(data, self._most)
             return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
         except UNFIT as error:
-            raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}"[:300]) from error
+            raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error
 
     def value(self, value: Any) -> Any:
-        """Like `text`, for JSON that is already parsed."""
+        """Read a message from a JSON value in protobuf's JSON form that is already parsed."""
         try:
             return self.text(orjson.dumps(value))
         except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-            raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}") from error
+            raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}") from error
 
 
 def _first_message(content: bytes) -> Any:
@@ -297,5 +297,5 @@ def compiled(text: bytes, origin: str) -> bytes:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)
-            raise Unreadable(f"the schema {origin} is not protobuf's: {said[:500]}")
+            raise Unreadable(f"the schema {origin} is not a valid protobuf schema: {said[:500]}")
         return Path(folder, COMPILED).read_bytes()

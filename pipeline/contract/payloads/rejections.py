@@ -11,7 +11,7 @@ import orjson
 
 
 class RejectionReason(StrEnum):
-    """The reason for which a message is in quarantine."""
+    """The reason why a message is in quarantine."""
 
     NO_EVENT_TIME = "NO_EVENT_TIME"
     """The message has no value at the place named by `message.event_time`.
@@ -27,7 +27,7 @@ class RejectionReason(StrEnum):
     NO_STREAM_ID = "NO_STREAM_ID"
     """A part of `message.stream_id` is missing or empty.
 
-    Set it at the publisher, or correct the setting.
+    Set the part at the publisher, or correct the setting.
     """
     UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
     """The payload cannot be decoded with the settings of `[message]`, or its schema does not exist or is not accepted.
@@ -60,7 +60,7 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A reason code, and a sentence with the wrong value."""
+    """The rejection of a message: its reason, and a sentence with the wrong value."""
 
     reason: RejectionReason
     detail: str
@@ -68,7 +68,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """No verdict yet. `why` says what the message waits for."""
+    """A message that has no verdict yet. `why` says what the message waits for."""
 
     why: str
 
@@ -78,7 +78,8 @@ class Unreadable(Exception):
 
 
 class Unknown(Exception):
-    """It is not known yet whether a payload can be read. The message says why. The decoder catches this error."""
+    """It is not known yet whether a payload can be read. The error's message says why. The decoder catches the
+    error."""
 
 
 def quoted(value: str) -> str:
@@ -87,11 +88,11 @@ def quoted(value: str) -> str:
 
 
 MOST_VALUES = 1_000_000
-"""Most values of one payload: numbers, texts, objects, arrays. As a Python object, a value takes up to about 300
-bytes."""
+"""Maximum number of values in one payload: numbers, texts, objects and arrays. As a Python object, a value takes up to
+about 300 bytes."""
 
 DEEPEST = 64
-"""Most levels of a schema, and so of its values. The limit exists because the readers recurse."""
+"""Maximum number of levels in a schema, and so in its values. The readers recurse, so the depth must be limited."""
 
 TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
@@ -102,16 +103,16 @@ LARGEST_MESSAGE = 10_000_000
 """Bytes of the largest message that Pub/Sub accepts."""
 
 LARGEST = 4 * LARGEST_MESSAGE
-"""Most bytes of a decompressed payload. Telemetry compresses to a tenth at best, and a payload rarely fills a message.
-"""
+"""Maximum number of bytes of a decompressed payload. Telemetry compresses to a tenth at best, and a payload rarely
+fills a message."""
 
 MOST_MEMBERS = 16
-"""Most members of one gzip stream. Publishers write a single member. Each member costs a copy of the bytes that follow
-it."""
+"""Maximum number of members in one gzip stream. Publishers write a single member. Each member costs a copy of the bytes
+that follow it."""
 
 
 def too_many_values() -> Unreadable:
-    """Return the error of a payload with more than `MOST_VALUES` values."""
+    """Return the error for a payload that has more than `MOST_VALUES` values."""
     return Unreadable(f"more than {MOST_VALUES} values")
 
 
@@ -123,24 +124,25 @@ class ValueBudget:
         self._deeper = DEEPEST
 
     def take(self, values: int) -> None:
-        """Count values. Raises Unreadable."""
+        """Take values from the budget. Raises Unreadable if too few are left."""
         self.left -= values
         if self.left < 0:
             raise too_many_values()
 
     def enter(self) -> None:
-        """Go a level deeper. Raises Unreadable."""
+        """Go one level deeper. Raises Unreadable if no level is left."""
         self._deeper -= 1
         if self._deeper < 0:
             raise Unreadable(f"more than {DEEPEST} levels")
 
     def leave(self) -> None:
-        """Go a level higher."""
+        """Go one level up."""
         self._deeper += 1
 
 
 def inflated(data: bytes) -> bytes:
-    """Decompress gzip to at most `LARGEST` bytes, and never hold more. Raises Unreadable."""
+    """Decompress gzip. Raises Unreadable if the result would be larger than `LARGEST` bytes, without decompressing
+    all."""
     parts: list[bytes] = []
     room = LARGEST
     for _ in range(MOST_MEMBERS):
@@ -152,12 +154,12 @@ def inflated(data: bytes) -> bytes:
         parts.append(part)
         data, room = stream.unused_data, room - len(part)
         if room < 0:
-            raise Unreadable(f"gzip of more than {LARGEST} bytes, which is too large")
+            raise Unreadable(f"the decompressed gzip is larger than {LARGEST} bytes")
         if not stream.eof:
             raise Unreadable("truncated gzip")
         if not data:
             return parts[0] if len(parts) == 1 else b"".join(parts)
-    raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
+    raise Unreadable(f"the gzip has more than {MOST_MEMBERS} members")
 
 
 def parsed(data: bytes) -> Any:

@@ -37,7 +37,7 @@ class Compression(StrEnum):
 
 
 class Envelope(StrEnum):
-    """The envelope around the values."""
+    """The envelope around a payload's values."""
 
     NONE = ""
     CLOUDEVENTS = "cloudevents"
@@ -86,7 +86,7 @@ SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encod
 """Suffixes of schema files. A `.binpb` is a FileDescriptorSet, as written by `protoc --descriptor_set_out`."""
 
 LARGEST_DEFINITION = 1 << 20
-"""Most bytes of a schema. Pub/Sub allows 300 KB."""
+"""Maximum number of bytes of a schema. Pub/Sub allows 300 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ def revision_of(attributes: Mapping[str, str]) -> str:
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """Return whether a message's payload is in the JSON form of its schema. Without the attribute SCHEMA_ENCODING it is
-    binary. Raises Unreadable."""
+    """Return whether a message's payload is in the JSON form of its schema. Without the attribute SCHEMA_ENCODING the
+    payload is binary. Raises Unreadable."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")
@@ -175,13 +175,13 @@ def _read(path: Path, encoding: Encoding) -> Definition | None:
 
 
 MOST_REVISIONS = 100
-"""Most revisions whose codecs are cached. Pub/Sub keeps 20 per schema."""
+"""Maximum number of revisions whose codecs are cached. Pub/Sub keeps 20 per schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The moment at which a batch is judged, and the patience: how long a message, counted from its publish time, may
-    wait for a schema that does not exist. Then it is rejected. Both in microseconds."""
+    """When a batch is judged, and with how much patience: how long a message, counted from its publish time, may wait
+    for a schema that does not exist before the message is rejected. Both in microseconds."""
 
     at_us: int
     patience_us: int = 0
@@ -214,7 +214,7 @@ class Revisions:
         """
         if self._found_in is None:
             raise InvalidSettings(
-                "message.schema is empty, and there is no connection to Pub/Sub to ask for schemas; name a file"
+                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; name a file"
             )
         name = self._found_in.name(attributes)
         kept = self._kept.get(name)
@@ -242,7 +242,9 @@ class Revisions:
 def codec_of(definition: Definition, encoding: Encoding) -> Codec:
     """Return the codec of a schema. Raises Unreadable. Each library is imported only if a topic needs it."""
     if definition.encoding is not encoding:
-        raise Unreadable(f"the schema {definition.origin} is {definition.encoding}: set message.payload to that")
+        raise Unreadable(
+            f"the schema {definition.origin} is {definition.encoding}: set message.payload to {definition.encoding}"
+        )
     if encoding is Encoding.AVRO:
         from tidemark.pipeline.contract.payloads.avro import AvroCodec
 

@@ -90,7 +90,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
         case Finding.COMPLETE:
             return f"{_knows(decision)}, and base holds nothing older than {iso(s.oldest_base)}{_less_slack(s)}."
         case Finding.RELEASED:
-            return f"{_knows(decision)}, and an operator released what base holds from before {iso(s.oldest_base)}."
+            return f"{_knows(decision)}, and an operator released base's messages from before {iso(s.oldest_base)}."
         case Finding.OLDER_THAN_TRACKING:
             lost = "An entry of the tracking log was lost. " if s.complete_from >= s.at else ""
             older = f"base may hold messages published since {iso(s.oldest_base)}{_less_slack(s)}"
@@ -134,7 +134,7 @@ def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
     text = f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
     match verdict.finding:
         case Finding.RECENT:
-            return f"{text}. A silence is longer than {timeout}."
+            return f"{text}. Only a pause of more than {timeout} is a silence."
         case Finding.NEWEST_MAY_BE_ON_BASE:
             return f"{text}, but base may still hold it: this is not a silence."
         case Finding.BACKLOG:
@@ -145,7 +145,7 @@ def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
             lag = rough(decision.evidence.recent_lag) if isinstance(decision.evidence, SilenceEvidence) else "unknown"
             return (
                 f"{text}, longer than {timeout}, and there is no backlog: a silence. The candidate is the lesser "
-                f"reading, less the band of {format_duration(s.policy.band)}, less the last messages' lag of {lag}."
+                f"reading minus the band of {format_duration(s.policy.band)} and the last messages' lag of {lag}."
             )
 
 
@@ -172,7 +172,7 @@ def _data(s: Situation, decision: Decision) -> str:
 def _passed_over(s: Situation, evidence: Bound) -> str:
     if s.policy.max_lag is None or not evidence.passed_over:
         return ""
-    return f" Passed over of these: at most {messages(evidence.passed_over)}, with a lag of more than {_max_lag(s)}."
+    return f" These include at most {messages(evidence.passed_over)} passed over for a lag of more than {_max_lag(s)}."
 
 
 def _max_lag(s: Situation) -> str:
@@ -211,8 +211,9 @@ def _fresh(s: Situation) -> Iterator[str]:
         if reading.is_read_rarely:
             age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
             yield (
-                f"{name} was last read {age} before. It is read again within {every} of that, or sooner if its backlog "
-                "is gone: a snapshot of it takes more than its share of a day's budget (snapshot_budget)."
+                f"{name} was last read {age} before the decision. The next reading is within {every} of the last one, "
+                "or sooner if the backlog is gone: a snapshot of the backlog takes more than its share of a day's "
+                "budget (snapshot_budget)."
             )
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > SECOND:
@@ -267,10 +268,10 @@ def _age(reading: EffectiveReading) -> str:
 
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""Bands to try in addition to half of the current one, if they are smaller than the current one."""
+"""Bands to try besides half of the decision's band. Only bands below the decision's band are tried."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
-"""Bounds on lag to try, if they are smaller than the current one."""
+"""Values of `max_lag` to try. Only values below the decision's `max_lag` are tried."""
 
 TRIED = ("rule", "band", "idle", "max_lag")
 
@@ -317,7 +318,7 @@ class Explanation:
 
 
 def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
-    """Explain a decision. `before` is the fold of the entries before it."""
+    """Explain a decision. `before` is the state after all entries before the decision."""
     decision = record.decision
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
@@ -354,12 +355,12 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     ends = pin.published_from + SECOND
     if ends > s.oldest_base:
         if s.release is not None:
-            return f"{least} What base holds from then on is unknown, so it may still be outstanding there."
+            return f"{least} What base holds from then on is unknown: the message may still be outstanding."
         if ends <= base.oldest_unacked:
-            return f"{least} Base is past that, but by less than the slack."
-        return f"{least} Base has not acknowledged everything published then: it may still be outstanding."
+            return f"{least} Base has passed this second, but by less than the slack."
+        return f"{least} Base has not acknowledged everything published then: the message may still be outstanding."
     if ends > s.band_edge:
-        return f"{least} Base has acknowledged it, but it is within the band: messages as old may still be published."
+        return f"{least} Base has acknowledged it, but it is within the band: equally old messages may still come."
     return f"{least} Base has acknowledged it. It is the anchor: messages published next may be as old."
 
 
@@ -374,7 +375,8 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
     text = (
         f"At most {messages(since_base)} that tracking has read may be outstanding on base (published since {oldest})"
     )
-    return text + ("." if since_pin is None else f"; since the pin's second at most {messages(since_pin)} came in.")
+    since_then = "" if since_pin is None else f"; at most {messages(since_pin)} were published since the pin's second"
+    return f"{text}{since_then}."
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:

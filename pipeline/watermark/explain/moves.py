@@ -27,7 +27,7 @@ ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(m
 
 
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
-    """Say what ends the hold, or what moves the watermark further."""
+    """Yield sentences that say what ends the hold, or what moves the watermark further."""
     evidence, watermark, policy = decision.evidence, decision.watermark, s.policy
     is_pinned = decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
@@ -45,9 +45,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_TRACKING_BEHIND:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. Where a run of "
-                "`ingest` reads it, check that its log has new rounds, and if not, check Spark. After a tracker was "
-                "killed, the messages that it had pulled are redelivered after their ack deadline."
+                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. If a run of "
+                "`ingest` reads tracking, check that the run's log has new rounds; if it has none, check Spark. "
+                "After a tracker was killed, the messages that it had pulled are redelivered after their ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
@@ -57,7 +57,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield from _no_data(s)
         case Reason.IDLE_ADVANCED:
             yield from _rejected(s, decision.newest_publish_time)
-            yield "It follows the clock until something is published, then the event times of what is published."
+            yield "It follows the clock until messages are published. From then on it follows their event times."
         case Reason.IDLE_HELD:
             yield from _rejected(s, decision.newest_publish_time)
             yield (
@@ -94,14 +94,14 @@ def _no_data(s: Situation) -> Iterator[str]:
     if (first := _known_from(s)) is not None:
         yield (
             f"It is held until tracking has read beyond {iso(first + s.policy.band + s.policy.reading_slack)}, "
-            f"{_reach(s)} after the first publish time that it knows a message of."
+            f"{_reach(s)} after the publish time of the first message that it knows."
         )
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
             f"All {messages(over)} that tracking knows of lag more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds the watermark, and none "
-            "moves it. Raise max_lag if they are not the exception."
+            "moves it. If your sources usually lag that much, raise max_lag."
         )
     yield from _rejected(s, None)
     yield f"It is held until tracking has read to {_reach(s)} after a message with an event time."
@@ -116,8 +116,8 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
     if count := s.histogram.messages_at(np.flatnonzero(cells)):
         since = "" if after is None else " since"
         yield (
-            f"What was published{since} is rejected: tracking knows of {messages(count)} without an event time that "
-            "counts. `tidemark quarantine` says why; correct [message] or the publisher."
+            f"The messages published{since} are rejected: tracking knows of {messages(count)} without a valid event "
+            "time. `tidemark quarantine` says why; correct [message] or the publisher."
         )
 
 
@@ -230,8 +230,8 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
 
 def _let_go(before: datetime) -> str:
     return (
-        "Or an operator releases the backlog, whose messages are late then: `tidemark release --before "
-        f"{iso(_whole(before))}` shows them. A later time releases more and takes the watermark further."
+        "Or an operator releases the backlog; its messages are then late. `tidemark release --before "
+        f"{iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
     )
 
 

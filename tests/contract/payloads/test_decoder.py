@@ -82,7 +82,7 @@ def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribu
         (gzip.compress(b"{}")[:-1], "truncated gzip"),
         (gzip.compress(b"{}") + b"xyz", "not gzip"),
         (gzip.compress(b"") * (MOST_MEMBERS + 1), "members"),
-        (gzip.compress(bytes(LARGEST + 1), 1), "too large"),
+        (gzip.compress(bytes(LARGEST + 1), 1), "is larger than"),
         (gzip.compress(b"{}")[:-8] + bytes(8), "not gzip"),
     ],
     ids=["cut", "followed", "many members", "bomb", "wrong checksum"],

@@ -98,7 +98,7 @@ def test_the_explanation_counts_messages_since_base_s_oldest_and_since_the_pin()
     assert (steady.since_base, steady.since_pin) == (2, 12)
     assert steady.ahead is not None
     assert "At most 2 messages that tracking has read may be outstanding on base" in steady.ahead
-    assert "since the pin's second at most 12 messages came in" in steady.ahead
+    assert "at most 12 messages were published since the pin's second" in steady.ahead
     assert "Base has acknowledged everything that tracking has read" in (explained.idle().explain().ahead or "")
     straggling = straggler.moves[0]
     assert "tracking knows of at most 1 message" in straggling
@@ -355,7 +355,7 @@ def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> N
     log.publish(published([], rejected=range(20, 50)))
     assert log.tick(60).reason is Reason.HELD_NO_DATA
     rejected, until = log.explain().moves
-    assert rejected.startswith("What was published is rejected: tracking knows of 30 messages without an event time")
+    assert rejected.startswith("The messages published are rejected: tracking knows of 30 messages without a")
     assert "`tidemark quarantine` says why" in rejected
     assert until.startswith("It is held until")
     assert "`tidemark quarantine`" in log.tick(61).sentence()
@@ -368,4 +368,4 @@ def test_a_silence_of_valid_messages_in_which_others_are_rejected_leads_to_quara
     log.publish(published([], rejected=[200, 280]))
     assert log.tick(300).reason in (Reason.IDLE_ADVANCED, Reason.IDLE_HELD)
     rejected, _ = log.explain().moves
-    assert rejected.startswith("What was published since is rejected: tracking knows of 2 messages")
+    assert rejected.startswith("The messages published since are rejected: tracking knows of 2 messages")
