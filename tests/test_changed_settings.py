@@ -593,6 +593,6 @@ def test_another_kind_of_a_field_that_has_landed_is_refused_and_nothing_is_ackno
     here = place.elsewhere(tmp_path / "here")
     pipeline = Pipeline(here, here.settings({**here.tree(), "message": {"fields": {"load": "text"}}}), NEWEST)
     beats(pipeline, NEWEST, ["a"])
-    with pytest.raises(LakeError, match=r"message\.fields\.load = 'text', but .* has it as double"):
+    with pytest.raises(LakeError, match=r"message\.fields\.load = 'text', but the column .* of .* has the type double"):
         pipeline.tick()
     assert len(pipeline.base.unacknowledged) == 1

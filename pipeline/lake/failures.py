@@ -1,6 +1,6 @@
-"""Notes of failed runs and failed sensor ticks. `tidemark status` shows them, whether Dagster is up or not.
+"""Notes about failed runs and failed sensor ticks. `tidemark status` shows them, even while Dagster is down.
 
-The notes are for people only. No decision depends on them, so a failure to write, read or delete a note is harmless.
+Only people read the notes and no decision depends on them, so a failure to write, read or delete a note is harmless.
 """
 
 import logging
@@ -19,26 +19,28 @@ from tidemark.pipeline.phrases import printable
 logger = logging.getLogger(__name__)
 
 OF_TABLES = "failed_table_runs/"
-"""Notes of custom tables' runs, in one folder per table."""
+"""Prefix of the notes about failed runs of custom tables. Each table has its own folder under this prefix."""
 
 KEPT = 20
-"""Maximum number of run notes per folder; the oldest are deleted first."""
+"""Maximum number of failed-run notes per folder. The oldest notes are deleted first."""
 
 REASON_LENGTH, STRETCHES = 300, 100
-"""Maximum length of a reason in characters, and maximum number of ranges of windows in a note."""
+"""Maximum length of a note's reason in characters, and maximum number of window ranges in a note."""
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
-"""Secrets in a Spark address. A note must not contain them."""
+"""Matches secrets in a Spark address. They are removed from a note's reason."""
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A failed run: its time, its reason in one line, and its windows. Each of `stretches` is a range of windows, given
-    by the keys of the first and the last. A run that reads the subscriptions has no windows, and `job` names its
-    job."""
+    """A failed run: when it failed, why (in one line), and which windows it computed.
+
+    Each of `stretches` is a range of windows: the keys of its first and its last window. A run that reads the
+    subscriptions instead of computing windows has no stretches; `job` is the name of its job.
+    """
 
     run: str
     at: datetime
@@ -49,8 +51,9 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class FailedTick:
-    """The failing ticks of a sensor: the number of failures since the last success, the times of the first and the last
-    failure, and the last reason in one line. `waits` means that the ticks succeeded but left messages waiting."""
+    """The failed ticks of a sensor since its last successful tick: their number, the times of the first (`since`) and
+    the last failure, and the last failure's reason in one line. `waits` is true if the ticks did not fail, but left
+    messages waiting."""
 
     sensor: str
     failures: int
@@ -61,12 +64,12 @@ class FailedTick:
 
     @property
     def kind(self) -> str:
-        """The error's class name. It contains no data of messages."""
+        """The class name of the error. Unlike the reason, it never contains message data."""
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this note merged with `earlier`: the first time of failure stays, and the failure count grows by
-        `more`."""
+        """Return this note merged with the sensor's `earlier` note: keep the earlier time of the first failure, and add
+        `more` to the earlier number of failures."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -80,29 +83,30 @@ class FailedTick:
 
 
 def failed(times: int, since: datetime, last: datetime) -> str:
-    """Format how often and when something failed, as the end of a sentence."""
+    """Return how often and when something failed, as the predicate of a sentence: "failed 3 times since …"."""
     return (
         f"failed {times} times since {iso(since)}, last at {iso(last)}" if times > 1 else f"failed once, at {iso(last)}"
     )
 
 
 RUNS = JsonKind("failed_runs/", holds=FailedRun)
-"""Failed runs over windows of `heartbeat_diffs`, and failed runs that read the subscriptions."""
+"""Notes about failed runs that computed windows of `heartbeat_diffs` or read the subscriptions."""
 
 TICKS = JsonKind("failed_ticks/", holds=FailedTick)
-"""One note per sensor while its ticks fail. The next successful tick deletes it."""
+"""Notes about failing sensors, one per sensor. A sensor's next successful tick deletes its note."""
 
 
 class FailedRuns:
-    """The newest notes of a custom table's failed runs or, without `table`, of all other failed runs."""
+    """The newest notes about failed runs of one custom table. Without `table`: about all runs that are not of custom
+    tables."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Write a note if the block raises, and raise the error again. Open or expired windows and cancelled runs are
-        not failures. Writes nothing to a lake of a later version."""
+        """Write a note if the `with` block raises, and raise the error again. Write no note if a window is still open
+        or has expired, if the run was cancelled, or if a later version of tidemark has written the lake."""
         try:
             yield
         except (WindowNotClosed, WindowExpired, NewerFormat):
@@ -116,11 +120,11 @@ class FailedRuns:
             raise
 
     def newest(self) -> list[FailedRun]:
-        """Return the notes, the newest first, at most KEPT. Raises LakeError if the lake is unreachable."""
+        """Return at most KEPT notes, the newest first. Raises LakeError if the lake is unreachable."""
         return [note for _, note in self._newest()]
 
     def settled(self, job: str) -> None:
-        """Delete the notes of a job that reads the subscriptions, after a successful run."""
+        """Delete the notes about failed runs of `job`, which reads the subscriptions, because it has now succeeded."""
         with _without_failing("failed runs"):
             self._notes.delete(*(key for key, note in self._newest() if note.job == job))
 
@@ -129,14 +133,14 @@ class FailedRuns:
 
 
 class FailedTicks:
-    """The notes of one lake's failing sensors."""
+    """The notes about failing sensors in one lake."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, TICKS)
 
     def note(self, failed: FailedTick) -> FailedTick:
-        """Note that a tick failed, and return the note merged with an earlier one. Tries once, for a few seconds at
-        most."""
+        """Merge `failed` with the sensor's earlier note, write the merged note, and return it. Tries once, and takes a
+        few seconds at most."""
         with _without_failing(f"ticks of {failed.sensor}"):
             there, generation = self._notes.found(failed.sensor)
             failed = failed.after(there)
@@ -144,18 +148,18 @@ class FailedTicks:
         return failed
 
     def clear(self, sensor: str) -> None:
-        """Delete the sensor's note, after a successful tick."""
+        """Delete the sensor's note, because a tick has succeeded."""
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
 
     def newest(self) -> list[FailedTick]:
-        """Return the notes, ordered by the sensors' names. Raises LakeError if the lake is unreachable."""
+        """Return all notes, ordered by sensor name. Raises LakeError if the lake is unreachable."""
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the error's class and the first line of its message, without control characters or an address's
-    secrets."""
+    """Return the error's class name and the first line of its message. Control characters and secrets in addresses are
+    removed."""
     text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
@@ -164,8 +168,9 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _without_failing(what: str) -> Iterator[None]:
-    """Log an error about a note instead of raising it: the outcome of the run or the tick matters more."""
+    """Log a LakeError or OSError of the `with` block instead of raising it. A failure to write a note must not hide the
+    outcome of the run or tick that it is about."""
     try:
         yield
     except (LakeError, OSError) as error:
-        logger.warning("the lake's notes of %s are not up to date: %s", what, error)
+        logger.warning("the lake's notes about %s are not up to date: %s", what, error)

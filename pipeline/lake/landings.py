@@ -1,7 +1,7 @@
-"""Named landings: Parquet objects and a manifest that lists them. Also deletes the landings of batches that are over.
+"""Named landings: Parquet objects with landed messages, and a manifest that lists the objects.
 
-The manifest is written last and create-only. If several readers land under one name, one creates the manifest, and the
-others serve the objects that it lists. Landings have no folders of their own, so no empty folders accumulate on disk.
+The manifest is written last, and create-only. If several readers land under the same name, one of them creates the
+manifest, and the others serve the objects listed in that manifest.
 """
 
 import re
@@ -17,18 +17,19 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Number of newest fences kept. With two, a listing sees at least one while a new fence is written and an old one
-deleted."""
+"""Number of newest fences that are kept. With two, a listing always finds at least one of them, even while a new fence
+is being written and an old one deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
-    """The messages that landed under a name. `pieces` are the objects that hold their heartbeats.
+    """The messages that landed under one name.
 
-    `oldest_publish_time` includes rejected messages. `is_served` is true if an earlier attempt or another reader landed
-    the messages. This reader then acknowledged nothing.
+    `pieces` are the names of the objects that contain the heartbeats. `oldest_publish_time` also takes rejected
+    messages into account. `is_served` is true if an earlier attempt or another reader landed the messages, so that this
+    reader acknowledged nothing.
     """
 
     pieces: tuple[str, ...]
@@ -40,23 +41,25 @@ class NamedLanding:
 
 
 MANIFEST = JsonKind(FOLDER, "restore a copy: the messages it lists are acknowledged already", holds=NamedLanding)
-"""The manifest of a landing. Its key is the name of the landing."""
+"""The manifest of a landing. Its key is the landing's name."""
 
 PIECE = ParquetKind("", "restore a copy: its messages are acknowledged already", suffix="")
-"""Rows of `heartbeats` without the partition column. The key is the object's name, as listed in a manifest."""
+"""An object with part of a landing's heartbeats. Its columns are those of the `heartbeats` table, except the partition
+column. Its key is the object's full name, as listed in the manifest."""
 
 
 def piece_name(name: str, attempt: str, number: int) -> str:
-    """Return the name of the object for one piece, written by an attempt to land under `name`."""
+    """Return the object name of piece number `number`, for an `attempt` to land messages under `name`."""
     return f"{FOLDER}{name}-{attempt}-{number}.parquet"
 
 
 class LandedBatches:
-    """The landings of one run. Several readers land each batch together, and fences mark the batches that are over.
+    """The landings of one run. Several readers land each batch together. A fence object marks a batch that is over.
 
-    Landings of a batch that is over may be deleted, including their manifests. A straggler of that batch would find no
-    manifest, create one, and acknowledge messages that are never requested again. So a fence is written before anything
-    is deleted, and a reader that has created a manifest checks for the fence before it acknowledges.
+    The landings of a batch that is over may be deleted, including their manifests. A slow reader of that batch would
+    then find no manifest, create one, and acknowledge messages that nobody requests again. To prevent this:
+    - A fence is written before any landing is deleted.
+    - A reader that has created a manifest checks for the fence before it acknowledges.
     """
 
     def __init__(self, objects: ObjectStore, run: str) -> None:
@@ -67,7 +70,7 @@ class LandedBatches:
         )
 
     def name(self, batch: int, reader: int) -> str:
-        """Return the name under which a reader lands its part of a batch."""
+        """Return the name under which reader number `reader` lands its part of the batch."""
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def is_over(self, batch: int) -> bool:
@@ -75,9 +78,9 @@ class LandedBatches:
         return any(int(number) >= batch for number in self._fences.listed())
 
     def end(self, batch: int, keep: int) -> int:
-        """End all batches up to `batch`, and delete their landings except those of the last `keep` batches. Returns the
-        number of deleted objects. The call may be repeated, or killed at any point: the next call finishes the
-        deletion."""
+        """Mark all batches up to `batch` as over, and delete their landings, except the landings of the last `keep`
+        batches. Returns the number of deleted objects. The call may be repeated. If the process dies in the call, the
+        next call finishes the deletion."""
         self._fences.ensure(f"{batch:09d}", NoContent())  # an earlier call may have been killed after this line
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]

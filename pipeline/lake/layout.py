@@ -1,4 +1,4 @@
-"""The layout of a lake: the locations of its tables and log, and the factory of its parts."""
+"""The layout of a lake: where its tables, log and notes are, and the class that opens them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -37,27 +37,32 @@ PARTITIONS = {
     STREAMS: "",
     CORRECTIONS: corrections.PARTITION,
 }
-"""The partition column of each table of the lake; empty if not partitioned."""
+"""The partition column of each built-in table; empty if the table is not partitioned."""
 
 
 KEPT_BYTES = 64 << 20
-"""Size of the cache for a table's files in a bucket: an hour of the design load. All checks then share one read."""
+"""Size in bytes of the cache for a table's files in a bucket. An hour of the design load fits, so that all data checks
+share one read of each file."""
 
 PAST_BYTES = 16 << 20
-"""Size of the cache for past log entries: some hours of the design load."""
+"""Size in bytes of the cache for past log entries. Some hours of the design load fit."""
 
 Part = TypeVar("Part")
 
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """Return the check of the lake's formats. Each process has one per lake, so it reads the formats once."""
+    """Return the object that checks the lake's formats. It is shared by the whole process, so that the formats are read
+    only once."""
     return Admission(lambda: open_objects(settings))
 
 
 class Lake:
-    """The factory of a lake's parts. It makes no requests and keeps no state; a part has one user at a time. On first
-    use, a part raises NewerFormat if a later version of tidemark has written the lake."""
+    """A lake. Each method returns one of its parts: a table, the log or a kind of note.
+
+    The methods themselves make no requests, except those that return names. Only one thread may use a part at a time.
+    On its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
+    """
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         self._settings = settings
@@ -69,32 +74,34 @@ class Lake:
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
-        """Return the numbered log of snapshots and decisions."""
+        """Return the numbered log of histogram snapshots and decisions. `kept_bytes` is the size of its cache for past
+        entries."""
         return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Return the table of landed messages. `kept_bytes` is the size of a cache for a bucket's files: see
-        BucketFiles."""
+        """Return the table of landed messages. `kept_bytes` is the size of the cache for its files in a bucket (see
+        BucketFiles)."""
         return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
-        """Return the table of rejected messages. `kept_bytes` is as for `heartbeats`."""
+        """Return the table of rejected messages. `kept_bytes` is the size of the cache for its files in a bucket (see
+        BucketFiles)."""
         return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
-        """Return the new reasons of messages that a requeue rejected again."""
+        """Return the notes about messages that a requeue rejected again, with their new reasons."""
         return Rejudged(self.objects())
 
     def requeued(self) -> Requeued:
-        """Return the notes of requeued messages."""
+        """Return the notes about requeued messages."""
         return Requeued(self.objects())
 
     def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
-        """Return the schemas that messages may name."""
+        """Return the schemas that messages may name: `of_settings`, and the one that the lake has accepted."""
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """Return the note of the contract by which quarantine was last judged."""
+        """Return the note that says by which contract the messages in quarantine were last judged."""
         return JudgedBy(self.objects())
 
     def diffs(self) -> WindowedTable:
@@ -102,7 +109,7 @@ class Lake:
         return WindowedTable(self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock)
 
     def own_table(self, name: str) -> OwnTable:
-        """Return a custom table."""
+        """Return the custom table with this name."""
         return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
 
     def own_tables(self) -> list[str]:
@@ -114,7 +121,7 @@ class Lake:
         return sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
 
     def stream_status(self) -> StreamStatus:
-        """Return the table `stream_status`: the streams that stopped, started or missed heartbeats, by window."""
+        """Return the table `stream_status`: for each window, the streams that stopped, started or missed heartbeats."""
         return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
 
     def streams(self) -> Streams:
@@ -122,36 +129,37 @@ class Lake:
         return Streams(self.table(STREAMS), self.table(HEARTBEAT_DIFFS))
 
     def corrections(self) -> corrections.Corrections:
-        """Return the table of changes in recomputed windows."""
+        """Return the table `corrections`: the rows that changed when windows were recomputed."""
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """Return the note of the first window whose input the lake keeps in full."""
+        """Return the note that says which is the first window whose input the lake still keeps in full."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
-        """Return the notes of the newest failed runs: those of a custom table, or all others."""
+        """Return the notes about the newest failed runs of the custom table `own_table`. Without a name, return the
+        notes about runs that are not of custom tables."""
         return FailedRuns(self.objects(), own_table)
 
     def own_tables_with_failed_runs(self) -> list[str]:
-        """Return the names of the custom tables with notes of failed runs. Raises LakeError."""
+        """Return the names of the custom tables that have notes about failed runs. Raises LakeError."""
         return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
-        """Return the notes of sensors whose ticks fail."""
+        """Return the notes about sensors whose ticks fail."""
         return FailedTicks(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        """Return the index of windows with heartbeats, and of computed windows."""
+        """Return the index that says which windows have heartbeats, and which are computed."""
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
-        """Return a table as a plain LakeTable. `name` is one of PARTITIONS, or `tables/NAME`."""
+        """Return a table as a plain LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""
         return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
-        """Return the names of all windowed tables, in the form that `table` takes: diffs, status and custom tables.
-        Raises LakeError."""
+        """Return the names of all windowed tables, in the form that `table` takes: `heartbeat_diffs`, `stream_status`
+        and the custom tables. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
@@ -161,8 +169,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake that keeps its log and tables open. Each method returns the same part every time, and a later read fetches
-    only what is new. One user at a time."""
+    """A lake that keeps its log, tables and window index open: a second call returns the same object, whose next read
+    fetches only what is new. Only one thread may use it at a time."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)

@@ -1,8 +1,8 @@
-"""Notes that all processes of a lake share: its owner, and the first schema that it accepted.
+"""Notes shared by all processes of a lake: its owner, and the schema that it accepted.
 
 `owner.json` names the pipeline and the process that write the lake. It informs people, and lets a process refuse the
-lake of another pipeline; correctness does not depend on it. `schemas/accepted.json` is create-only; all processes use
-it.
+lake of another pipeline; correctness does not depend on it. `schemas/accepted.json` is create-only and names the first
+schema that a message named; all processes accept the same one.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, or than HEARD_LEAST
-if that is longer. A tick may occasionally fail or take Dagster's whole minute, and the code server restarts within
-seconds. No tick interval is longer than LONGEST_TICK."""
+"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, or younger than
+HEARD_LEAST if that is longer. The margin is for ticks that fail or take the whole minute that Dagster grants.
+LONGEST_TICK is the longest tick interval that settings allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ class PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The writer of the lake. If `tidemark up` started it, `folder` holds the notes on its services and `config` is its
-    settings file. `ended` is the time at which it stopped and freed the lake."""
+    """The pipeline and the process that write the lake, since the time `since`. If `tidemark up` started the process,
+    `folder` contains the notes about its services, and `config` is its settings file. `ended` is the time at which the
+    process stopped and freed the lake."""
 
     pipeline: PipelineName
     process: ProcessName
@@ -49,14 +50,14 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The longest time between two of the owner's writes. A damaged value is clipped to the range that settings
-        allow."""
+        """The owner's tick interval: the longest time between two of its writes. A damaged value is clipped to the
+        range that settings allow."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
     @property
     def heard_within(self) -> timedelta:
-        """The maximum age of a live owner's newest log entry."""
+        """The maximum age of the newest log entry while the owner counts as alive."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 
@@ -72,7 +73,7 @@ def pipeline_of(settings: Settings) -> PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
-    """The full name of the accepted schema."""
+    """The content of `schemas/accepted.json`: the full name of the accepted schema."""
 
     schema: str
 
@@ -81,8 +82,8 @@ ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", 
 
 
 class AcceptedSchemas:
-    """The schemas that messages may name: those in the settings, and the first existing schema that a message named.
-    The note is read once and never replaced."""
+    """The schemas that messages may name: the ones in the settings (`of_settings`), and the schema in the lake's note,
+    which is the first existing schema that a message named. The note is never replaced, so it is read only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)
@@ -90,13 +91,13 @@ class AcceptedSchemas:
         self._has_read = False
 
     def names(self) -> frozenset[str]:
-        """Return the full names. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the full names of these schemas. Raises DamagedNote, NewerFormat, LakeError."""
         if not self._has_read:
             self._read()
         return self._names
 
     def accept(self, name: str) -> None:
-        """Note the first schema, unless one is noted already. Raises LakeError."""
+        """Write the note with this schema, unless the lake has the note already. Raises LakeError."""
         self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
         self._read()
 

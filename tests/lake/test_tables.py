@@ -145,7 +145,7 @@ FAULTS = [
         "no space is left.*continues from the durable state",
     ),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick retries"),
-    (CommitFailedError("a concurrent transaction"), TableConflict, "lost against others"),
+    (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
 ]
 
 

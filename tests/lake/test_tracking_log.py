@@ -257,7 +257,7 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
         objects.delete(entry_name(number))
     again = TrackingLog(objects, checkpoint_every=3)
     message = (
-        f"it had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark repair --forget {first}"
+        f"had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark repair --forget {first}"
     )
     for append in (
         lambda: again.append(snapshot(500)),

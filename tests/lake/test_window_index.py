@@ -70,7 +70,7 @@ def test_windows_of_another_length_are_refused(tmp_path: Path, length: float) ->
     history.land([Beat("a", 10)])
     history.compute(0, 7)
     index = history.lake.window_index(Windowing(seconds(length), START), LOOKBACK)
-    with pytest.raises(InvalidSettings, match=r"heartbeat_diffs has windows of 1m, .* put the length back"):
+    with pytest.raises(InvalidSettings, match=r"heartbeat_diffs has windows of 1m, .* restore the length"):
         index.update()
 
 

@@ -253,7 +253,7 @@ def test_a_damaged_note_still_tells_its_number(house: House) -> None:
         note.write_bytes(b"")
     assert LogWitness(house.lake.objects()).newest() == Note(None, before.number)
     cut(house, before.number - 1)
-    assert f"it had entry {before.number}: its end is lost" in house.look().log.lost[0]
+    assert f"it once had entry {before.number}: its end is lost" in house.look().log.lost[0]
 
 
 @pytest.mark.parametrize("has_notes", [True, False])

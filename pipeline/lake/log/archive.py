@@ -1,7 +1,7 @@
-"""Archives: old entries of the tracking log, about a thousand per object, still read by their numbers.
+"""Archives of the tracking log. Each is one object with about a thousand old entries, which stay readable by number.
 
-An archive is durable before its entries are deleted, oldest first. So an archive is authoritative for every number that
-it covers, even if the entry's own object still exists.
+An archive is durable before the objects of its entries are deleted, oldest first. So for an entry that an archive
+covers, the archive is authoritative, even if the entry's own object still exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 ARCHIVES = ParquetKind("tracking/archive/", "restore a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
-"""The archives. A key consists of the numbers of the first and the last entry."""
+"""An archive. Its key consists of the numbers of its first and its last entry."""
 
 KEPT_OPEN = 4
-"""Number of archives held in memory. Readers go through a log in order, a few entries at a time."""
+"""Number of archives cached in memory. A few are enough, because readers go through a log in order."""
 
 
 class LogArchive:
-    """The archives of one log, each identified by the range of its entries' numbers. Thread-safe."""
+    """The archives of one log. An archive is identified by the range of its entry numbers. Thread-safe."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, ARCHIVES)
@@ -30,16 +30,17 @@ class LogArchive:
         self._open = lru_cache(KEPT_OPEN)(self.read)
 
     def ranges(self) -> list[range]:
-        """List the existing archives, in order."""
+        """List the existing archives, in order, as ranges of entry numbers."""
         self._known = list(map(archived_numbers, self._notes.listed()))
         return self._known
 
     def covers(self, number: int) -> bool:
-        """True if an existing archive has this entry. Lists the archives."""
+        """True if an archive contains this entry. Each call lists the archives."""
         return any(number in numbers for numbers in self.ranges())
 
     def content(self, number: int) -> bytes | None:
-        """Return an entry's content; None if no archive of the last listing has it. Raises CorruptObject."""
+        """Return an entry's content; None if no archive in the last listing contains the entry. Raises
+        CorruptObject."""
         with self._lock:
             known = self.ranges() if self._known is None else self._known
             numbers = next((numbers for numbers in known if number in numbers), None)
@@ -50,11 +51,11 @@ class LogArchive:
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         if list(found) != list(numbers):
-            raise ARCHIVES.broken(self.place(numbers), f"it has {len(found)} entries, not those of its name")
+            raise ARCHIVES.broken(self.place(numbers), f"its {len(found)} entries are not the ones in its name")
         return found
 
     def create(self, entries: Mapping[int, bytes]) -> None:
-        """Write consecutive entries as an archive. Raises ObjectExists, LakeError."""
+        """Write consecutive entries, by number, as an archive. Raises ObjectExists, LakeError."""
         numbers = sorted(entries)
         rows = pa.table({"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]})
         self._notes.create(_key(numbers), rows)
@@ -69,7 +70,7 @@ class LogArchive:
 
 
 def archived_numbers(key: str) -> range:
-    """Return the numbers of an archive's entries, given its key."""
+    """Return the entry numbers of the archive with this key."""
     first, last = map(int, key.split("-"))
     return range(first, last + 1)
 

@@ -1,8 +1,7 @@
-"""Encodes the tracking log's entries as Parquet, without loss.
+"""Encodes entries of the tracking log as Parquet, without loss.
 
-A histogram is a table of cells and a decision is a table of one row, so any Parquet reader can show them. The file's
-metadata holds the kind of entry and all values without a column. It also holds a digest of the whole file, which
-reveals any damage: Parquet's checksums do not cover the metadata.
+A histogram becomes a table of cells and a decision a table with one row, so any Parquet reader can show them. The
+file's metadata contains the kind of entry, all values that have no column, and a digest of the whole file.
 """
 
 import hashlib
@@ -40,28 +39,29 @@ CELLS, CELL_COLUMNS = described(
         Column(
             "event_bucket", MOMENT, "The second of event time, by its start; null for rejected messages and copies."
         ),
-        Column("count", pa.int64(), "Messages in the cell, at most: a redelivery may count twice.", False),
-        Column("min_event_time", MOMENT, "The least event time in the cell, exact."),
+        Column("count", pa.int64(), "Upper bound on the messages in the cell: a redelivery may count twice.", False),
+        Column("min_event_time", MOMENT, "The smallest event time in the cell, exact."),
         Column("first_publish_time", MOMENT, "The smallest publish time in the cell.", False),
         Column("last_publish_time", MOMENT, "The greatest publish time in the cell.", False),
-        Column("published_in", pa.int64(), "Parts of its second with a published message, a bit each.", False),
+        Column("published_in", pa.int64(), "A bit per part of the second: set if a message was published.", False),
     ]
 )
-"""A bucket is stored as its start. A cell without an event bucket counts rejected messages or copies: its
-`min_event_time` is null for rejected messages, and the epoch for copies."""
+"""The columns of a stored histogram, one row per cell. A bucket is stored as the time at which it starts. A cell
+without an event bucket counts rejected messages (its `min_event_time` is null) or copies (`min_event_time` is the
+epoch)."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""The schemas of entries that are stored as one row, with the entry's fields as columns, in order. The kind of such an
-entry is its class name in lower case. Fields that later versions add are stored in the facts."""
+"""The schema of each class of entry that is stored as one row. The columns are the entry's fields, in order. The stored
+kind is the class name in lower case. Fields added by later versions are stored in the metadata, under FACTS."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
-    "complete_from": "Tracking knows all that was published from this time on.",
-    "what": "The lost entry, or the reason why tracking's knowledge ends here.",
-    "watermark_at_least": "The watermark had come at least this far.",
+    "complete_from": "Tracking has seen every message published from this time on.",
+    "what": "The lost entry, or why tracking's knowledge of earlier messages ends here.",
+    "watermark_at_least": "The watermark had reached at least this time.",
     "before": "Messages published before this time no longer hold the watermark.",
     "at": "Time of the release.",
     "by": "The operator.",
@@ -76,19 +76,19 @@ DECISIONS, DECISION_COLUMNS = described(
         Column("candidate", MOMENT, "The event time that the watermark may reach; null for a hold."),
         Column("band_start", MOMENT, "The publish time from which the rule looked at messages."),
         Column("band_end", MOMENT, "The publish time up to which tracking had read."),
-        Column("anchor", MOMENT, "The newest second with a message a band before tracking's reading."),
-        Column("messages_in_band", pa.int64(), "Messages published from `band_start` on, at most."),
+        Column("anchor", MOMENT, "The newest second with a message, at least a band before tracking's reading."),
+        Column("messages_in_band", pa.int64(), "Upper bound on the messages published from `band_start` on."),
         Column("newest_publish_time", MOMENT, "The newest publish time that tracking has seen."),
-        Column("complete_from", MOMENT, "Tracking knows all that was published from this time on."),
+        Column("complete_from", MOMENT, "Tracking has seen every message published from this time on."),
         Column("frontier", MOMENT, "With the rule `frontier`: the greatest event time known to be complete."),
         Column("released_before", MOMENT, "An operator released messages published before this time."),
-        Column("passed_over", pa.int64(), "Messages among them that lag more than `watermark.max_lag`."),
+        Column("passed_over", pa.int64(), "Messages in the band that lag more than `watermark.max_lag`."),
         Column("base_oldest_unacked", MOMENT, "Base's reading: the publish time of its oldest unacknowledged message."),
         Column("tracking_oldest_unacked", MOMENT, "Tracking's reading."),
         Column("recent_lag_seconds", pa.float64(), "In a silence: the sources' recent lag, in seconds."),
     ]
 )
-"""A decision as one row."""
+"""The columns of a stored decision."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 
@@ -100,10 +100,10 @@ DECISION = (
     *("messages_in_band", "newest_publish_time", "recent_lag", "complete_from", "frontier", "released_before"),
     "passed_over",
 )
-"""The stored fields of a decision, including those of its evidence."""
+"""The stored names of the fields of a decision and its evidence."""
 
 STORED_AS = {"pruned_frontier": "passed", "start": "band_start", "end": "band_end", "messages": "messages_in_band"}
-"""Stored names that differ from the field's name."""
+"""The stored name of each field that is stored under another name."""
 
 _RECORD = TypeAdapter(DecisionRecord)
 _DECISION = TypeAdapter(Decision)
@@ -115,12 +115,13 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that are stored in its entry's metadata. Its newest decision is stored there too, and its
-histogram as the table."""
+"""The fields of a state that a compacted entry stores in its metadata. The metadata also contains the newest decision.
+The table of the entry is the histogram."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
-    """Return an entry as the content of an object. `writer` makes equal entries from two writers differ."""
+    """Return an entry as the content of an object. `writer` identifies the writer, so that two writers never produce
+    the same content."""
     match entry:
         case Snapshot():
             facts = _histogram_facts(entry.histogram)
@@ -145,8 +146,8 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Return the entry in an object's content. Raises NewerFormat if a later version wrote it, CorruptObject for any
-    other unreadable content."""
+    """Return the entry in an object's content. `name` is the object's name, for messages. Raises NewerFormat if a later
+    version of tidemark wrote the entry, CorruptObject if it is unreadable for another reason."""
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
@@ -155,7 +156,7 @@ def decode(content: bytes, name: str) -> Entry:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "
             "backup or, without one, run `tidemark repair --forget <number>`: the watermark then holds until "
-            "base has landed everything that the entry may have known"
+            "base has landed every message that the entry may have counted"
         ) from error
     metadata = table.schema.metadata or {}
     refuse_newer(name, metadata)
@@ -250,7 +251,7 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
-    """Return the decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
+    """Return the decision as one row of plain values, for people and charts. The metadata has the complete decision."""
     row = flat(entry.decision)
     base, tracking, lag = (row[name] for name in ("base", "tracking", "recent_lag"))
     row["base_oldest_unacked"] = base and base["oldest_unacked"]
@@ -268,8 +269,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its digest as the seal. While the digest is computed, the seal is `OPEN_SEAL`."""
-    place = content.rindex(SEALED)  # ValueError without one
+    """Return the content with its digest in the place of the seal. The digest is computed as if OPEN_SEAL were there.
+    Parquet's own checksums would not cover the metadata. Raises ValueError if the content has no seal."""
+    place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()
     return before + SEALED + digest.encode() + after

@@ -1,4 +1,4 @@
-"""Past decisions: the decision in force at a moment, and the state it was based on."""
+"""Past decisions of the tracking log: the decision in force at a given moment, and the state it was based on."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,13 +9,16 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 SAMPLES = 120
-"""Maximum number of sampled entries: each costs a read."""
+"""Maximum number of sampled decisions. Each costs a read."""
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Return the newest decision made at or before a moment (None: the newest of all), with its number. A binary
-    search that skips missing numbers, so a long log costs few reads. Assumption: decisions are ordered by time, up to
-    the skew between two trackers' clocks. Raises CorruptObject for a damaged entry."""
+    """Return the newest decision made at or before `moment`, and its entry number. Without a moment, return the newest
+    decision of all. Return None if there is no such decision.
+
+    A binary search, so that a long log costs few reads. Assumption: decisions are ordered by time, up to the skew
+    between the clocks of two trackers. Raises CorruptObject for a damaged entry.
+    """
     numbers = log.numbers()
     if moment is None:
         return _first_of(log, reversed(numbers))
@@ -34,14 +37,14 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def first_decision(log: TrackingLog) -> DecisionRecord | None:
-    """Return the oldest decision in the log, if any."""
+    """Return the oldest decision in the log; None if it has no decision."""
     found = _first_of(log, log.numbers())
     return None if found is None else found[1]
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Return at most SAMPLES decisions from `since` up to the entry `number`, evenly spaced and in order, so that a
-    long period costs no more reads than a short one. Raises LakeError."""
+    """Return a sample of the decisions from `since` up to entry `number`, evenly spaced and in order. It has at most
+    about SAMPLES decisions, so that a long period costs no more reads than a short one. Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]
@@ -54,8 +57,8 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
-    """Return the state that the decision with this number was based on: all entries before it, folded. Reads back to
-    the newest compacted entry. Raises CorruptObject if a needed entry is missing or damaged."""
+    """Return the state on which the decision with this entry number was based: the fold of all entries before it. Reads
+    the entries back to the newest compacted one. Raises CorruptObject if one of them is missing or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 
@@ -70,6 +73,6 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
 
 
 def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:
-    """Return the first of these entries that is a decision, with its number."""
+    """Return the first of these entries that is a decision, and its number; None if no entry is a decision."""
     entries = ((number, log.entry(number)) for number in numbers)
     return next(((number, entry) for number, entry in entries if isinstance(entry, DecisionRecord)), None)

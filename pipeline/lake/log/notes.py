@@ -1,12 +1,11 @@
-"""Notes about the tracking log, outside its folder: the newest decision for other systems, and the log's known end.
+"""Notes about the tracking log, kept outside its folder.
 
-`watermark.json` is the newest decision in one small object. Tidemark itself never reads the watermark from there: the
-log is the source of truth. A tracker replaces only a generation of the object that it has read or written, and only if
-that generation has a lower log entry. So the object never goes back, however many trackers run. The same rule applies
-to the note of the last signal sent to other systems.
+`watermark.json` shows the newest decision to other systems; for tidemark, the log is the source of truth. Any number of
+trackers may write the object, and its content never goes back: a tracker replaces only a generation that it knows, and
+only with a higher log entry. The note about the last signal sent to other systems follows the same rule.
 
-Entries lost from the log's end leave no gap in it. So a writer notes each entry once it is durable, and only then
-acknowledges: a note beyond the log's end reveals a loss.
+The log witness notes the log's last entry, before the messages of the entry are acknowledged. A note beyond the log's
+end reveals that entries were lost from the end, where a loss leaves no gap.
 """
 
 from dataclasses import dataclass, replace
@@ -23,14 +22,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Windowing
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
-"""An unchanged object is rewritten after this time, so that its readers see that decisions continue."""
+"""Maximum age of `watermark.json`. An unchanged object is rewritten then, so that its readers see that decisions
+continue."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""The two promises about every valid message with an event time below the watermark: it has landed in this lake, or
-base's reader has acknowledged it at least once."""
+"""The two possible promises about valid messages with an event time below the watermark: each has landed in this lake,
+or each has been acknowledged at least once by the reader of base."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
-"""A moment as text, in the form of `iso`."""
+"""A moment as text, in the format of `iso`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,29 @@ class Said:
     """The content of `watermark.json`."""
 
     watermark: Written | None
-    """The watermark; null until there is one."""
+    """The watermark; null before the first one."""
     decided_at: Moment
     """Time of the newest decision."""
     reason: str | None
     """Reason of the newest decision (docs/reference/reasons.md)."""
     log_entry: int
-    """Number of the newest log entry that the content is based on. A higher number means newer content."""
+    """Number of the newest log entry on which this content is based. A higher number means newer content."""
     sentence: str = ""
-    """The decision in a sentence."""
+    """The newest decision as a sentence."""
     promise: str = LANDED
-    """State of every valid message with an event time below the watermark: `landed` in this lake, or `acknowledged` by
-    whoever reads base."""
+    """The promise about every valid message with an event time below the watermark: it is `landed` in this lake, or
+    `acknowledged` by the reader of base."""
     rejected: int = 0
-    """Number of messages that tracking rejected by the contract since the log began: an upper bound, since copies count
-    again. The watermark promises nothing about them."""
+    """Upper bound on the number of messages that tracking rejected since the log began: a copy counts again. The
+    watermark promises nothing about rejected messages."""
     window_seconds: int | None = None
-    """Length of windows, in seconds."""
+    """Length of a window in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The windows closed between two watermarks: the keys of the first and the last (None if there are none), and their
-    number."""
+    """The windows that closed between two watermarks: the key of the first, the key of the last, and their number. Both
+    keys are None if no window closed."""
 
     first: str | None
     last: str | None
@@ -69,9 +69,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Said):
-    """A signal: the object's content, the pipeline's name, the `windows` closed since the previous signal, and that
-    signal's watermark (`since`). In the first signal both are None: all windows that end at or below the watermark are
-    closed."""
+    """A signal to other systems: the fields of `watermark.json`, the pipeline's name, the watermark of the previous
+    signal (`since`), and the `windows` that have closed since then. In the first signal, `since` and `windows` are
+    None: all windows that end at or below the watermark are closed."""
 
     pipeline: str = ""
     since: Written | None = None
@@ -81,11 +81,12 @@ class Sent(Said):
 WATERMARK = JsonKind("", key="watermark", holds=Said)
 NAME = WATERMARK.name(WATERMARK.key)
 SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
-"""The note of the last signal sent. It equals the data of the sent message."""
+"""The note about the last signal sent. Its content equals the data of the sent message."""
 
 
 class WatermarkObject:
-    """Writes the `watermark.json` of one lake, and remembers its last known generation. One user at a time."""
+    """The writer of `watermark.json` in one lake. It remembers the object's last known generation. Only one thread may
+    use it at a time."""
 
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
@@ -96,11 +97,11 @@ class WatermarkObject:
         self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
-        """Replace the object if the state has another watermark or reason, or the object is a minute old.
+        """Replace `watermark.json` if the state has another watermark or reason, or if the object is a minute old.
 
-        Makes at most one write, after at most one read if the generation is unknown. Both try once, for two seconds.
-        Returns a failure as a sentence and raises no LakeError or PubSubError, because the decision itself is durable.
-        If another tracker was faster, the next call reads its version.
+        Makes at most one read (if the generation is unknown) and one write. Each is tried once, for two seconds. A
+        failure is returned as a sentence instead of a LakeError or PubSubError, because the decision itself is durable.
+        If another tracker has replaced the object first, the call does nothing; the next call reads the new object.
         """
         try:
             self._tell(state)
@@ -123,7 +124,8 @@ class WatermarkObject:
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
-                    f"it has log entry {there.log_entry}, but the log ends with entry {now.log_entry}; delete it"
+                    f"the object has log entry {there.log_entry}, but the log ends with entry {now.log_entry}; delete "
+                    "the object"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
@@ -131,31 +133,31 @@ class WatermarkObject:
             self._known = told, self._notes.replace(self.kind.key, told, generation)
 
     def _sent(self, there: Said, now: Said) -> Said:  # noqa: ARG002 (what was said before is for those who send)
-        """Return the content to note. A subclass first sends it elsewhere."""
+        """Return the content to write. A subclass may send the content to another system first."""
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """Return the object's content and generation; an empty content if it is missing or damaged. Raises
-        NewerFormat."""
+        """Return the object's content and generation. The content has no watermark, and entry number -1, if the object
+        is missing or damaged. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the log has reached the entry `number`, with the watermark at that entry."""
+    """A note that the log has an entry with this `number`, and the watermark as of that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""The notes of the log's end. A key is an entry number. The notes are outside `tracking/`, so that they survive the
-loss of that folder."""
+"""A note about the log's end. Its key is an entry number. The notes are outside the folder `tracking/`, so that they
+survive a loss of that folder."""
 
 
 class LogWitness:
-    """Writes and reads the notes of one log's end. An instance has one user at a time; any number of instances may
+    """The notes about the end of one log. Only one thread may use an instance at a time; any number of instances may
     share the notes."""
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -163,24 +165,24 @@ class LogWitness:
         self._own: str | None = None
 
     def newest_number(self) -> int:
-        """Return the largest noted number; -1 without a note. Lists the notes and reads none."""
+        """Return the largest noted entry number; -1 without a note. Lists the notes but reads none of them."""
         return max(map(int, self._notes.listed()), default=-1)
 
     def newest(self) -> Note | None:
-        """Return the note with the largest number. A damaged note still gives its number, which is in its name. Raises
-        NewerFormat."""
+        """Return the note with the largest entry number; None without a note. If the note is damaged, return its
+        number, which is in the object's name, without a watermark. Raises NewerFormat."""
         keys = self._notes.listed()
         if not keys:
             return None
         try:
             return replace(self._notes.read(keys[-1]), number=int(keys[-1]))
-        except ObjectMissing:  # a writer has replaced it by a newer one
+        except ObjectMissing:  # a writer has replaced the note by a newer one
             return self.newest()
         except DamagedNote:
             return Note(None, int(keys[-1]))
 
     def note(self, number: int, watermark: datetime | None) -> None:
-        """Note that the log has this entry, and delete the superseded notes."""
+        """Write a note that the log has this entry, and delete the notes about earlier entries."""
         key = f"{number:012d}"
         superfluous = [older for older in self._notes.listed() if older < key] if self._own is None else [self._own]
         self._notes.ensure(key, Note(watermark))
@@ -188,16 +190,16 @@ class LogWitness:
         self._own = key
 
     def accept_end(self, number: int) -> None:
-        """Delete the notes beyond this entry, after an operator has accepted the loss."""
+        """Delete the notes about entries after `number`, because an operator has accepted that they are lost."""
         self._notes.delete(*(key for key in self._notes.listed() if int(key) > number))
 
 
 def lost_end(note: Note, last: int) -> str:
-    """Return the message for a log that ends before its newest note."""
+    """Return the message for a log whose last entry, `last`, is before the entry in its newest note."""
     reached = "" if note.watermark is None else f", when the watermark was at {iso(note.watermark)}"
     ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (
-        f"the tracking log {ends}, and it had entry {note.number}{reached}: its end is lost. Restore a backup of "
-        f"tracking/log or, without one, run `tidemark repair --forget {last + 1}`: the watermark then holds "
-        "until base has landed everything that the lost entries may have known"
+        f"the tracking log {ends}, but it once had entry {note.number}{reached}: its end is lost. Restore a backup of "
+        f"tracking/log or, without a backup, run `tidemark repair --forget {last + 1}`: the watermark then holds "
+        "until base has landed every message that the lost entries may have counted"
     )

@@ -1,8 +1,8 @@
-"""Moves old entries of the tracking log to archives, and drops archives past the log's retention.
+"""Moves old entries of the tracking log to archives, and deletes archives past the log's retention.
 
-Each archive takes all entries from the first one in the log up to a compacted entry, which stays in the log. So a
-restart needs no archive, and every archive after the first begins with a compacted entry, from which a replay can
-start. Packing may be killed at any point, and may run concurrently with trackers, readers and other packings.
+An archive takes the oldest entries in the log, and ends just before a compacted entry. So a restart never needs an
+archive, and each archive after the first begins with a compacted entry, from which a replay can start. Packing may be
+killed at any point, and may run concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,17 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""An archive with this many entries ends at the next compacted entry. It is then some hundred kilobytes large."""
+"""Minimum number of entries in a full archive, which ends before the next compacted entry. Its size is then some
+hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The number of entries that were archived or dropped, and the number of archives. In a dry run, both are planned
-    numbers. `leftovers` counts deleted objects of entries that were already archived or dropped: a process died before
-    it could delete them."""
+    """The number of entries and of archives that were written or deleted or, in a dry run, would be.
+
+    `leftovers` is the number of deleted objects whose entries had already been archived or dropped. An earlier process
+    died before it could delete these objects.
+    """
 
     entries: int = 0
     archives: int = 0
@@ -34,7 +37,7 @@ class Packed:
 
 
 class LogPacking:
-    """Archives old entries of one log, and drops old archives."""
+    """Archives old entries of one log, and deletes old archives."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -42,9 +45,11 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Archive all entries before the last compacted entry that is older than the given moment. Every entry stays
-        readable by its number throughout. Raises LakeError. Raises CorruptObject for a damaged or missing entry, and
-        leaves it and all later entries in place."""
+        """Archive all entries that precede the last compacted entry made before the given moment. Every entry stays
+        readable by its number throughout.
+
+        Raises CorruptObject for a damaged or missing entry, which stays in place with all later ones, and LakeError.
+        """
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
         first = min(archived, default=0)
@@ -53,7 +58,7 @@ class LogPacking:
             leftovers = self._before_what_is_kept(live)
         if not dry_run:
             for number in leftovers:
-                self._archive.content(number)  # raises if the archive is damaged: then the leftover is the only copy
+                self._archive.content(number)  # raises if the archive is damaged, so that the only copy is not deleted
                 self._objects.delete(entry_name(number))
         entries = archives = 0
         for stretch in self._old_stretches([number for number in live if number not in leftovers], before):
@@ -63,7 +68,7 @@ class LogPacking:
         return Packed(entries, archives, len(leftovers))
 
     def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Delete the archives whose last decision was made before a moment, oldest first. Raises LakeError."""
+        """Delete the archives whose last decision was made before the given moment, oldest first. Raises LakeError."""
         dropped = Packed()
         for numbers in self._archive.ranges():
             decided_at = self._decided_at(numbers)
@@ -75,8 +80,8 @@ class LogPacking:
         return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
-        """Yield the entries of each new archive. A compacted entry made before the given moment follows each of them in
-        the log."""
+        """Yield the entries of each archive to write. The entry that follows them in the log is a compacted one, made
+        before the given moment."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
@@ -96,7 +101,7 @@ class LogPacking:
             yield whole
 
     def _move(self, entries: dict[int, bytes]) -> None:
-        """Archive consecutive entries durably, then delete their own objects. Safe to repeat."""
+        """Archive consecutive entries durably, then delete the objects of the entries. Safe to repeat."""
         self._keep(entries)
         for number in sorted(entries):
             self._objects.delete(entry_name(number))
@@ -108,13 +113,16 @@ class LogPacking:
             numbers = range(min(entries), max(entries) + 1)
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
-                    f"{self._archive.place(numbers)} differs from the log's entries; move it away, and `tidemark "
-                    "housekeep` creates it again"
+                    f"{self._archive.place(numbers)} differs from the log's entries; move this object away, and "
+                    "`tidemark housekeep` creates it again"
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftover objects whose entries were dropped, in a log without archives. The first is
-        not a compacted entry. After the last come a gap and the first entry that the log keeps, a compacted one."""
+        """Return the numbers of leftovers in a log without archives: objects whose entries have been dropped.
+
+        They are recognised by their place: the first object is not a compacted entry, and after the last leftover come
+        a gap and the first entry that the log keeps, which is a compacted one.
+        """
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:
             return []
@@ -122,12 +130,13 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
-        """Return the time of the last decision in an archive; None if it has none or was just dropped."""
+        """Return the time of the last decision in an archive; None if the archive has no decision or has just been
+        deleted."""
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
                 content = self._archive.content(number)
-            if content is None:  # another housekeeper has just dropped it
+            if content is None:  # another housekeeper has just deleted the archive
                 return None
             entry = decode(content, entry_name(number))
             if isinstance(entry, DecisionRecord):
@@ -136,7 +145,7 @@ class LogPacking:
 
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
-    """True if an entry is known to have been made at `moment` or later."""
+    """True if an entry is a decision made at `moment` or later, or a compacted entry that includes such a decision."""
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision

@@ -1,8 +1,7 @@
 """The tracking log: one numbered, create-only sequence of histogram snapshots and decisions.
 
-If another writer has taken a number, the log folds that entry and tries the next number. So every decision takes all
-earlier entries into account, whoever wrote them, and the log has no gaps. Old entries move to archives, from the first
-entry up to a compacted one; a restart needs only the remaining entries.
+If another writer has taken a number, this writer folds that entry and tries the next number. So the log has no gaps,
+and every decision takes all earlier entries into account. Old entries move to archives, which a restart does not need.
 """
 
 import logging
@@ -37,21 +36,22 @@ logger = logging.getLogger(__name__)
 FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
 ATTEMPTS = 100
-"""Maximum number of consecutive numbers lost to other writers. A few trackers never reach it."""
+"""Maximum number of attempts to append an entry. Each fails if another writer takes the number first, and a few
+trackers never do so this often."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest less than this long ago is not archived yet: housekeeping archives entries after an
-hour."""
+"""An entry that was the newest one less than this long ago cannot be archived yet: housekeeping archives entries only
+after an hour."""
 
 READ_ON = 20
-"""Maximum number of new entries that `newest` reads one by one: a tick writes only a few. For more, listing is
-cheaper."""
+"""Maximum number of new entries that `newest` reads one by one. A tick writes only a few; for more, it is cheaper to
+list the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest entry seen, and the state as of that entry: the watermark, the contract by which messages are judged,
-    and the newest decision."""
+    """The number of the newest entry that was seen and, as of that entry, the watermark, the contract by which messages
+    are judged, and the newest decision."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -60,19 +60,21 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Number of log entries between two compacted ones. A restore reads all entries since the last compacted one: half an
-hour of 10 s ticks. A compacted entry is as large as the state."""
+"""Number of log entries from one compacted entry to the next. A restart reads all entries since the last compacted one:
+about half an hour of 10 s ticks. Compacting more often costs space: a compacted entry is as large as the state."""
 
 
 class TrackingLog:
-    """The log, and the state folded from its entries. An instance has one user at a time; any number of instances may
-    share a log. The state is a cache: `catch_up` brings it up to date, from scratch if necessary. `kept_bytes` is the
-    size of a cache for the entries that `entry` reads, for users who only read past entries."""
+    """The log, and the state folded from its entries. The state is a cache, which `catch_up` brings up to date.
+
+    Only one thread may use an instance at a time, but any number of instances may share a log. `kept_bytes` is the size
+    of the cache for entries that `entry` reads; it is useful to readers of past entries.
+    """
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. Without a `clock`, each append verifies that its number was never taken."""
+        """Open the log. With a `clock`, an append soon after a read skips the check that its number was never taken."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
@@ -84,17 +86,17 @@ class TrackingLog:
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
-        """The number and the content of the newest folded entry, as read or written."""
+        """The number and the content of the last folded entry, as read or written."""
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
         self._looked_at: tuple[datetime, float] | None = None
         self._judged_by: str | None = None
-        """The contract that this process stated in `judge_by`."""
+        """The contract of the last call of `judge_by`."""
 
     def catch_up(self) -> WatermarkState:
-        """Fold the entries written by others since the last call, and return the state. Raises CorruptObject for a
-        damaged or missing entry; then the caller must not pull, since the state lacks that entry's knowledge."""
+        """Fold the entries that others have written since the last call, and return the state. Raises CorruptObject for
+        a damaged or missing entry. The caller must then not pull messages, because the state is incomplete."""
         state = self._restored() if self._standing is None else self._standing
         while True:
             self._seen = self._now()
@@ -111,9 +113,10 @@ class TrackingLog:
             self._tail = state.number, content
 
     def catch_up_to_append(self) -> WatermarkState:
-        """Like `catch_up`, for a caller that will append: also raises CorruptObject if the log's end is lost."""
-        # Read the note before the log: a noted entry is in the log by then. Ticks in quick succession need no listing:
-        # they read the last known entry and the next one.
+        """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. For callers that
+        append next."""
+        # The note is read before the log, because a noted entry is already in the log. A call soon after another skips
+        # the listing of notes: it has just seen the last known entry.
         noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
@@ -123,17 +126,17 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark last noted outside the log; None if no note has one."""
+        """Return the watermark in the newest note outside the log; None without such a note or watermark."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
     def begin(self, beginning: Beginning) -> WatermarkState:
-        """Write the log's beginning, unless it has one already."""
+        """Write the entry that begins the log, unless the log already has one."""
         return self._append(lambda state: beginning if state.complete_from is None else None)
 
     def append(self, entry: Entry, judged_by: str = "") -> WatermarkState:
-        """Write an entry durably under the next free number. Raises ContractReplaced, and writes nothing, if its
-        messages were judged by a contract other than the newest in the log."""
+        """Write an entry durably under the next free number. `judged_by` is the contract by which its messages were
+        judged. If the newest contract in the log is another one, write nothing and raise ContractReplaced."""
 
         def build(state: WatermarkState) -> Entry:
             _refuse(judged_by, state.contract)
@@ -142,9 +145,12 @@ class TrackingLog:
         return self._append(build)
 
     def judge_by(self, contract: str) -> None:
-        """State the contract by which this process judges messages, when it begins to track. If the log has another
-        contract, earlier messages were judged by that contract: then the watermark holds until base has passed them.
-        Raises ContractReplaced if another process has stated another contract since the first call."""
+        """State by which contract this process judges messages, before it tracks any.
+
+        If the log has another contract, write the change to the log: the watermark then holds until base has passed the
+        messages judged by the earlier contract. Raises ContractReplaced if another process has stated a different
+        contract since this process first stated its own.
+        """
         is_first, self._judged_by = self._judged_by != contract, contract
 
         def build(state: WatermarkState) -> Entry | None:
@@ -160,8 +166,8 @@ class TrackingLog:
         _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Write the decision that `decide` makes from the state of all entries, and return it. If another entry takes
-        its number, decide again."""
+        """Call `decide` with the state folded from all entries, write the decision, and return it. If another writer
+        takes the decision's number first, fold that entry and call `decide` again."""
         contract = self._judged_by or ""
 
         def build(state: WatermarkState) -> DecisionRecord:
@@ -170,19 +176,21 @@ class TrackingLog:
 
         record = self._append(build).record
         if record is None:
-            raise ValueError("a decision was appended, and the state has none")
+            raise ValueError("a decision was appended, but the state has no decision")
         return record
 
     def compact_if_due(self) -> WatermarkState:
-        """Write a compacted entry if `checkpoint_every` entries have followed the last one."""
+        """Write a compacted entry if the last one was at least `checkpoint_every` entries ago. Return the state."""
         every = self._checkpoint_every
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest(self) -> Newest:
-        """Return the watermark, contract and decision as of the newest entry, without restoring the histogram. Reads
-        the entries since the previous call, or a listing and the entries since the newest decision. Raises
-        CorruptObject if one of these entries is damaged, or if the last seen entry is lost and was seen more than QUICK
-        ago."""
+        """Return the watermark, contract and decision as of the newest entry, without restoring the histogram.
+
+        Reads the entries since the previous call. If there are many, or on the first call, it lists the log and reads
+        the entries since the newest decision. Raises CorruptObject if one of these entries is damaged, or if the newest
+        entry of a call more than QUICK ago is lost.
+        """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
@@ -202,21 +210,22 @@ class TrackingLog:
         return self._looked
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """Return the newest entry's number and the few entries after `seen`; None if a listing is needed."""
+        """Return the number of the newest entry, and the entries after `seen`. Return None if there are too many of
+        them, or if they may have moved to an archive: then the caller must list the log."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
             try:
                 found.append(decode(self._objects.read(name), name))
             except ObjectMissing:
-                # If the entry before was read a while ago, check it: both may have moved to an archive since.
+                # If the previous entry was read a while ago, check whether it and this one have moved to an archive.
                 is_newest = self._is_quick(was_there) or not self._is_overtaken(number - 1)
                 return (number - 1, found) if is_newest else None
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        """Yield the entries after `seen`, newest first, back to the newest decision or compacted entry, which states
-        the watermark."""
+        """Yield the entries after `seen`, newest first. Stop after the first decision or compacted entry, because these
+        state the watermark."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
             yield entry
@@ -224,17 +233,17 @@ class TrackingLog:
                 return
 
     def entry(self, number: int) -> Entry:
-        """Return an entry, archived or not. Raises ObjectMissing or CorruptObject."""
+        """Return the entry with this number, from the log or an archive. Raises ObjectMissing or CorruptObject."""
         return decode(self.content(number), entry_name(number))
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
-        """Return an entry's bytes as written. Raises ObjectMissing or CorruptObject."""
+        """Return the bytes of an entry, from the log or an archive. Raises ObjectMissing or CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all entries, including archived ones, in order."""
-        live = self.live_numbers()  # first, so that an entry that is moved meanwhile is found in its archive
+        live = self.live_numbers()  # before the archives, so that an entry that is being moved is found in one of them
         archived = (number for numbers in self._archive.ranges() for number in numbers)
         return sorted({*archived, *live})
 
@@ -244,14 +253,16 @@ class TrackingLog:
         return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Replace an entry that cannot be repaired with a note of its loss. Assumption: no tracker runs. The watermark
-        does not go back below `watermark_at_least`, which comes from outside the log: the entry may have been the
-        newest decision. Raises LakeError for an archived entry, which no tracker needs, and NewerFormat for an entry
-        that a later version can read."""
+        """Replace an entry that cannot be repaired with an entry that records the loss. Assumption: no tracker runs.
+
+        The lost entry may have been the newest decision. `watermark_at_least` is what is known about the watermark from
+        outside the log: the watermark does not go back below it. Raises LakeError for an archived entry, because no
+        tracker needs it, and NewerFormat for an entry that a later version of tidemark can read.
+        """
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, which no tracker needs: "
-                "restore a copy of that, or move it away"
+                "restore a copy of the archive, or move it away"
             )
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
@@ -259,15 +270,16 @@ class TrackingLog:
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
-        for told in (WATERMARK, SENT):  # they may have a number that will be reused; the next tick rewrites them
+        for told in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
             self._objects.delete(told.name(told.key))
         self._standing = None
         with self._contents_lock:
             self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
-        """Build an entry from the state, and write it under the next number. Writes nothing if `build` returns None.
-        The state in memory is not refreshed first: if the next number is free, the state is current."""
+        """Call `build` with the state, and write the entry that it returns under the next number. Write nothing if it
+        returns None. Return the state after the entry. The cached state is not refreshed first: if the next number is
+        free, the state is current."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -297,14 +309,15 @@ class TrackingLog:
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
         """True if another entry had this number, and was archived (and perhaps dropped) between our read and our write.
 
-        Entries move oldest first, and the newest never moves. So if the previous entry still exists as we folded it,
-        our number was never taken. If the previous entry is gone and no newer entry exists, it is lost, and our entry
-        leaves the gap that reveals this. For number 0, a gap after it shows that it was taken.
-
-        The previous entry may also have moved since our write, with newer entries after ours. Then our entry is
-        in the same archive, or it is a compacted entry, before which every archive ends, and the kept entries continue
-        with the next number. (If the number was taken even so, our compacted entry says nothing new, and the next entry
-        is read.) An archive with our entry and without the previous one took an entry whose number had been dropped.
+        Entries move to archives oldest first, and the newest entry never moves. The cases, in the order of the code:
+        - We read less than QUICK ago: no entry was archived since.
+        - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
+        - The previous entry exists as we folded it: the number was not taken. If it has other content, it was.
+        - An archive covers the number: it was not taken if the archive contains our entry and, before it, the previous
+          entry as we folded it. A compacted entry may be the first in its archive, without the previous entry.
+        - Otherwise the number was taken if an archive begins after it, or if the log continues after a gap.
+        - If the log continues without a gap, our entry must be a compacted one: archives end before those.
+        - If the log ends with our entry, the previous entry is lost, and the gap before ours reveals that loss.
         """
         if self._is_quick(self._seen):
             return False
@@ -327,27 +340,28 @@ class TrackingLog:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
     def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
-        """True if `seen` is less than QUICK ago, by both clocks: the wall clock may be set, and the monotonic clock may
-        stop while the machine sleeps."""
+        """True if `seen` is less than QUICK ago by both clocks. Neither is enough: the wall clock may be set, and the
+        monotonic clock may stop while the machine sleeps."""
         now = self._now()
         if now is None or seen is None:
             return False
         return abs(now[0] - seen[0]) < QUICK and now[1] - seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
-        """Return an entry that is not archived. Raises CorruptObject if it is damaged or missing."""
+        """Return an entry that a listing has found in the log. Raises CorruptObject if the entry is damaged or
+        missing."""
         try:
             return decode(self._live_content(number), entry_name(number))
         except CorruptObject:
-            self._contents.clear()  # a backup may be restored
+            self._contents.clear()  # an operator may restore a backup of the entry
             raise
         except ObjectMissing:
             raise self._gap(number) from None
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
-        """Return the content of an entry that was not archived when it was listed. It may have moved to an archive
-        since."""
+        """Return the content of an entry that a listing has found in the log, even if the entry has since moved to an
+        archive. Raises ObjectMissing."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -357,8 +371,9 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """True if the last folded entry has moved to an archive, or was dropped with it, so that newer entries exist.
-        Raises CorruptObject if the entry is lost: nothing may be appended after it."""
+        """True if entry `number`, the last folded one, is no longer in the log because it has moved to an archive (and
+        perhaps was dropped with it). So newer entries exist. Raises CorruptObject if the entry is lost, because nothing
+        may be appended after a lost entry."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -370,7 +385,8 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """True if an entry precedes all kept entries: the oldest are dropped first."""
+        """True if `number` precedes all entries that are kept. The entry was then dropped, because the oldest entries
+        are dropped first."""
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 
@@ -381,8 +397,8 @@ class TrackingLog:
         )
 
     def _restored(self) -> WatermarkState:
-        """Return the state, folded from the newest compacted entry or, without one, from the first entry. Raises
-        CorruptObject for a gap."""
+        """Return the state, folded from the newest compacted entry on or, without one, from the first entry on. Raises
+        CorruptObject if an entry in between is missing."""
         numbers = self.live_numbers()
         if not numbers:
             return WatermarkState()
@@ -393,7 +409,8 @@ class TrackingLog:
 
 
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
-    """Return the state after all entries up to `last`. Reads back to the newest compacted entry, or to the first."""
+    """Return the state folded from all entries up to `last`. Reads back only to the newest compacted entry, because
+    that contains the state before it."""
     entries: list[tuple[int, Entry]] = []
     for number in range(last, -1, -1):
         entries.append((number, read(number)))
@@ -406,8 +423,8 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 
 def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    """Return the watermark (or its lower bound) and the contract that an entry states; None and "" for an entry without
-    them."""
+    """Return the watermark (or a lower bound for it) and the contract that an entry states. The first is None and the
+    second is empty if the entry states none."""
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract
@@ -421,9 +438,9 @@ def _stated(entry: Entry) -> tuple[datetime | None, str]:
 def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
-            "these messages were judged by another contract than the newest with which a process of this lake has "
-            "started. They will be redelivered. Restart this process with the [message] settings and the version of "
-            "the others"
+            "this process judges messages by another contract than the process of this lake that started last. Its "
+            "messages will be redelivered. Restart this process with the [message] settings and the tidemark version "
+            "of the other processes"
         )
 
 

@@ -1,4 +1,4 @@
-"""The lake's address and storage options, in the form each library takes."""
+"""The lake's address and storage options, in the form that each library takes."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:
-    """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
+    """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable if there are no
+    credentials for the bucket."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)
     from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
@@ -20,7 +21,7 @@ def open_objects(lake: LakeSettings) -> ObjectStore:
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:
-    """Return the address of the Delta table or folder `name`: an absolute path, or `gs://…`."""
+    """Return the address of the Delta table or folder `name` in the lake: an absolute path, or `gs://…`."""
     if lake.folder is not None:
         return str(lake.folder.absolute() / name)
     return f"{lake.uri}/{name}"
@@ -32,14 +33,16 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""Bounds of each `deltalake` request: its timeouts, and how often and how long it is retried. By default, the library
-retries for three minutes."""
+"""Timeouts and retry limits of each `deltalake` request to a bucket. Without them, the library retries for three
+minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket. The
-    library finds the default credentials itself. A server on loopback gets a key that requests no token: with
-    `google_skip_signature`, writes would still query a metadata server."""
+    """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket.
+
+    The library finds the default credentials itself. For a server on loopback, the options contain a dummy key, which
+    makes the library request no token. (With `google_skip_signature`, writes would still query a metadata server.)
+    """
     endpoint = lake.endpoint
     if lake.folder is not None:
         return {}
@@ -56,13 +59,16 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the `storage_options` that Polars takes: all except BOUNDS."""
+    """Return `options` as the `storage_options` that Polars takes: all of them except BOUNDS."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Return Spark's settings for the lake. Only the owner may access files in a folder: Hadoop ignores the process's
-    umask and uses the setting. A bucket needs Google's `gcs-connector` among the JARs."""
+    """Return the Spark settings that access to the lake needs.
+
+    In a folder, only the owner may access the files that Spark writes. This takes a setting, because Hadoop ignores the
+    umask of the process. For a bucket, Google's `gcs-connector` must be among the JARs.
+    """
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}
     hadoop = {
@@ -83,8 +89,8 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
-    """Return a file system rooted at the folder `name` of the lake, without creating anything. For a bucket, it caches
-    up to `kept_bytes` of a table's files: see BucketFiles. Raises LakeUnwritable if the folder's path is a file."""
+    """Return a file system whose root is the folder `name` of the lake. Creates nothing. For a bucket, the file system
+    caches up to `kept_bytes` of the files (see BucketFiles). Raises LakeUnwritable if the folder's path is a file."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)

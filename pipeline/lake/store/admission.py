@@ -1,9 +1,8 @@
-"""The lake's format marks. They say in which formats it was written, so that an older program refuses the lake before
-it writes.
+"""The lake's format marks: objects that say in which formats the lake was written.
 
-Each format has an object, `format/<number>.json`, created by the first program that writes in that format and never
-deleted. It stops an older program when it starts. The marks within files stop an older program that keeps running
-beside a newer one.
+A program that writes in a new format first creates `format/<number>.json`, which is never deleted. When an older
+program starts, it finds the mark and refuses the lake. Marks within files stop an older program that is already
+running.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +16,11 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
 FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
-"""The format marks. Their keys are the format numbers."""
+"""A format mark. Its key is the format number."""
 
 
 class Admission:
-    """The formats of one lake, as read by this process. They are read once; later calls make no request.
+    """The check of one lake's formats. They are listed on the first call; later calls make no request.
     Thread-safe."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
@@ -31,14 +30,14 @@ class Admission:
         self._has_claimed = False
 
     def admit(self) -> None:
-        """Raise NewerFormat if a later version has written the lake, LakeError if it is unreachable. Makes one listing,
-        on the first call."""
+        """Raise NewerFormat if a later version of tidemark has written the lake, LakeError if the lake is
+        unreachable."""
         with self._lock:
             self._admitted()
 
     def claim(self) -> None:
-        """Ensure that the lake has the mark of this version's format, before anything is written in it. Raises
-        NewerFormat, LakeError."""
+        """Ensure that the lake has the mark of the format in which this version writes. To be called before a write.
+        Raises NewerFormat, LakeError."""
         with self._lock:
             own = f"{version.FORMAT:06d}"
             if not self._has_claimed and own not in self._admitted():
@@ -51,7 +50,7 @@ class Admission:
             formats = notes.listed()
             newest = max(formats, default="")
             if newest and int(newest) > version.FORMAT:
-                with suppress(DamagedNote):  # the name of a damaged mark still gives its format
+                with suppress(DamagedNote):  # the name of a damaged mark still contains the format number
                     notes.read(newest)
                 refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
             self._formats = formats
@@ -59,7 +58,8 @@ class Admission:
 
 
 class AdmittedObjects:
-    """A lake's objects, with an admission check: every call raises NewerFormat if a later version wrote the lake."""
+    """An ObjectStore whose calls first check the lake's formats. Each call raises NewerFormat if a later version of
+    tidemark has written the lake."""
 
     def __init__(self, objects: ObjectStore, admission: Admission) -> None:
         self._objects = objects

@@ -1,5 +1,5 @@
-"""Objects as files of a local folder: the default. Also translates messages of the operating system and the Delta
-library into LakeErrors that say what to do."""
+"""Objects stored as files in a local folder, which is the default lake. Also translates the error messages of the
+operating system and the Delta library into LakeErrors that say what to do."""
 
 import contextlib
 import errno
@@ -26,14 +26,15 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full: a tick writes at least some ten kilobytes."""
+"""A disk with less free space than this counts as full. One tick writes some ten kilobytes or more."""
 
 TEMPORARY = ".tmp-"
-"""Prefix of files being written. A crash may leave such a file behind; readers ignore it."""
+"""Prefix of the names of files that are being written. A crash may leave such a file behind; readers ignore it."""
 
 
 class DiskObjects:
-    """Objects as files. Assumption: the folder is on one file system that supports hard links and `fsync`."""
+    """An ObjectStore of files in a folder. Assumption: the folder is on one file system, which supports hard links and
+    `fsync`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,7 +56,7 @@ class DiskObjects:
             try:
                 return path.read_bytes()
             except FileNotFoundError as error:
-                raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+                raise ObjectMissing(f"{self.uri}/{name} does not exist") from error
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
         content = self.read(name)
@@ -79,7 +80,7 @@ class DiskObjects:
         folder = self._folder / prefix.rpartition("/")[0]
         found = (path for path in folder.rglob("*") if not path.name.startswith(TEMPORARY) and path.is_file())
         names = (path.relative_to(self._folder).as_posix() for path in found)
-        # As text, because paths sort by their parts.
+        # Sorted as text: Path objects sort by their parts.
         yield from sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
@@ -90,7 +91,7 @@ class DiskObjects:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Translate an operating system's error into a LakeError that says what to do."""
+    """Translate an OSError of the `with` block into a LakeError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -99,8 +100,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield a durable temporary file with this content, in the folder of `path`. The file is deleted when the block
-    ends. Raises OSError, LakeError."""
+    """Write a temporary file with this content durably to the folder of `path`, and yield its path. The file is deleted
+    when the `with` block ends. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     make_folder(path.parent)
     try:
@@ -116,8 +117,8 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the folder, which is also released when the process ends. Raises BlockingIOError if
-    another process or thread has the lock."""
+    """Hold an exclusive lock on the folder during the `with` block. The operating system releases the lock if the
+    process dies. Raises BlockingIOError if another process or thread has the lock."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,32 +128,33 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _generation_of(content: bytes) -> int:
-    """Return a hash of the content as its generation, since files have none. So successive contents must differ."""
+    """Return a hash of the content, which serves as the generation of a file. So two successive contents must
+    differ."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, unless they exist. Raises LakeUnwritable, LakeFull."""
+    """Create a folder and its missing parents. Raises LakeUnwritable, LakeFull."""
     check_folder(folder)
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise LakeUnwritable if the path of the folder, or of one above it, is a file."""
+    """Raise LakeUnwritable if `folder` or one of its parents is a file."""
     with _disk_errors(folder):
         if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder itself or its nearest parent that exists."""
+    """Return the folder itself if it exists, else its nearest existing parent."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Return why a folder (or its nearest existing parent) cannot be written to, or that fewer than `least` bytes are
-    free there; None if it seems writable."""
+    """Return the reason why nothing can be written to a folder, or to its nearest existing parent: no permission, or
+    fewer than `least` bytes free. Return None if the folder seems writable."""
     there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"
@@ -161,7 +163,7 @@ def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or a folder's entries, durable. Raises OSError."""
+    """Make a file's content or a folder's list of entries durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -182,23 +184,25 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""Texts in error messages, by kind of error. If a file has the name of a table's folder, the Delta library reports an
-invalid table location."""
+"""Texts by which the kind of error is recognised in a message. ("Invalid table location" is what the Delta library
+reports if a file has the name of a table's folder.)"""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
-"""Colour codes and arrows in the library's messages."""
+"""Matches colour codes and arrows in the Delta library's messages."""
 
 LONGEST = 500
-"""Maximum number of characters shown of the library's message."""
+"""Maximum number of characters that are quoted from a library's message."""
 
 
 def storage_error(uri: str, text: str) -> LakeError:
-    """Return the LakeError for a message about the file or table at `uri`."""
+    """Return the LakeError that explains `text`, a library's error message about the file or table at `uri`."""
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(f"no space is left for {uri}; free some, and the next tick continues from the durable state")
+        return LakeFull(
+            f"no space is left for {uri}; free some space, and the next tick continues from the durable state"
+        )
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
         remedy = "let this user write there, or set lake.uri to another place"
@@ -219,7 +223,8 @@ def storage_error(uri: str, text: str) -> LakeError:
 
 
 def _call(text: str) -> str | None:
-    """Return the permission and the object that the failed request needs; None if the message names no request."""
+    """Return the permission that the failed request needs, and for which object; None if the message `text` quotes no
+    request."""
     found = CALL.search(text)
     if found is None:
         return None

@@ -1,8 +1,8 @@
 """Objects in a Cloud Storage bucket, and the same objects as an Arrow file system.
 
-The Cloud Storage file systems of Arrow and `deltalake` look up or list the bucket to find a file, and the latter holds
-the GIL while it waits for a response, which blocks every thread of the process. Here each request releases the GIL, has
-a timeout, and is retried within bounds.
+Arrow and `deltalake` have file systems for Cloud Storage, but both need extra requests to find a file, and the one of
+`deltalake` blocks all threads while it waits, because it does not release the GIL. The requests of this module release
+the GIL, have a timeout, and are retried within bounds.
 """
 
 import contextlib
@@ -42,24 +42,25 @@ from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""Timeout of one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
+"""Timeout of one request. It is short enough, together with `RETRY_FOR`, for an operation to fit into a 60 s tick."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
-"""Options for a single request without the client's retries: `_attempt` retries the whole operation."""
+"""Options for one request that the client does not retry. Instead, `_attempt` retries the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
-"""Like `ONCE`, for replaceable objects, which `_attempt` does not retry: a tick must not wait for them."""
+"""Options for one request about a replaceable object. Nothing retries it, and its timeout is short, because a tick must
+not wait for such objects."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""Metadata key: identifies the `create` call that created an object."""
+"""Metadata key of an object's creation mark, which identifies the `create` call that created the object."""
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
-"""Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and on
-each 404. The read would cost an extra call, and need a permission that roles/storage.objectUser lacks."""
+"""Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and after
+each 404. Each read would cost a call, and need a permission that roles/storage.objectUser does not include."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A stored object's name, size in bytes, and time of writing."""
+    """The name, size in bytes and last write time of a stored object."""
 
     name: str
     size: int
@@ -67,16 +68,17 @@ class StoredObject:
 
 
 class CloudStorageObjects:
-    """Objects in a bucket, under a prefix.
+    """An ObjectStore in a bucket, under a prefix.
 
     The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the response to an upload is lost, the
-    retry fails because the object exists already. So every `create` call marks its object, and a failed precondition is
-    an error only if the existing object has another call's mark. Checksums verify all transfers. Thread-safe.
+    precondition of the retry fails, because the object exists already. So each `create` call marks its object. A failed
+    precondition is an error only if the existing object has the mark of another call. Checksums verify all transfers
+    of whole objects. Thread-safe.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
-        """Open `gs://bucket` or `gs://bucket/prefix`, without a request; `endpoint` is a server on loopback. Raises
-        LakeUnwritable without credentials."""
+        """Open `gs://bucket` or `gs://bucket/prefix`, without a request. `endpoint` is the address of a server on
+        loopback. Raises LakeUnwritable if no credentials are found."""
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
         self.uri = uri.rstrip("/")
@@ -85,7 +87,7 @@ class CloudStorageObjects:
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._is_bucket_known = False
-        """True once anything was found in the bucket: a 404 then means a missing object, not a missing bucket."""
+        """True once a request has found the bucket. A 404 then means that an object is missing, not the bucket."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
@@ -132,11 +134,11 @@ class CloudStorageObjects:
         return self._attempt("create", name, upload, once=True)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """Return the bytes `[start, end)`, fewer or none past the object's end, without verifying a checksum. Raises
-        like `read`."""
+        """Return the bytes `[start, end)` of an object: fewer if the object ends before `end`. No checksum is verified.
+        Raises the same errors as `read`."""
 
         def download() -> bytes:
-            try:  # no checksum: the service sends that of the whole object
+            try:  # no checksum: the service sends only the checksum of the whole object
                 return self._download(name, start=start, end=end - 1, checksum=None)
             except api_errors.RequestRangeNotSatisfiable:
                 return b""
@@ -144,17 +146,18 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> StoredObject | None:
-        """Return an object's name, size and time, without its content; None if it does not exist. Raises
-        LakeUnreachable, LakeUnwritable."""
+        """Return an object's name, size and write time; None if the object does not exist. Raises LakeUnreachable,
+        LakeUnwritable."""
         blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
         return None if blob is None else StoredObject(name, blob.size, blob.updated)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names that start with `prefix`, with one request per 1,000 names, made lazily."""
+        """Yield the names that start with `prefix`, in order. Makes one request per 1,000 names, when they are
+        needed."""
         return (found.name for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[StoredObject]:
-        """Like `names`, but yield the objects."""
+        """Like `names`, but yield the objects' names, sizes and write times."""
         try:
             found = self._client.list_blobs(
                 self._bucket,
@@ -186,8 +189,9 @@ class CloudStorageObjects:
         return content
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
-        """Run `operation`, and retry it within the bounds after transient failures, unless `once`. Raises tidemark's
-        errors. ObjectMissing means that the bucket exists and the object does not."""
+        """Run `operation`, and retry it within bounds after transient failures, unless `once` is true. `call` is the
+        kind of bucket call. Translates the client's errors into LakeErrors: ObjectMissing if the object does not exist,
+        BucketMissing if the bucket does not."""
 
         def attempt() -> T:
             count_call(call)
@@ -202,7 +206,7 @@ class CloudStorageObjects:
             if call == "get" and not once and not self._is_bucket_known:
                 next(self.names(name), None)  # raises if the bucket itself is missing
                 self._is_bucket_known = True
-            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+            raise ObjectMissing(f"{self.uri}/{name} does not exist") from error
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
             raise self._explained(error, call, name) from error
 
@@ -210,7 +214,7 @@ class CloudStorageObjects:
         bucket = f"gs://{self._bucket.name}"
         return BucketMissing(
             f"there is no bucket {bucket}{self._at_endpoint}; create it (gcloud storage buckets create {bucket} "
-            "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another one"
+            "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another bucket"
         )
 
     def _explained(self, error: Exception, call: str, name: str) -> LakeError:
@@ -242,7 +246,7 @@ class CloudStorageObjects:
 
 
 def _connect(uri: str, endpoint: str | None) -> Client:
-    os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # the client reads it on each call
+    os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # the client reads this variable on each call
     if endpoint is not None:
         return Client(
             project=LOCAL_PROJECT,
@@ -263,24 +267,24 @@ def _without_credentials(uri: str, error: Exception) -> LakeUnwritable:
 
 
 WHOLE_BYTES = 4 << 20
-"""Files smaller than this are read in one request, footer and columns together."""
+"""A file smaller than this is read whole, in one request."""
 
 READ_BYTES = 1 << 20
-"""Minimum bytes per read of a larger file."""
+"""Minimum number of bytes per read of a file that is not read whole."""
 
 NOT_ROWS = "_"
-"""Path prefix of files without table rows, by the convention of Delta Lake and Spark."""
+"""Prefix of the paths of files that contain no table rows, by the convention of Delta Lake and Spark."""
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
-    """The objects under a prefix of a bucket, as files. A path is an object's name without the prefix.
+    """An Arrow file system of the objects under a prefix of a bucket. A path is an object's name without the prefix.
 
-    Folders are only common prefixes: they need no creation, and a lookup never finds them. A written file appears whole
-    when it is closed, at a path that had no file. Raises FileNotFoundError if a file to read is missing,
-    FileExistsError if a file to write exists, and the LakeErrors of `CloudStorageObjects`.
+    There are no folders, only common prefixes of names. A new file appears whole when its writer closes it; an existing
+    file cannot be overwritten. Raises FileNotFoundError if a file to read is missing, FileExistsError if a file to
+    write exists, and the LakeErrors of `CloudStorageObjects`.
 
-    Small files with table rows are read once and cached, up to `kept_bytes`: their names are never reused. If such a
-    file is deleted or damaged later, the cache hides that.
+    Small files with table rows are cached, up to `kept_bytes` in all, because their names are never reused. The cache
+    hides a later loss of such a file.
     """
 
     def __init__(self, uri: str, endpoint: str | None, kept_bytes: int = 0) -> None:
@@ -352,7 +356,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 class _Ranges(io.RawIOBase):
-    """A large object, read range by range."""
+    """A raw input stream over a large object. Each read requests one range of bytes."""
 
     def __init__(self, objects: CloudStorageObjects, stored: StoredObject) -> None:
         super().__init__()
@@ -384,7 +388,7 @@ class _Ranges(io.RawIOBase):
 
 
 class _Upload(io.BytesIO):
-    """A file being written. Closing it creates the whole object, or nothing if that fails."""
+    """An output stream for a new object. Closing the stream creates the whole object, or nothing if it fails."""
 
     def __init__(self, objects: CloudStorageObjects, name: str) -> None:
         super().__init__()

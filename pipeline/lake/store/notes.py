@@ -1,8 +1,7 @@
-"""Notes: the lake's small objects, grouped into kinds that share a codec and a set of errors.
+"""Notes: small objects of the lake, and the kinds they belong to.
 
-A kind is declared once: the location and content of its notes, and what to do about a damaged one. A note's key is the
-part of its object's name that varies within the kind. All notes carry the mark of `version.py`. A SlotFile holds a note
-outside the lake, for times when the lake is full.
+A kind defines where its notes are, what they contain, and what to do about a damaged note. A note's key is the part of
+its object's name that varies within the kind. A SlotFile stores a note outside the lake, for when the lake is full.
 """
 
 import errno
@@ -37,19 +36,19 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 Content = TypeVar("Content")
 
 Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
-"""A time in a note that people and other systems read, written with milliseconds at most. A plain datetime is written
-with microseconds."""
+"""A time in a note that people or other systems read. It is written with milliseconds at most, whereas a plain datetime
+is written with microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoContent:
-    """The content of a note whose key holds all its information."""
+    """The content of a note whose key says everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteKind(Generic[Content]):
-    """A kind of note. Its objects are named `<prefix><key><suffix>`; objects whose key does not match `key` are not
-    notes. `damaged` says what to do about a damaged note, or what its consequence is."""
+    """A kind of note. A note is an object with the name `<prefix><key><suffix>`, whose key matches the pattern `key`.
+    `damaged` is the end of the message about a damaged note: what to do, or what follows."""
 
     prefix: str
     damaged: str = "it can be derived again"
@@ -57,21 +56,21 @@ class NoteKind(Generic[Content]):
     suffix: str = ""
 
     def name(self, key: str) -> str:
-        """Return the name of the object that holds a note."""
+        """Return the name of the object for the note with this key."""
         return f"{self.prefix}{key}{self.suffix}"
 
     def key_of(self, name: str) -> str | None:
-        """Return the key of an object's name; None if it is not a note of this kind. The inverse of `name`."""
+        """Return the key in an object's name; None if the object is not a note of this kind. The inverse of `name`."""
         key = name.removeprefix(self.prefix).removesuffix(self.suffix)
         return key if self.name(key) == name and re.fullmatch(self.key, key) else None
 
     def encode(self, content: Content) -> bytes:
-        """Return a note as the content of an object."""
+        """Return a note's content as the bytes of its object."""
         raise NotImplementedError
 
     def decode(self, written: bytes, place: str) -> Content:
-        """Return the note in an object's content. `place` is the address for messages. Raises DamagedNote,
-        NewerFormat."""
+        """Return a note's content, given the bytes of its object. `place` is the object's address, for messages.
+        Raises DamagedNote, NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
@@ -81,8 +80,11 @@ class NoteKind(Generic[Content]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonKind(NoteKind[Content]):
-    """A dataclass or dict as a line of JSON. Unknown keys are ignored, since later versions may add keys; fields with
-    a default may be missing, since earlier versions did not write them. `part_of` names the container in messages."""
+    """A kind of note whose content, of the class `holds`, is stored as a line of JSON.
+
+    Unknown keys are ignored, because later versions of tidemark may add keys. A field with a default may be missing,
+    because an earlier version may not have written it. `part_of` says in messages what the note is a part of.
+    """
 
     holds: type[Content]
     suffix: str = ".json"
@@ -107,7 +109,8 @@ class JsonKind(NoteKind[Content]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetKind(NoteKind[pa.Table]):
-    """A table as Parquet, with at least these columns. Keeps the schema's metadata."""
+    """A kind of note whose content is an Arrow table, stored as Parquet with its schema's metadata. It has at least the
+    `columns`."""
 
     columns: Sequence[str] = ()
     suffix: str = ".parquet"
@@ -131,31 +134,31 @@ class ParquetKind(NoteKind[pa.Table]):
 
 
 class Notes(Generic[Content]):
-    """The notes of one kind in one lake, create-only or replaceable. `found`, `replace` and `offer` try once and wait
-    a few seconds at most."""
+    """The notes of one kind in one lake. `found`, `replace` and `offer` are for notes that can be replaced: they make
+    one attempt and take a few seconds at most."""
 
     def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:
         self._objects = objects
         self.kind = kind
 
     def listed(self, within: str = "") -> list[str]:
-        """Return the keys that start with `within`, in the order of their objects' names. Raises LakeError."""
+        """Return the keys that start with `within`, in the order of the objects' names. Raises LakeError."""
         keys = map(self.kind.key_of, self._objects.names(self.kind.prefix + within))
         return [key for key in keys if key is not None]
 
     def read(self, key: str) -> Content:
-        """Return a note. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
+        """Return the note with this key. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Yield the notes that can be read, and skip missing, damaged and newer ones. For notes that no decision
-        depends on."""
+        """Yield each key with its note. Skip notes that are missing, damaged or of a newer format. For notes on which
+        no decision depends."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)
 
     def find(self, key: str) -> Content | None:
-        """Return a note; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the note with this key; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
         with suppress(ObjectMissing):
             return self.read(key)
         return None
@@ -170,12 +173,12 @@ class Notes(Generic[Content]):
             self.create(key, content)
 
     def delete(self, *keys: str) -> None:
-        """Delete the notes that exist, with one request per key. Raises LakeError."""
+        """Delete the notes with these keys, if they exist. Makes one request per key. Raises LakeError."""
         for key in keys:
             self._objects.delete(self.kind.name(key))
 
     def keep_newest(self, count: int) -> None:
-        """Delete all notes except the last `count`, in the order of `listed`. Raises LakeError."""
+        """Delete all notes except the last `count` ones in the order of their keys. Raises LakeError."""
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
@@ -183,8 +186,8 @@ class Notes(Generic[Content]):
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:
-        """Return a note and its generation: None and 0 if it does not exist, None and the generation if it is damaged.
-        Raises NewerFormat, LakeError."""
+        """Return a note and its generation. A note that does not exist gives None and 0; a damaged one gives None and
+        its generation. Raises NewerFormat, LakeError."""
         try:
             written, generation = self._objects.read_generation(self.kind.name(key))
         except ObjectMissing:
@@ -194,11 +197,12 @@ class Notes(Generic[Content]):
         return None, generation
 
     def replace(self, key: str, content: Content, generation: int) -> int:
-        """Overwrite this generation of a note, and return the new generation. Raises ObjectReplaced, LakeError."""
+        """Overwrite a note that has this generation, and return its new generation. Raises ObjectReplaced if the note
+        has another generation, LakeError."""
         return self._objects.replace(self.kind.name(key), self.kind.encode(content), generation)
 
     def offer(self, key: str, content: Content, generation: int) -> None:
-        """Like `replace`, but does nothing if another writer was faster. Raises LakeError."""
+        """Like `replace`, but do nothing if another writer has replaced the note first. Raises LakeError."""
         with suppress(ObjectReplaced):
             self.replace(key, content, generation)
 
@@ -209,37 +213,37 @@ def _adapter(holds: type[Any]) -> TypeAdapter[Any]:
 
 
 SLOT, SLOTS = 16 << 10, 2
-"""Size of a slot in bytes, and number of slots. The slots are written in turn, so a torn write leaves the other one
-intact."""
+"""Size of a slot in bytes, and number of slots. The slots are written in turn, so that an interrupted write leaves the
+other slot intact."""
 
 WRITTEN = re.compile(rb'\{"sum":"([0-9a-f]{16})",("turn":([0-9]{1,18}),"said":(.*))\}', re.DOTALL)
-"""The content of a slot: a checksum of what follows, the turn number, and the note."""
+"""Matches the content of a slot: a checksum of the rest, the turn number, and the note."""
 
 
 class SlotFile(Generic[Content]):
-    """A file with one note, for any number of writers. If two writers garble a slot, its checksum fails, and the other
-    slot is valid until the next write."""
+    """A file with one note, for any number of writers. If two concurrent writers garble a slot, its checksum reveals
+    this, and readers use the other slot."""
 
     def __init__(self, path: Path, kind: NoteKind[Content], mode: int) -> None:
         self.path = path
         self._kind, self._mode = kind, mode
 
     def read(self) -> Content | None:
-        """Return the newest note; None if the file is missing or has no intact slot. Raises NewerFormat, DamagedNote,
-        OSError."""
+        """Return the newest note; None if the file does not exist or has no intact slot. Raises NewerFormat,
+        DamagedNote, OSError."""
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))
 
     def write(self, *notes: Content, sync: bool = False) -> None:
-        """Write the first of these notes that fits into a slot. With `sync`, it survives a crash of the machine. Raises
-        OSError, also if no note fits."""
+        """Write the first of these notes that fits into a slot. With `sync`, the note survives a crash of the machine.
+        Raises OSError, in particular if no note fits."""
         turn = self._newest()[0] + 1
         line = next((line for note in notes if len(line := self._line(turn, note)) < SLOT), None)
         if line is None:
-            raise OSError(errno.EFBIG, "the note does not fit", str(self.path))
+            raise OSError(errno.EFBIG, "the note does not fit into a slot", str(self.path))
         number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self._mode)
         try:
-            if os.fstat(number).st_size != SLOT * SLOTS:  # real bytes: a sparse file would need space when disk is full
+            if os.fstat(number).st_size != SLOT * SLOTS:  # write real bytes: a full disk could not fill a sparse file
                 self._put(number, b" " * (SLOT * SLOTS), 0)
                 sync = True
             self._put(number, line.ljust(SLOT - 1) + b"\n", turn % SLOTS * SLOT)
@@ -249,7 +253,7 @@ class SlotFile(Generic[Content]):
             os.close(number)
 
     def _newest(self) -> tuple[int, bytes | None]:
-        """Return the turn and the note of the newest intact slot; -1 and None if there is none."""
+        """Return the turn and the note of the newest intact slot; -1 and None if no slot is intact."""
         try:
             with self.path.open("rb") as file:
                 written = file.read(SLOT * SLOTS)

@@ -1,5 +1,5 @@
-"""The protocol of an object store. Also counts the calls to a bucket, and reads objects in parallel, because each read
-in a bucket is a separate request."""
+"""The protocol of an object store, the count of calls to a bucket, and a function that reads many objects in
+parallel."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,65 +10,68 @@ from threading import Lock
 from typing import Protocol, TypeVar
 
 LOCAL_PROJECT = "tidemark-local"
-"""The project ID sent to a server on loopback, which has no projects."""
+"""The project ID that is sent to a server on loopback. Such a server has no projects."""
 RETRY_FOR = timedelta(seconds=10)
-"""Maximum time from the first attempt of an operation to the start of the last attempt."""
+"""Maximum time from the start of an operation's first attempt to the start of its last attempt."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
-"""The operation class in which Cloud Storage bills each call."""
+"""The class of operation as which Cloud Storage bills each kind of call."""
 
 _lock = Lock()
 _counted: Counter[str] = Counter()
 
 
 def count_call(call: str) -> None:
-    """Count an attempted bucket call. Thread-safe."""
+    """Count one attempted bucket call of the kind `call`. Thread-safe."""
     with _lock:
         _counted[call] += 1
 
 
 def counted_calls() -> Mapping[str, int]:
-    """Return the number of bucket calls since the process started, by call name."""
+    """Return the number of bucket calls since the process started, by kind of call."""
     with _lock:
         return dict(_counted)
 
 
 class ObjectStore(Protocol):
-    """Named objects: immutable ones, and derived ones that can be replaced.
+    """A store of named objects. Most are immutable; some, which can be derived again, are replaceable.
 
-    Guarantees of every implementation: An object appears whole or not at all. If several writers create a name
-    concurrently, exactly one succeeds. A created object is durable and visible to all. Names are `/`-separated paths of
-    letters, digits, `.`, `_`, `-` and `=`. Content fits in memory.
+    Every implementation guarantees:
+    - An object appears whole or not at all.
+    - If several writers create the same name concurrently, exactly one succeeds.
+    - A created object is durable and visible to all readers.
+    - If several writers replace the same generation of an object concurrently, at most one succeeds.
+    - A reader of a replaceable object sees its old or its new content, whole.
 
-    A generation is a number that identifies one write of an object; 0 means that the object does not exist. If several
-    writers replace the same generation concurrently, at most one succeeds. Readers see the old or the new content,
-    always whole. `read_generation` and `replace` try once and wait a few seconds at most, for callers with little time.
+    Names are `/`-separated paths of letters, digits, `.`, `_`, `-` and `=`. Content fits in memory. A generation is a
+    number that identifies one write of an object; 0 means that the object does not exist. `read_generation` and
+    `replace` make one attempt and take a few seconds at most.
     """
 
     @property
     def uri(self) -> str:
-        """The human-readable address of the objects."""
+        """The human-readable address of the store."""
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a new object. Raises ObjectExists if another creator took the name, LakeFull, LakeUnwritable,
-        LakeUnreachable."""
+        """Write a new object. Raises ObjectExists if another writer has created an object of this name, and LakeFull,
+        LakeUnwritable, LakeUnreachable."""
 
     def read(self, name: str) -> bytes:
-        """Return the content. Raises ObjectMissing, LakeUnreachable."""
+        """Return the content of an object. Raises ObjectMissing, LakeUnreachable."""
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
-        """Return the content and its generation. Raises ObjectMissing, LakeError."""
+        """Return the content and the generation of an object. Raises ObjectMissing, LakeError."""
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
-        """Overwrite this generation of an object, and return the new generation. Raises ObjectReplaced if the object
-        has another generation or another writer is replacing it. After any other LakeError, the write may or may not
-        have happened."""
+        """Overwrite an object that has this generation, and return its new generation. Raises ObjectReplaced if the
+        object has another generation, or if another writer is replacing it right now. After any other LakeError, the
+        write may or may not have happened."""
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order."""
 
     def delete(self, name: str) -> None:
-        """Delete an object if it exists. Only housekeeping and repairs delete."""
+        """Delete an object if it exists."""
 
 
 Item = TypeVar("Item")
@@ -77,11 +80,11 @@ Read = TypeVar("Read")
 READERS = 8
 """Number of objects read in parallel."""
 READ_AHEAD = 4 * READERS
-"""Maximum number of results held in memory before they are consumed."""
+"""Maximum number of objects that are requested or in memory before the caller consumes them."""
 
 
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
-    """Yield each item with the result of `read`, in the given order. `read` is called from several threads."""
+    """Call `read` for each item, in several threads, and yield each item with its result, in the order of `items`."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     try:
         reads = ((item, pool.submit(read, item)) for item in items)

@@ -1,4 +1,5 @@
-"""Makes a Delta table on a local disk durable: the library leaves its writes in the operating system's cache."""
+"""Makes a Delta table on a local disk durable. The Delta library itself leaves what it writes in the operating system's
+cache."""
 
 import json
 import os
@@ -14,14 +15,15 @@ from tidemark.pipeline.lake.store.disk import sync
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
-"""Number of commits before the opened version that are synced too: their writers may have died before syncing them."""
+"""Number of newest commits that are synced although they precede the opened version. The writer of such a commit may
+have died before it synced the commit."""
 
 THREADS = 8
-"""Number of files synced in parallel: a file system batches concurrent syncs."""
+"""Number of files synced in parallel. Parallel syncs are faster, because a file system batches them."""
 
 
 class CommitSync:
-    """Syncs the commits of one table, the files they add, and the folders of both."""
+    """Syncs the commits of one table, the files that they add, and the folders of both."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,19 +32,20 @@ class CommitSync:
         self._synced: set[Path] = set()
 
     def opened_at(self, version: int) -> None:
-        """Assume that the commits of a table opened at `version` are durable, except the RECENT_COMMITS newest ones."""
+        """Record that the table was opened at `version`. Its commits up to `version` are assumed to be durable, except
+        the RECENT_COMMITS newest ones."""
         self._through = max(version - RECENT_COMMITS, -1)
         self._synced.clear()
 
     def sync_files(self, paths: Iterable[str]) -> None:
-        """Make files durable before a commit names them. Raises OSError."""
+        """Make files of the table durable. To be called before a commit adds them. Raises OSError."""
         files = {self._folder / path for path in paths}
         self._sync(files)
         self._synced |= files
 
     def sync_commits(self) -> None:
-        """Make every commit since the last call durable, whoever wrote it: a table is readable only if no commit before
-        the newest is missing. Raises OSError."""
+        """Make all commits since the last call durable, including those of other writers: a table is unreadable if a
+        commit before the newest one is missing. Raises OSError."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
@@ -53,7 +56,7 @@ class CommitSync:
         versions = list(takewhile(lambda version: self._commit(version).exists(), count(self._through + 1)))
         if versions:
             return versions
-        # The next commit was cleaned up long ago, or the table was deleted and recreated: list the commits.
+        # The next commit is missing: it was cleaned up long ago, or the table was deleted and recreated.
         names = (name.removesuffix(".json") for name in os.listdir(self._log) if name.endswith(".json"))
         return sorted(int(name) for name in names if name.isdigit())[-RECENT_COMMITS:]
 
@@ -61,7 +64,8 @@ class CommitSync:
         return self._log / f"{version:020d}.json"
 
     def _written_by(self, version: int) -> Iterator[Path]:
-        """Yield the commit, the files it adds, and the checkpoint that the library may write after it."""
+        """Yield the paths of a commit, of the files that it adds, and of the checkpoint, if the library wrote one after
+        it."""
         commit = self._commit(version)
         yield commit
         for line in commit.read_bytes().splitlines():
@@ -72,8 +76,8 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """Sync the files, then the folders above them. The last is the parent of the table's folder, which holds the
-        folder's directory entry."""
+        """Sync the files, then all folders from theirs up to the parent of the table's folder, which contains the
+        directory entry of the table's folder."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent

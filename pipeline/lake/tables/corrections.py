@@ -1,7 +1,7 @@
-"""The `corrections` table: the changes in recomputed windows, for users who acted on the first result.
+"""The `corrections` table: the rows that changed when windows were recomputed, for users who acted on earlier results.
 
-It is append-only. Each commit records, in a Delta application transaction, a followed table and the version up to which
-its changes are noted. So no change is noted twice.
+The table is append-only. Each commit also records, in a Delta application transaction, which table the changes are from
+and up to which of its versions they are noted. So no change is noted twice.
 """
 
 import uuid
@@ -29,11 +29,11 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, t
 PARTITION = "noticed_on"
 
 COMMIT_ATTEMPTS = 20
-"""Maximum number of commit attempts. Each failure means that another follower's commit, or a compaction, succeeded."""
+"""Maximum number of commit attempts. An attempt fails if another follower's commit or a compaction succeeds first."""
 
 
 class Change(StrEnum):
-    """A kind of change of a row. UNKNOWN stands for the changes of a whole window, or of several versions, that cannot
+    """How a row changed. UNKNOWN stands for all changes of a window, or of several versions of a table, if they cannot
     be determined because files are gone."""
 
     ADDED = "added"
@@ -45,7 +45,7 @@ class Change(StrEnum):
 CORRECTIONS, CORRECTION_COLUMNS = described(
     [
         Column("table", pa.string(), "The table whose window was computed again.", False),
-        Column("window", pa.string(), "The window's start; null if all of several versions are unknown."),
+        Column("window", pa.string(), "The window's start; null if it is unknown which windows changed."),
         Column("change", pa.string(), f"The change of the row: {', '.join(Change)}.", False),
         Column("key", pa.string(), "The row's key, a JSON object."),
         Column("old_row", pa.string(), "The row before, a JSON object."),
@@ -55,15 +55,15 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column("old_heartbeats_version", pa.int64(), "The version of `heartbeats` that the old run read."),
         Column("new_heartbeats_version", pa.int64(), "The version of `heartbeats` that the new run read."),
         Column("corrected_at", MOMENT, "Time at which the window was replaced."),
-        Column("table_version", pa.int64(), "The version of the table that replaced it.", False),
+        Column("table_version", pa.int64(), "The version of `table` that replaced the window.", False),
         Column("detail", pa.string(), "The reason for an unknown change."),
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )
-"""The columns of the table, one row per changed row."""
+"""The columns of `corrections`. It has one row per changed row."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
-"""The columns of a file: all except the partition."""
+"""The columns stored in a file of `corrections`: all except the partition column."""
 
 ORDER = [
     *((name, "descending") for name in ("corrected_at", "table_version")),
@@ -73,21 +73,22 @@ ORDER = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The version up to which a table has been followed. `table_id` is Delta's id of the table: a recreated table has
-    another one."""
+    """The version up to which a table has been followed. `table_id` is Delta's id of the table, which changes if the
+    table is recreated."""
 
     table_id: str
     version: int
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""The position in each followed table, under the table's name. Derived and replaceable."""
+"""A note about the position in a followed table. Its key is the table's name. The position can be derived again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A filter for corrections: by table, by window, and by the earliest time at which windows were replaced. None
-    means no limit. If the time of replacement is unknown, the day on which the correction was noticed counts."""
+    """A filter for corrections: only those of `table`, of `window`, and of windows replaced at `since` or later. None
+    means no restriction. If it is unknown when a window was replaced, the day on which the correction was noticed
+    counts."""
 
     table: str | None = None
     window: str | None = None
@@ -95,7 +96,8 @@ class Sought:
 
     @property
     def filter(self) -> pc.Expression:
-        """The filter as an Arrow expression. It accepts every correction without a time; the caller selects days."""
+        """The filter as an Arrow expression. It accepts all corrections without a time of replacement: the caller must
+        restrict the days on which they were noticed."""
         meant = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
@@ -114,27 +116,27 @@ class Corrections:
         self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """Return the stored position in a table and the generation of its object. A damaged object counts as missing:
-        `noted` is authoritative. Raises LakeError."""
+        """Return the stored position in a followed table (None if it is missing or damaged), and the generation of the
+        note. The position is a hint: `noted` is authoritative. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:
-        """Store the position in a table, unless another follower has stored one meanwhile. Raises LakeError."""
+        """Store the position in a followed table, unless another follower has replaced the note's `generation`
+        meanwhile. Raises LakeError."""
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
-        """Return the version of a followed table up to which its corrections are noted here; None if none are. Raises
-        LakeError."""
+        """Return the version of a followed table up to which this table has its corrections; None if it has none.
+        Raises LakeError."""
         return self._noted(self.table.current(), table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
-        """Write rows of CONTENT as they arrive, one table in memory at a time, and commit them with the position
-        `through`.
+        """Write rows with the columns of CONTENT, one of `tables` at a time, and commit them together with the position
+        `through` in the followed table. Returns the number of rows; without rows, commits nothing.
 
-        Guarantee: they are committed only if `noted` still returns `before` for the followed table, so that only one of
-        several followers commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict
-        if another follower was first, and LakeError. Then nothing is visible, unless only the commit's response was
-        lost, which `noted` reveals.
+        Guarantee: the commit succeeds only while `noted` still returns `before` for the followed table, so that only
+        one of several followers commits. Raises TableConflict if another follower committed first, and LakeError. After
+        an error, no row is visible, unless only the response to the commit was lost; `noted` tells which.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
@@ -158,8 +160,8 @@ class Corrections:
         )
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
-        """Return the newest corrections, at most `limit`, with the columns of CONTENT. Reads no more days than needed.
-        Raises LakeError."""
+        """Return at most `limit` corrections that match a filter, the newest first, as dicts with the columns of
+        CONTENT. Reads no more days than needed. Raises LakeError."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.table.days(sought.since)):
             newest = CONTENT.empty_table()
@@ -185,7 +187,7 @@ class Corrections:
 
     def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
         noted = [Transaction(through.table_id, through.version)]
-        # With retries, the library would commit after another follower's commit.
+        # If the library retried, it would commit even after another follower's commit.
         self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
 
     @staticmethod
@@ -195,6 +197,6 @@ class Corrections:
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Sort rows with an unknown time first, then the newest first."""
+    """Sort rows: first those without a time of replacement, then the newest first."""
     undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
     return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)

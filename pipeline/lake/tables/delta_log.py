@@ -1,6 +1,6 @@
 """A Delta table's own log: the files that each commit added and removed.
 
-A commit never changes. Each process reads it once for all callers, and remembers it until the table is replaced.
+A commit never changes, so a process reads each commit once and shares it among all callers.
 """
 
 import json
@@ -25,19 +25,20 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""Metadata keys of a transaction that lands a round of an ingest run."""
+"""Keys of the metadata in a commit that lands a round of an ingest run: the run, and the number of the round."""
 
 NEWEST_COMMITS = 5
-"""Number of newest commits searched for the last round: commits of ticks, requeues and compactions may follow it."""
+"""Number of newest commits that are searched for the last round. Commits of ticks, requeues and compactions may follow
+it."""
 
 FILES_REMEMBERED = 20_000
-"""Maximum size of a table's remembered commits, counted as commits plus the files they name: some ten megabytes."""
+"""Maximum number of remembered commits of a table, plus the files that they name. This many take some ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A file of new rows: the version that added it, its path within the table, its partition, and the range of its
-    event times, with the same meaning as in DataFile."""
+    """A file with new rows: the version that added it, its path within the table, its partition, and the bounds of its
+    event times. `newest` may be slightly too late, as in DataFile. Without statistics, both bounds are None."""
 
     version: int
     path: str
@@ -48,7 +49,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file whose rows a commit removed, and its partition (None if the commit does not say)."""
+    """A file whose rows a commit removed, and its partition. The partition is None if the commit does not state it."""
 
     path: str
     partition: str | None
@@ -56,9 +57,12 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: its version, a digest of its content, its time, its writer's metadata (`says`), and the files whose
-    rows it `added` and `removed`, in order. A compaction only moves rows to other files, so its files are not included.
-    `is_append` is true if the commit removed no file at all; a compaction does remove files."""
+    """A commit of a Delta table. `digest` is a hash of its content, `at` its time, and `says` its writer's metadata.
+
+    `added` and `removed` are the files whose rows the commit added and removed, in order. The files of a compaction are
+    not among them, because it only moves rows. `is_append` is true if the commit removed no file whatsoever, not even
+    by a compaction.
+    """
 
     version: int
     digest: bytes
@@ -71,7 +75,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """A round of an ingest run: the run, the round's number, and the time of its transaction."""
+    """The last round that an ingest run landed: the run, the round's number, and the time of the commit."""
 
     run: str
     number: int
@@ -79,25 +83,29 @@ class LastRound:
 
 
 _read: dict[str, Sequence[Commit]] = {}
-"""The consecutive commits that this process has read last, by table."""
+"""For each table's address, the consecutive commits that this process has read last."""
 
 
 class Follower:
-    """Delivers each commit of a table once, in order, to one caller."""
+    """Delivers each commit of a table once, in order."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
         self._told: Commit | None = None
-        """The last commit that was folded, or at which the table was opened. Commits of two tables differ."""
+        """The last commit that was delivered to `fold` or covered by `begin`."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
-        """Call `fold` with each new commit since the last call or, if that is not possible, call `begin`. `begin` gets
-        the table at its newest version, whose list of files covers all commits so far (None if there is no table).
+        """Call `fold` with each commit since the last call. If the commits cannot be delivered one by one, call `begin`
+        with the table at its newest version, whose files cover all commits so far (None if there is no table).
 
-        `begin` is called the first time, after `fold` returned False, if a commit is gone or damaged, if the table was
-        deleted or recreated, and if there are more than `at_most` commits.
+        `begin` is called:
+        - on the first call
+        - if `fold` returned False
+        - if a commit is gone or damaged, or the table was deleted or recreated
+        - if there are more than `at_most` new commits
 
-        Guarantee: whatever is raised, the next call omits nothing. Raises LakeError, and what `fold` and `begin` raise.
+        After any error, the next call delivers everything again. Raises LakeError, and the errors of `fold` and
+        `begin`.
         """
         news, told = self._news(at_most), self._told
         self._told = None
@@ -110,8 +118,8 @@ class Follower:
         self._told = newest
 
     def _news(self, at_most: int) -> Sequence[Commit] | None:
-        """Return the commits since the last delivered one; None if they cannot be determined, or there are more than
-        `at_most`. Lists nothing: reading the newest known commit again shows whether the table is the same."""
+        """Return the commits since the last delivered one; None if they cannot be determined, or are more than
+        `at_most`. The newest known commit is read again, to check that the table was not recreated."""
         told = self._told
         if told is None:
             return None
@@ -132,9 +140,11 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """Return the commits of the versions `after + 1` to `through`, in order. Reads no commit twice, except the newest
-    known one, which shows whether the table is the same. Raises ObjectMissing if a commit is gone: the log is cleaned
-    up after checkpoints. Raises CorruptObject, LakeError."""
+    """Return the commits of the versions `after + 1` to `through`, in order.
+
+    Remembered commits are not read again, except the newest one, to check that the table was not recreated. Raises
+    ObjectMissing if a commit is gone (the library deletes old commits), CorruptObject, LakeError.
+    """
     versions = range(after + 1, through + 1)
     known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
     if known and read_commit(table, max(known)) != known[max(known)]:
@@ -147,9 +157,10 @@ def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
 
 
 def read_commit(table: LakeTable, version: int) -> Commit:
-    """Read a commit from the log. Raises ObjectMissing if it does not exist, CorruptObject, LakeError."""
+    """Read the commit of a version from the table's log. Raises ObjectMissing if it does not exist, CorruptObject,
+    LakeError."""
     name = f"{LOG_FOLDER}/{version:020d}.json"
-    gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
+    gone = ObjectMissing(f"{table.uri}/{name} is gone, so it is unknown which files this commit added")
     with table_errors(table.uri, lambda _: gone):
         content = _content(table.folder, name)
     try:
@@ -159,15 +170,16 @@ def read_commit(table: LakeTable, version: int) -> Commit:
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:
-    """Return the metadata of a transaction that lands this round of a run."""
+    """Return the metadata for a commit that lands round `number` of an ingest run."""
     return {RUN: run, ROUND: str(number)}
 
 
 def last_round(table: LakeTable) -> LastRound | None:
-    """Return the newest round that landed anything; None if it is not among the newest commits. Raises LakeError."""
+    """Return the newest round that landed anything; None if no such round is among the newest commits. Raises
+    LakeError."""
     current = table.current()
     newest = -1 if current is None else current.version()
-    with suppress(ObjectMissing):  # the log was cut
+    with suppress(ObjectMissing):  # the library has deleted old commits
         for version in range(newest, max(newest - NEWEST_COMMITS, -1), -1):
             commit = read_commit(table, version)
             if ROUND in commit.says and commit.at is not None:
@@ -176,10 +188,10 @@ def last_round(table: LakeTable) -> LastRound | None:
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
-    """Remember consecutive commits, together with the commits remembered before if the two ranges overlap.
+    """Remember consecutive commits. If they overlap with the commits remembered so far, remember both.
 
-    Law: if a remembered commit still belongs to the table, so do all remembered commits before it. A table that was
-    restored to an earlier state may have other commits after it.
+    Invariant: if a remembered commit still belongs to the table, all remembered commits before it do too. Later ones
+    may not, because the table may have been restored to an earlier state.
     """
     kept = _read.get(table.uri, ())
     if kept and (found[0] in kept or kept[0] in found):
@@ -190,8 +202,8 @@ def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
 
 
 def first_commit(table: LakeTable, after: int) -> int | None:
-    """Return the first version after `after` whose commit is still in the log; None if there is none. Raises
-    LakeError."""
+    """Return the first version after `after` whose commit is still in the log; None if the log has no such commit.
+    Raises LakeError."""
     with table_errors(table.uri):
         following = table.folder.get_file_info(f"{LOG_FOLDER}/{after + 1:020d}.json")
     if following.type == pafs.FileType.File:
@@ -201,14 +213,14 @@ def first_commit(table: LakeTable, after: int) -> int | None:
 
 
 def logged(table: LakeTable) -> list[str]:
-    """Return the paths of the commits that are still in a table's log. Raises LakeError."""
+    """Return the paths of all commits that are still in a table's log. Raises LakeError."""
     with table_errors(table.uri):
         found = table.folder.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
-    """Read the actions of a commit."""
+    """Read the actions of a commit. `commit` is its path in `files`."""
     return _actions(_content(files, commit))
 
 

@@ -1,8 +1,8 @@
-"""The two tables that every run over the heartbeats writes, with one partition per window. `heartbeat_diffs` compares
-each heartbeat with the stream's previous one. `stream_status` has the streams that stopped, started or missed
-heartbeats; other streams have no row there.
+"""The tables `heartbeat_diffs` and `stream_status`, with one partition per window. Each run over the heartbeats
+replaces its windows in both.
 
-A window's rows depend only on the event times `[start - lookback, end)`. Both tables' rows are replaced together.
+`heartbeat_diffs` compares each heartbeat with the previous heartbeat of its stream. `stream_status` lists the streams
+that stopped, started or missed heartbeats. A window's rows depend only on event times in `[start - lookback, end)`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns of `heartbeat_diffs`, one row per heartbeat."""
+    """Return the columns of `heartbeat_diffs`. The table has one row per heartbeat."""
     return described(_columns(fields))[0]
 
 
@@ -31,32 +31,35 @@ def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
 def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
     yield Column("stream_id", pa.string(), STREAM_ID)
     yield Column("event_time", MOMENT, EVENT_TIME)
-    previous = "Event time of the stream's previous heartbeat; null if `windows.lookback` holds none."
+    previous = "Event time of the stream's previous heartbeat; null if there is none within `windows.lookback`."
     yield Column("previous_event_time", MOMENT, previous)
     gap = "Seconds from the previous heartbeat to this one; null without a previous one."
     yield Column("gap_seconds", pa.float64(), gap)
-    missed = "Heartbeats that the gap missed, by `windows.heartbeat_period`; null without one."
+    missed = "Heartbeats missing in the gap, by `windows.heartbeat_period`; null without a gap."
     yield Column("missed_heartbeats", pa.int64(), missed)
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)
         yield Column(value, ARROW_TYPES[kind], value_of(name, kind))
         yield Column(previous, ARROW_TYPES[kind], f"`{name}` of the previous heartbeat.")
         if kind is FieldKind.NUMBER:
-            delta = f"`{name}` less `{previous}`; null if either is, or if it is beyond a double."
+            delta = f"`{name}` less `{previous}`; null if either is null, or if the result exceeds a double."
             yield Column(comparison, pa.float64(), delta)
         else:
             differ = f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous"
             yield Column(comparison, pa.bool_(), f"{differ} heartbeat.")
     yield Column("publish_time", MOMENT, "Publish time of the heartbeat's earliest copy.")
-    yield Column("message_id", pa.string(), "Pub/Sub's id of that copy.")
-    yield Column("late", pa.bool_(), "True if no copy of it landed in time.")
+    yield Column("message_id", pa.string(), "Pub/Sub's id of the heartbeat's earliest copy.")
+    yield Column("late", pa.bool_(), "True if no copy of the heartbeat landed in time.")
     yield PARTITION_COLUMN
 
 
 class StatusKind(StrEnum):
-    """A reported change of a stream in a window. STOPPED: its last heartbeat is in the lookback before the window.
-    STARTED: the stream is new or back, with a heartbeat in the window and none in the lookback. MISSED: a gap that is
-    long enough for missed heartbeats ends in the window."""
+    """What `stream_status` reports about a stream in a window.
+
+    STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
+    STARTED: the stream has heartbeats in the window, but none in the lookback.
+    MISSED: a gap between two heartbeats, long enough for missed heartbeats, ends in the window.
+    """
 
     STOPPED = "stopped"
     STARTED = "started"
@@ -66,9 +69,9 @@ class StatusKind(StrEnum):
 STATUS, STATUS_COLUMNS = described(
     [
         Column("stream_id", pa.string(), "The stream."),
-        Column("kind", pa.string(), f"Its state in the window: {', '.join(StatusKind)}."),
-        Column("last_event_time", MOMENT, "Its last heartbeat before the window; null if the lookback has none."),
-        Column("first_event_time", MOMENT, "Its first heartbeat in the window."),
+        Column("kind", pa.string(), f"What the stream did in the window: {', '.join(StatusKind)}."),
+        Column("last_event_time", MOMENT, "Last heartbeat before the window; null if the lookback has none."),
+        Column("first_event_time", MOMENT, "First heartbeat in the window."),
         Column("heartbeats", pa.int64(), "Heartbeats in the window."),
         Column("gaps", pa.int64(), "Gaps with missed heartbeats that end in the window."),
         Column("missed_heartbeats", pa.int64(), "Heartbeats missed in these gaps, as in `heartbeat_diffs`."),
@@ -76,7 +79,7 @@ STATUS, STATUS_COLUMNS = described(
         PARTITION_COLUMN,
     ]
 )
-"""The columns of `stream_status`, one row per window, stream and kind."""
+"""The columns of `stream_status`. It has one row per window, stream and kind."""
 
 
 class StreamStatus(WindowedTable):
@@ -88,12 +91,11 @@ class StreamStatus(WindowedTable):
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return the windows among `windows` that have diffs, but a status that is missing or was computed from older
-        input.
+        """Return those of `windows` that have diffs, but no status or a status computed from older input.
 
-        A run that ends between its two commits leaves a newer status, and its next attempt updates the diffs. A version
-        of tidemark without the status table leaves no status. Two concurrent runs may leave an older status if one of
-        them ends early.
+        The status is missing if a version of tidemark without this table computed the diffs. It is older if one of two
+        concurrent runs ended early. A status computed from newer input is not reported: a run died between its two
+        commits, and its next attempt updates the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(

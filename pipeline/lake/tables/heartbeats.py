@@ -1,6 +1,6 @@
-"""The `heartbeats` table: every landed message in full, with the compared fields as columns beside the payload.
+"""The `heartbeats` table: every landed message in full, with its compared fields also as columns.
 
-Messages land at least once: a redelivered message lands again, and the micro-batch drops the copy.
+Messages land at least once. A redelivered message lands again, and the micro-batch drops the copy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,24 +34,25 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 }
 
 IDENTITY = ("stream_id", "event_time", "id")
-"""The columns that copies of a heartbeat share. `id` is `p` followed by the publisher's id or, without one, `m`
-followed by the message id. `tidemark.pipeline.compute.columns` has the same key as an expression."""
+"""The key of a heartbeat: all its copies have the same values in these columns. `id` is `p` followed by the publisher's
+id or, without such an id, `m` followed by the message id. `tidemark.pipeline.compute.columns` has the same key as an
+expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
-"""The columns from which `identities` derives IDENTITY."""
+"""The stored columns from which `identities` derives the columns of IDENTITY."""
 
 
 STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the event at the source."
-"""Descriptions of these columns in every table with one row per heartbeat."""
+"""Descriptions of the columns `stream_id` and `event_time`, for every table with one row per heartbeat."""
 
 
 def message_columns() -> list[Column]:
-    """Return the columns that hold a message in full, the same in `heartbeats` and `quarantine`."""
+    """Return the columns that `heartbeats` and `quarantine` share. They contain a message in full."""
     return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns of the table, one row per landed message."""
+    """Return the columns of `heartbeats`. The table has one row per landed message."""
     return described(_columns(fields))[0]
 
 
@@ -63,33 +64,34 @@ def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
 def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
     yield Column("stream_id", pa.string(), STREAM_ID, False)
     yield Column("event_time", MOMENT, EVENT_TIME, False)
-    yield Column("publisher_id", pa.string(), "The publisher's own id, if it set one. Copies share it.")
+    yield Column("publisher_id", pa.string(), "The id that the publisher set, if any. Copies share it.")
     yield from message_columns()
-    yield Column("late", pa.bool_(), "True if it landed below the watermark of that moment.", False)
+    yield Column("late", pa.bool_(), "True if the event time was below the watermark when the message landed.", False)
     yield from (Column(name, ARROW_TYPES[kind], value_of(name, kind)) for name, kind in fields.items())
     yield Column(PARTITION, pa.string(), "The partition: the hour of the event time.", False)
 
 
 def value_of(name: str, kind: FieldKind) -> str:
-    """Return the description of the column with a compared field's value."""
-    return f"The {kind} `{name}` of `[message.fields]`; null if it is absent or of another kind."
+    """Return the description of the column that contains the compared field `name`."""
+    return f"The {kind} `{name}` of `[message.fields]`; null if the field is absent or of another kind."
 
 
 def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns that a micro-batch reads."""
+    """Return the columns of `heartbeats` that a micro-batch reads."""
     names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
     return pa.schema(map(heartbeat_schema(fields).field, names))
 
 
 def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed messages as rows of the table, given the values of each column except the partition."""
+    """Return landed messages as rows of `heartbeats`, given the values of each column except the partition column."""
     rows = rows_of(columns, heartbeat_schema(fields))
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), _hours(rows["event_time"]))
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """The files of one version of the table that a micro-batch reads. `place` is the prefix of the files' addresses."""
+    """Files of one version of `heartbeats` that a micro-batch reads. `place` is the common prefix of their
+    addresses."""
 
     version: int
     files: Sequence[DataFile]
@@ -102,16 +104,17 @@ class HeartbeatFiles:
 
     @property
     def rows(self) -> int:
-        """The total row count of the files."""
+        """The total number of rows in the files."""
         return sum(file.rows for file in self.files)
 
     def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
-        """Return the files that may hold event times in `[start, end]`."""
+        """Return only the files that may contain event times in `[start, end]`."""
         return replace(self, files=[file for file in self.files if file.may_have(start, end)])
 
     def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
-        """Estimate the number of rows before each of these ordered moments. A file's rows are assumed to be evenly
-        spread over its event times or, without statistics, over the whole range of moments."""
+        """Estimate how many rows have an event time before each of these moments, which are in order. A file's rows are
+        assumed to be spread evenly over the file's range of event times. A file without statistics is assumed to cover
+        the whole range of moments."""
         first, last = moments[0], moments[-1]
         rows = np.array([file.rows for file in self.files], dtype=np.float64)
         oldest = np.array([to_us(file.oldest or first) for file in self.files], dtype=np.int64)
@@ -124,7 +127,7 @@ class HeartbeatFiles:
 
 @dataclass(frozen=True, slots=True)
 class LandedExtent:
-    """The row count of the table, and the range of event times."""
+    """The number of rows in `heartbeats`, and the range of their event times (None without statistics)."""
 
     rows: int = 0
     oldest_event_time: datetime | None = None
@@ -132,17 +135,17 @@ class LandedExtent:
 
 
 class Heartbeats(LakeTable):
-    """The table of landed messages."""
+    """The `heartbeats` table. It checks that the compared fields have the same types as in the settings."""
 
     def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
         super().__init__(place, PARTITION)
         self._fields = fields
         self.schema = heartbeat_schema(fields)
-        """The columns of landed messages."""
+        """The columns of the table."""
         self._checked: DeltaTable | None = None
 
     def check(self) -> None:
-        if self._table is not None and self._table is self._checked:  # else it has been reopened
+        if self._table is not None and self._table is self._checked:  # not reopened since the last check
             return
         if (table := self.current()) is None:
             return
@@ -150,14 +153,14 @@ class Heartbeats(LakeTable):
         for name, kind in self._fields.items():
             if name in there and there[name].type != ARROW_TYPES[kind]:
                 raise LakeError(
-                    f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
-                    "give the field another name, or restore its kind"
+                    f"message.fields.{name} = {str(kind)!r}, but the column {name} of {self.uri} has the type "
+                    f"{there[name].type}; give the field another name, or restore its kind"
                 )
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Return those of `message_ids` that have landed with a publish time in `[start, end)`. Both bounds are whole
-        seconds. Files whose statistics rule out such rows are not opened. Memory is proportional to the rows found."""
+        seconds. Only files that may contain such publish times are opened. Memory is proportional to the ids found."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -165,23 +168,25 @@ class Heartbeats(LakeTable):
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def pinned(self) -> DeltaTable | None:
-        """Return the newest version, unaffected by later landings; None while nothing has landed."""
+        """Return the table at its newest version, fixed: later landings do not change it. None if nothing has landed
+        yet."""
         table = self.current()
         return None if table is None else self.at(table.version())
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
-        """Return the newest version's files that may hold event times in `[start, end]`, by their statistics."""
+        """Return the files of the newest version that may contain event times in `[start, end]`, according to their
+        statistics."""
         table, place = self.current(), self.file_location("")
         if table is None:
             return HeartbeatFiles(-1, [], place)
         files = listed(table)
-        # Like DataFile.may_have, vectorized for thousands of files: a file without statistics may hold anything.
+        # Like DataFile.may_have, vectorized for thousands of files. A file without statistics may contain any time.
         begins = pc.fill_null(pc.less_equal(files["oldest"], pa.scalar(end, MOMENT)), True)
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> LandedExtent:
-        """Return the row count and the range of event times."""
+        """Return the number of rows in the newest version, and the range of their event times."""
         table = self.current()
         if table is None:
             return LandedExtent()
@@ -195,14 +200,16 @@ class Heartbeats(LakeTable):
 
 
 def messages_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the ids of the messages that contain the heartbeats with these ids."""
+    """Return the Pub/Sub message id for each of these `message_id` values. They differ for a message with several
+    heartbeats: the heartbeat's number is appended to the id."""
     if not pc.any(pc.match_substring(ids, ELEMENT)).as_py():
         return ids
     return pc.list_element(pc.split_pattern(ids, ELEMENT, max_splits=1, reverse=True), 0)
 
 
 def identities(rows: pa.Table) -> pa.Table:
-    """Return the columns of IDENTITY for rows with the columns of IDENTITY_SOURCE, in the same order."""
+    """Return the columns of IDENTITY, derived from rows that have the columns of IDENTITY_SOURCE. The order of the rows
+    stays."""
     publisher = pc.binary_join_element_wise("p", rows["publisher_id"], "")
     message = pc.binary_join_element_wise("m", rows["message_id"], "")
     return pa.table(
@@ -215,7 +222,7 @@ def identities(rows: pa.Table) -> pa.Table:
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the partition of each event time. Only the few distinct hours are formatted as text."""
+    """Return the partition of each event time. For speed, only the few distinct hours are formatted as text."""
     if not len(event_times):  # an empty array has no dictionary
         return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
@@ -223,7 +230,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """Return the range of event times that a file may hold, both ends included, from its statistics or else its event
-    hour."""
+    """Return the range of event times that a file may contain, both ends included. Without statistics, it is the hour
+    of the file's partition."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

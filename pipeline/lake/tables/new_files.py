@@ -1,6 +1,6 @@
-"""Files that are written separately from the transaction that adds them, so that many writers share one commit.
+"""Writes data files of a table before the transaction that adds them, so that many writers can share one transaction.
 
-Readers ignore a file that no version lists. If its commit never happens, housekeeping deletes it as an orphan.
+Readers ignore a file until a transaction adds it. If none ever does, housekeeping deletes the file as an orphan.
 """
 
 import io
@@ -21,24 +21,27 @@ from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 FILES_AT_ONCE = 16
-"""Number of files written in parallel: in a bucket each takes a while, mostly waiting."""
+"""Number of files written in parallel. In a bucket, a write mostly waits for the response."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of columns with bounds in a file's statistics: all types except binary and nested ones. If a column had no
-bounds, the Delta library's Arrow dataset would compare with null, and skip the file."""
+"""The types of columns that get bounds in a file's statistics: all except binary and nested types. Without bounds for a
+column, the Delta library's Arrow dataset would compare with null, and wrongly skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""Maximum length of a text in a file's statistics, which every reader of the log reads, and the greatest character. A
-maximum that was cut ends with that character."""
+"""Length at which a text in a file's statistics is cut, because every reader of the table reads the statistics; and the
+greatest character, which is appended to a text that was cut to serve as an upper bound."""
 
 Bound = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A durable file in a table's folder that no version lists yet: its path in the table, its partition's value, its
-    row count, its size in bytes, and the known bounds of its columns (times in microseconds, texts cut). `nulls` has
-    the null count of each column with nulls."""
+    """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
+    its size in bytes.
+
+    `bounds` has the least and the greatest value of columns (times in microseconds, long texts cut). `nulls` has the
+    number of nulls of each column with nulls.
+    """
 
     path: str
     partition: str
@@ -48,7 +51,7 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
-        """Return the Delta action that adds the file in a transaction at this time."""
+        """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction."""
         stats: dict[str, Any] = {"numRecords": self.rows}
         if self.bounds or self.nulls:
             least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
@@ -64,7 +67,7 @@ class NewFile:
 
 
 class NewFiles:
-    """Writes files of a table, and adds them in a separate transaction."""
+    """Writes files of a table (`write`), and later adds them in one transaction (`add`)."""
 
     def __init__(self, table: LakeTable, schema: pa.Schema, clock: Clock) -> None:
         self._table = table
@@ -72,13 +75,13 @@ class NewFiles:
         self._clock = clock
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        """Write rows to durable files, one per value of the table's partition, without adding them to a version. Raises
-        LakeFull, LakeUnwritable, LakeUnreachable."""
+        """Write rows to durable files, one file per partition. The rows stay invisible until `add`. Raises LakeFull,
+        LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
         parts = list(_by_partition(rows, table.partition_column))
         with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
-            # A single file needs no thread: the allocator keeps memory for each new thread.
+            # A single file is written without a thread, because the allocator retains memory for each new thread.
             write = map if len(parts) == 1 else pool.map
             written += write(lambda part: self._write(*part), parts)
         table.make_files_durable(file.path for file in written)
@@ -93,11 +96,11 @@ class NewFiles:
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        """Add files in one transaction with the metadata `says`. On return the transaction is durable, and every reader
-        sees all rows. Creates a missing table, and adds missing columns.
+        """Add files to the table in one transaction, with `says` as its metadata. When the call returns, the
+        transaction is durable, and readers see all rows. Creates the table, and columns that it lacks.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then readers see none of the rows, or all of
-        them if only the response was lost.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see none of the rows
+        or, if only the response to the transaction was lost, all of them.
         """
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column
@@ -105,7 +108,7 @@ class NewFiles:
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each value of a column, in order, with its rows without that column."""
+    """Yield each value of a column, in order, with the rows that have this value. The column is dropped from them."""
     for value in sorted(pc.unique(rows[column]).to_pylist()):
         yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
@@ -125,7 +128,7 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """Shorten a text to an upper bound: not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
+    """Return a short upper bound of a text: not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
@@ -142,7 +145,7 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """Return a bound in the form that statistics use. All whole numbers are times."""
+    """Return a bound in the form that Delta statistics use. An int is a time in microseconds."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

@@ -1,13 +1,8 @@
-"""The `quarantine` table: every rejected message in full, with the reason. Nothing is lost, and nothing is repaired.
+"""The `quarantine` table: every rejected message in full, with the reason. Also the notes about requeues.
 
-A message waits here until its contract is corrected and it is requeued. Its rows stay in the table. Notes say which
-messages were requeued, which messages now have another reason, and by which message contract the whole quarantine was
-last judged.
-
-Notes of the first two kinds are create-only, and grouped by the day on which the messages were rejected. The note of a
-requeue is written after its messages have landed, so the messages it names are in `heartbeats`, or were until their
-retention ended. If a requeue is killed before it writes its note, the next requeue finds the messages in `heartbeats`
-and notes them. A lost note is harmless: the next requeue derives it again.
+A message waits in the table until the contract is corrected and the message is requeued; its rows stay even then. Notes
+say which messages were requeued (written after they have landed in `heartbeats`), which have another reason now, and by
+which contract the whole quarantine was last judged. The next requeue derives a lost note again.
 """
 
 import uuid
@@ -40,7 +35,7 @@ REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The digest of a contract, and the time at which the whole quarantine was judged by it."""
+    """The digest of a message contract, and the time at which the whole quarantine was judged by that contract."""
 
     contract: str
     judged_at: Moment
@@ -48,12 +43,12 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Stands for the digest in a damaged note. No contract has this digest, so quarantine is judged again."""
+"""The digest that stands for a damaged note. No contract has this digest, so quarantine is judged again."""
 
 
 class OfDays:
-    """Notes whose rows have a `message_id`, and whose keys begin with the day on which the messages were rejected.
-    Reading raises DamagedNote, NewerFormat, LakeUnreachable."""
+    """Notes about rejected messages, grouped by day. A note is a table with a column `message_id`; its key begins with
+    the day on which the messages were rejected. Reading raises DamagedNote, NewerFormat, LakeUnreachable."""
 
     kind: ParquetKind
 
@@ -61,23 +56,26 @@ class OfDays:
         self._notes = Notes(objects, self.kind)
 
     def between(self, since: str = "", until: str = "") -> list[str]:
-        """Return the keys from one day to another, both inclusive (empty: no bound)."""
+        """Return the keys of the notes from the day `since` to the day `until`, both included. An empty day means no
+        bound."""
         keys = self._notes.listed(since if since == until else "")
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
 
     def rows(self, keys: Iterable[str]) -> list[pa.Table]:
-        """Return the rows of each note. Notes that retention has deleted meanwhile are left out."""
+        """Return the rows of each of these notes, except notes that retention has deleted meanwhile."""
         return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
-        """Delete the notes of messages rejected before a day, and return their number. Raises LakeError."""
+        """Delete the notes about messages rejected before a day. Returns the number of notes. With `dry_run`, deletes
+        nothing. Raises LakeError."""
         old = [key for key in self.between() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
 
 
 class Requeued(OfDays):
-    """Notes of requeued messages. A key has the day of rejection, and the messages' first and last publish second."""
+    """Notes about requeued messages. A key contains the day of their rejection, and the seconds in which the first and
+    the last of them were published."""
 
     kind = REQUEUED
 
@@ -91,9 +89,9 @@ class Requeued(OfDays):
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Note requeued messages after they have landed. `day` is the day of their rejection, `seconds` their first and
-        last publish second. Returns the key. Raises LakeError; then the next requeue finds the messages in
-        `heartbeats`, and notes them."""
+        """Write a note about requeued messages, after they have landed. `day` is the day of their rejection; `seconds`
+        are the seconds in which the first and the last of them were published. Returns the note's key. Raises
+        LakeError; the next requeue then finds the messages in `heartbeats` and writes the note."""
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -101,37 +99,39 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """Notes of messages that a requeue rejected for another reason, or with another detail, than `quarantine` says."""
+    """Notes about messages that a requeue rejected again, for a reason or with a detail that differs from the one in
+    `quarantine`."""
 
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """Return the noted messages by day, with columns `message_id`, newest reason and newest detail. The range of
-        days is that of `between`. Days without a note are left out."""
+        """Return, for each day from `since` to `until`, the messages in notes, with their newest reason and detail.
+        The columns are `message_id`, `reason` and `detail`. A day without notes is left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
-        """Note the new reason and detail of messages rejected on a day. `at` is the time of the new judgement. Raises
-        LakeError."""
+        """Write a note with the new reasons and details of messages that were rejected on `day`. `at` is the time of
+        the new judgement. Raises LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
         noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
 
 
 class JudgedBy:
-    """The digest of the message contract by which the whole quarantine was last judged."""
+    """The note that says by which message contract the whole quarantine was last judged."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, JUDGED_BY)
 
     def digest(self) -> str | None:
-        """Return the digest of the contract; UNREADABLE if the note is damaged, None if it does not exist. Raises
-        NewerFormat, LakeError."""
+        """Return the digest of that contract. Return UNREADABLE if the note is damaged, and None if there is no note.
+        Raises NewerFormat, LakeError."""
         note, generation = self._notes.found(JUDGED_BY.key)
         return note.contract if note is not None else UNREADABLE if generation else None
 
     def note(self, digest: str, at: datetime) -> None:
-        """Replace the note if the digest differs. If another writer is faster, its note stays. Raises LakeError."""
+        """Replace the note if it has another digest. If another writer replaces the note first, that writer's note
+        stays. Raises LakeError."""
         there, generation = self._notes.found(JUDGED_BY.key)
         if there is None or there.contract != digest:
             self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
@@ -149,7 +149,8 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 
 def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Return rows of `quarantine` with the reason and the detail of the newest judgement, which `told` has."""
+    """Return rows of `quarantine` with their newest reason and detail. `told` has the messages for which these differ
+    from the table."""
     if not len(told):
         return rows
     at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
@@ -161,7 +162,7 @@ def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
 
 
 def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
-    """Return the messages of `rejected` whose rows in `quarantine` have another reason or detail."""
+    """Return the messages in `rejected` whose reason or detail differs from `rows`, which are rows of `quarantine`."""
     at = pc.index_in(rows["message_id"], rejected["message_id"].combine_chunks())
     differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in TOLD))
     others = rows["message_id"].filter(pc.fill_null(differs, False))
@@ -191,18 +192,18 @@ QUARANTINE, QUARANTINE_COLUMNS = described(
         Column("reason", pa.string(), "The reason (docs/reference/reasons.md).", False),
         Column("detail", pa.string(), "The reason in words, with the value that was wrong.", False),
         *message_columns(),
-        Column(PARTITION, pa.string(), "The partition: the day on which it was rejected.", False),
+        Column(PARTITION, pa.string(), "The partition: the day on which the message was rejected.", False),
     ]
 )
-"""The columns of the table, one row per landing of a rejected message. A message delivered twice has two rows with the
-same `message_id`."""
+"""The columns of `quarantine`. It has one row per delivery of a rejected message: a message delivered twice has two
+rows with the same `message_id`."""
 
 MOST_PAYLOADS = 100_000
-"""Maximum number of rows that `rejected_payloads` judges by the contract, so that a flood does not stall a command."""
+"""Maximum number of messages that `rejected_payloads` judges, so that a flood of messages does not stall a command."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """Return rejected messages as rows of the table, given the values of each column except the partition."""
+    """Return rejected messages as rows of `quarantine`, given the values of each column except the partition column."""
     rows = rows_of(columns, QUARANTINE)
     days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
@@ -210,16 +211,16 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A filter for rejected messages: by their latest reason, and by the earliest time of rejection. None means no
-    limit."""
+    """A filter for rejected messages: only those whose latest reason is `reason`, and only those rejected at `since` or
+    later. None means no restriction."""
 
     reason: RejectionReason | None = None
     since: datetime | None = None
 
     @property
     def filter(self) -> pc.Expression:
-        """The filter by time as an Arrow expression. The reason is not included: a later judgement may have changed
-        it."""
+        """The part of the filter about time, as an Arrow expression. The reason is not part of it, because a later
+        judgement may differ from the table."""
         return pc.scalar(True) if self.since is None else pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
 
 
@@ -228,7 +229,7 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The number of distinct rejected messages by their latest reason: those that wait, and those that were
+    """The number of distinct rejected messages per latest reason: those that still wait, and those that were
     requeued."""
 
     waiting: Mapping[str, int]
@@ -236,19 +237,19 @@ class Reasons:
 
 
 class Quarantine(LakeTable):
-    """The table of rejected messages."""
+    """The `quarantine` table."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
-        """Return an upper bound of the number of rows that the filter selects. It counts whole days, by the files'
-        statistics."""
+        """Return an upper bound of the number of rows that match a filter: the rows of whole days, for any reason.
+        Reads only file statistics."""
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
     ) -> Iterator[pa.Table]:
-        """Yield these columns of the selected rows of a day, in batches like `scanned`. If the day's notes (`told`)
-        have a message, its reason and detail come from there."""
+        """Yield these columns of the rows of a day that match a filter, in batches. For a message in `told`, the notes
+        of that day, the reason and the detail are the noted ones."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, day):
             rows = as_judged_last(scanned, told) if len(told) else scanned
@@ -260,8 +261,8 @@ class Quarantine(LakeTable):
     def reasons(
         self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count messages by reason, given the ids of requeued messages and the notes by day (`told`). Memory is
-        proportional to the number of messages, not to their size."""
+        """Count the messages that match a filter by reason. `requeued` has the ids of requeued messages, and `told` the
+        notes about newer reasons, by day. Memory is proportional to the number of messages, not to their size."""
         told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
@@ -281,8 +282,8 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A rejected message: its stream, and its times in microseconds. The event time is the one that holds the
-    watermark, never after the publish time."""
+    """A message whose payload was rejected: its stream, and its times in microseconds. `event_us` is the event time
+    with which the message holds the watermark, so it is not after the publish time."""
 
     stream_id: str
     publish_us: int
@@ -290,17 +291,20 @@ class RejectedPayload:
 
     @property
     def lag_us(self) -> int:
-        """The time from the event to its publication, in microseconds."""
+        """The time from the event to the publication, in microseconds."""
         return self.publish_us - self.event_us
 
 
 def rejected_payloads(
     quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime, requeued: pa.Array = NO_IDS
 ) -> list[RejectedPayload]:
-    """Return the waiting messages that hold the watermark although their payload was rejected: messages with readable
-    times, published in `[since, before)`, each once. Messages with an id in `requeued` no longer wait. Returns at most
-    MOST_PAYLOADS, the first published. Returns an empty list if the contract reads the stream or the event time from
-    the payload. Raises LakeError."""
+    """Return the messages, published in `[since, before)`, that wait in quarantine because of their payload, but hold
+    the watermark because their times are readable.
+
+    Each message is returned once. Those whose id is in `requeued` no longer wait. If there are more than MOST_PAYLOADS,
+    the first published ones are returned. The list is empty if the contract reads the stream or the event time from the
+    payload. Raises LakeError.
+    """
     rows = (
         None
         if contract.needs_payload
@@ -322,5 +326,5 @@ def rejected_payloads(
 
 
 def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
-    """Count the messages per stream, in descending order."""
+    """Count the messages per stream, the streams with the most messages first."""
     return dict(Counter(message.stream_id for message in messages).most_common())

@@ -1,7 +1,7 @@
-"""The `streams` table: each stream's first and last heartbeat in the computed windows, however long ago.
+"""The `streams` table: each stream's first and last heartbeat in any computed window, however old.
 
-It is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. Minimum and maximum event times can be merged in
-any order and repeatedly, so an update reads only the files added since the last one.
+The table is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. An update reads only the files added to
+`heartbeat_diffs` since the last update.
 """
 
 import logging
@@ -24,64 +24,67 @@ logger = logging.getLogger(__name__)
 STREAMS, STREAM_COLUMNS = described(
     [
         Column("stream_id", pa.string(), "The stream."),
-        Column("first_event_time", MOMENT, "Its first heartbeat in any computed window."),
-        Column("last_event_time", MOMENT, "Its last heartbeat in any computed window."),
+        Column("first_event_time", MOMENT, "The stream's first heartbeat in any computed window."),
+        Column("last_event_time", MOMENT, "The stream's last heartbeat in any computed window."),
     ]
 )
-"""The columns of the table, one row per stream, sorted by name. The table is not partitioned."""
+"""The columns of `streams`. It has one row per stream, sorted by `stream_id`, and is not partitioned."""
 
 BEATS = pa.schema({"stream_id": pa.string(), "event_time": MOMENT})
 NAMES = pa.schema({"stream_id": pa.string()})
 
 FILES_AT_ONCE = 64
-"""Number of files whose streams are held in memory before they are merged: bounds the memory of a rebuild."""
+"""Number of files whose streams are in memory at the same time. It bounds the memory that a rebuild takes."""
 
 SAVE_ATTEMPTS = 20
-"""Maximum number of attempts to save. An attempt fails only if another process saved first, with at least as much
-knowledge."""
+"""Maximum number of attempts to save. An attempt fails only if another process saves first."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Metadata keys of a commit: the diffs table from which the streams were derived, and the version of that table."""
+"""Keys of the metadata in a commit to `streams`: the id and the version of the `heartbeat_diffs` table from which the
+streams were derived."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """All streams of a table of diffs up to a version: rows of STREAMS, sorted by name."""
+    """All streams in a `heartbeat_diffs` table (`diffs_table` is its id) up to a version. `rows` has the columns of
+    STREAMS, and is sorted by `stream_id`."""
 
     diffs_table: str = ""
     diffs_version: int = -1
     rows: pa.Table = field(default_factory=STREAMS.empty_table)
 
     def silent_since(self, moment: datetime) -> pa.Table:
-        """Return the streams without a heartbeat since a moment, the longest silent first."""
+        """Return the rows of the streams without a heartbeat since a moment. The stream that has been silent for
+        longest comes first."""
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
     def begun_before(self, moment: datetime) -> int:
-        """Return the number of streams whose first heartbeat is before a moment."""
+        """Return the number of streams whose first heartbeat was before a moment."""
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
-        """Return the streams whose very first heartbeat is in `[start, end)`."""
+        """Return the ids of the streams whose very first heartbeat is in `[start, end)`."""
         first = self.rows["first_event_time"]
         begun = pc.and_(pc.greater_equal(first, pa.scalar(start, MOMENT)), pc.less(first, pa.scalar(end, MOMENT)))
         return set(self.rows["stream_id"].filter(begun).to_pylist())
 
 
 class Streams:
-    """Keeps the table up to date with the diffs. One user at a time; several processes may save concurrently."""
+    """Keeps the `streams` table up to date with `heartbeat_diffs`. Only one thread may use an instance at a time;
+    several processes may save concurrently."""
 
     def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
         self.table = table
         self._diffs = diffs
 
     def known(self) -> KnownStreams:
-        """Return all streams of the current diffs. Writes nothing. Raises LakeError."""
+        """Return all streams in the newest version of `heartbeat_diffs`. Writes nothing. Raises LakeError."""
         return self._after(self._kept(self.table.current()))
 
     def save(self) -> KnownStreams:
-        """Like `known`, but also save the result for the next call. Raises LakeError or TableConflict if nothing was
-        saved."""
+        """Like `known`, but also save the streams in the table. Raises LakeError, or TableConflict if other processes
+        saved first in all attempts."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
             seen = 0 if table is None else table.version()
@@ -95,17 +98,19 @@ class Streams:
                 continue
             self.table.make_durable()
             return known
-        raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
+        raise TableConflict(
+            f"other processes saved {self.table.uri} first, {SAVE_ATTEMPTS} times in a row; run the command again"
+        )
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """Return the last saved streams; no streams if the table is missing, or if its commit does not name its
-        origin."""
+        """Return the saved streams. Return no streams if there is no table, or if its last commit is gone or does not
+        state the origin of the streams."""
         if table is None:
             return KnownStreams()
         version = table.version()
         try:
             commit = read_commit(self.table, version).says
-        except ObjectMissing:  # the log was cut
+        except ObjectMissing:  # the library has deleted the commit
             return KnownStreams()
         if OF_TABLE not in commit or THROUGH not in commit:
             return KnownStreams()
@@ -118,7 +123,7 @@ class Streams:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
         if kept.diffs_table == name:
-            if kept.diffs_version >= version:  # if it is newer, another process has read more
+            if kept.diffs_version >= version:  # another process may have saved a newer version
                 return kept
             try:
                 new = commits(self._diffs, kept.diffs_version, version)
@@ -130,8 +135,8 @@ class Streams:
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """Merge `rows` with the streams in these files of the diffs, sorted by name. Raises ObjectMissing if a file is
-        gone."""
+        """Merge `rows` with the streams in these files of `heartbeat_diffs`. Returns rows sorted by `stream_id`. Raises
+        ObjectMissing if a file is gone."""
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
@@ -142,10 +147,10 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Save as the version after `seen`. Raises TableConflict if that version is taken."""
+        """Save the streams as the version after `seen`. Raises TableConflict if that version already exists."""
         table = self.table.created(STREAMS)
         if table.version() != seen:
-            raise TableConflict(f"{self.table.uri} is at version {table.version()}, and was at {seen}")
+            raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
         with table_errors(self.table.uri):
             write_deltalake(
@@ -158,14 +163,14 @@ class Streams:
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
-    """Return the minimum and maximum moment of each stream."""
+    """Return rows of STREAMS: for each stream, the minimum of the column `first` and the maximum of the column
+    `last`."""
     of_each = rows.group_by("stream_id", use_threads=False).aggregate([(first, "min"), (last, "max")])
     return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """Return the number of streams with a heartbeat in each of these windows. Windows that are not computed are left
-    out."""
+    """Return, for each of these windows that is computed, the number of streams with a heartbeat in it."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

@@ -1,6 +1,7 @@
-"""The base of the lake's Delta tables: opening, appending, selecting files, and readable errors.
+"""The base class of the lake's Delta tables: it opens and creates a table, adds files, reads rows, and translates
+errors.
 
-A table that does not exist yet counts as empty; its first append creates it.
+A table that does not exist yet counts as empty. The first write to it creates it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,30 +40,36 @@ from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
-"""Number of the library's retries of an append. Appends conflict only with the table's creation and schema changes."""
+"""Number of times that the Delta library retries an append."""
 
 SCHEMA_CHANGES = 20
-"""Maximum number of concurrent schema changes that an append survives; each reader makes at most one."""
+"""Maximum number of attempts of an append. An append fails if another process creates the table or changes its schema
+at the same time, and each process does so at most once."""
 
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "30"}
-"""Number of commits between checkpoints. Each process that opens the table reads a checkpoint and the commits since, in
-a bucket with one call per commit: 15 on average, 50 with the library's default. A shorter interval would rewrite the
-checkpoints of long tables often."""
+"""The table property for the number of commits between two checkpoints.
+
+A process that opens the table reads the last checkpoint, and each commit since then in a separate request: 15 on
+average, instead of 50 with the library's default. With fewer commits, large checkpoints would be written too often.
+"""
 
 SCANNED_ROWS = 5_000
-"""Number of rows per batch of a scan, which reads a few batches ahead: payloads may be large."""
+"""Maximum number of rows per batch of a scan. A scan has a few batches in memory at the same time, and payloads may be
+large."""
 
 DAY_FORMAT = "%Y-%m-%d"
-"""The format of partition names in a table partitioned by day."""
+"""The format of the partition values in a table that is partitioned by day."""
 
 CUT = timedelta(milliseconds=1)
-"""Maximum time that the Delta library cuts from a file's maximum time in statistics: it truncates to milliseconds."""
+"""Maximum difference between a file's newest time and the newest time in its statistics: the Delta library truncates
+the latter to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path relative to the table, row count, size in bytes, partition value, time of addition,
-    and the range of its event times, both ends included. None means that the file's statistics lack the bound."""
+    """A file of a table: its path within the table, number of rows, size in bytes, partition value, the time at which
+    it was added, and the bounds of its event times. A bound is None if the file's statistics do not have it. `newest`
+    may be too late by CUT."""
 
     path: str
     rows: int
@@ -73,22 +80,24 @@ class DataFile:
     newest: datetime | None
 
     def may_have(self, start: datetime, end: datetime) -> bool:
-        """True if the file may hold event times in `[start, end]`."""
+        """True if the file may contain event times in `[start, end]`."""
         return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 
 class DamagedFile(CorruptObject):
-    """A file of a table exists and cannot be read, or is gone."""
+    """A file of a table is damaged or gone."""
 
     def __init__(self, uri: str, path: str, why: object) -> None:
-        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what needs it, and what to do")
+        super().__init__(
+            f"{uri}/{path} is damaged ({why}); `tidemark repair` says what depends on this file, and what to do"
+        )
         self.path = path
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The location of a table: its address, the options that `deltalake` takes with it, its folder as an Arrow file
-    system (which may not exist yet), and the lake's formats."""
+    """The location of a table, which need not exist yet: its address, the options that `deltalake` takes with the
+    address, its folder as an Arrow file system, and the check of the lake's formats."""
 
     uri: str
     storage_options: dict[str, str]
@@ -97,11 +106,11 @@ class TablePlace:
 
 
 class LakeTable:
-    """A Delta table, partitioned by one text column or, if `partition_column` is empty, by none. Not thread-safe. Its
-    methods release the GIL while they wait for a bucket's response.
+    """A Delta table, partitioned by a text column, or not partitioned if `partition_column` is empty.
 
-    Its properties carry the mark of the newest version of tidemark that has written it. Opening it raises NewerFormat
-    if that version's format is newer than this one's, or if the lake does not admit this version.
+    The table's properties contain the format of the newest version of tidemark that has written it. Opening the table
+    raises NewerFormat if this version does not know that format or another format of the lake. Not thread-safe.
+    Releases the GIL while it waits for a bucket's response.
     """
 
     def __init__(self, place: TablePlace, partition_column: str) -> None:
@@ -109,17 +118,19 @@ class LakeTable:
         self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
-        """The properties set when the table is created, or by the next write if any is missing."""
+        """The table properties to set when the table is created. The next write sets them if any is missing."""
         self._admission = place.admission
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
-        """Syncs a table on disk. A bucket needs no sync."""
+        """Makes a table on disk durable; None for a table in a bucket, which needs no sync."""
 
     def current(self) -> DeltaTable | None:
-        """Return the table at its newest version; None if it was never written, or is gone. Checks the file of the last
-        known commit, so that a deleted or recreated table is noticed. While nothing is committed, it requests only that
-        file and the file of the next commit."""
+        """Return the table at its newest version; None if the table does not exist.
+
+        Checks the file of the last known commit, to notice if the table was deleted or recreated. If there is no new
+        commit, the call only looks up that file and the file of the next commit.
+        """
         self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
@@ -140,7 +151,8 @@ class LakeTable:
         return table
 
     def _updated(self) -> DeltaTable | None:
-        """Return the open table at its newest version; None if no table is open, or if it was replaced."""
+        """Return the open table, updated to its newest version; None if no table is open, or if the table was deleted
+        or recreated."""
         table = self._table
         if table is None or self._commit is None:
             return None
@@ -152,14 +164,14 @@ class LakeTable:
             return table
         try:
             table.update_incremental()
-        except DeltaError:  # the table may have been lost since: then the held state is invalid
+        except DeltaError:  # the table may have been lost, so the open table is no longer valid
             return None
         self._commit = following if table.version() == number + 1 else self._commits(table.version())[0]
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table as last seen; None if no table is open, if it was replaced, or if it has an older
-        format mark."""
+        """Return the open table without updating it; None if no table is open, if the table was deleted or recreated,
+        or if its mark is of an older format."""
         if self._table is None or self._commit is None:
             return None
         if format_of(self._table.metadata().configuration) < version.FORMAT:
@@ -168,13 +180,13 @@ class LakeTable:
             return self._table if self._commits(self._table.version()) == [self._commit] else None
 
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
-        """Return the size and the modification time of each commit's file; None if it does not exist."""
+        """Return, for the commit of each version, the size and the modification time of its file; None if there is no
+        such file."""
         found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
         return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
-        """Return the table at a version, regardless of later writes and compactions. Raises ObjectMissing if that
-        version can no longer be read."""
+        """Return the table at a version. Raises ObjectMissing if this version can no longer be read."""
         try:
             with table_errors(self.uri):
                 return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
@@ -185,8 +197,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Turn Arrow's errors about a file into DamagedFile. Raises OSError instead if the storage fails, or the file
-        is gone."""
+        """Translate an error that Arrow raises while it reads the file at `path` into DamagedFile. Raises OSError
+        instead if the storage fails or the file is gone."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -195,9 +207,10 @@ class LakeTable:
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return these columns of the wanted rows of a file, cast to the schema's types. Without the cast, Arrow could
-        not filter the text views that the library's `delete` writes. Raises pa.ArrowException, OSError."""
-        with self.folder.open_input_file(path) as opened:  # reading by path costs one more request
+        """Return the rows of a file that match the filter `wanted`, with the columns and types of the schema. (Without
+        the schema, Arrow could not filter the text views that the library's `delete` writes.) Raises pa.ArrowException,
+        OSError."""
+        with self.folder.open_input_file(path) as opened:  # passing the path to Arrow would cost one more request
             return pq.read_table(opened, schema=schema, columns=schema.names, filters=wanted, use_threads=False)
 
     def rows(
@@ -208,10 +221,12 @@ class LakeTable:
         partitions: Sequence[str] | None = None,
         damaged: dict[str, str] | None = None,
     ) -> pa.Table:
-        """Return these columns of the wanted rows of a version, from some partitions or all (None). Files whose
-        statistics rule out such rows are not opened. With `damaged`, leaves out damaged and missing files, and adds
-        their paths and partitions to it. Without `damaged`, raises DamagedFile for the first of them. Raises
-        LakeError."""
+        """Return the rows of an open table that match the filter `wanted`, with these columns. `partitions` restricts
+        the rows to these partitions. Files whose statistics exclude such rows are not opened.
+
+        A damaged or missing file raises DamagedFile. If `damaged` is given, such a file is left out instead, and its
+        path and partition are added to `damaged`. Raises LakeError.
+        """
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
@@ -238,8 +253,8 @@ class LakeTable:
         columns: Sequence[str] = ("message_id", "publish_time"),
         damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
-        """Return these columns of each row published in `[start, end)`; None if the table was never written. `start`
-        and `end` are whole seconds. `damaged` is as for `rows`."""
+        """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. `start`
+        and `end` are whole seconds. `damaged` has the same meaning as in `rows`."""
         table, published = self.current(), pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         return None if table is None else self.rows(table, columns, wanted, damaged=damaged)
@@ -247,9 +262,9 @@ class LakeTable:
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
     ) -> Iterator[pa.Table]:
-        """Yield these columns of the wanted rows of the newest version, at most SCANNED_ROWS at a time, from one
-        partition or all (None). Yields nothing if the table was never written. Files whose statistics rule out such
-        rows are not opened."""
+        """Yield the rows of the newest version that match the filter `wanted`, with these columns, at most SCANNED_ROWS
+        at a time. `partition` restricts the rows to one partition. Files whose statistics exclude such rows are not
+        opened. Yields nothing if the table does not exist."""
         table = self.current()
         if table is None:
             return
@@ -269,8 +284,8 @@ class LakeTable:
                     yield pa.Table.from_batches([batch])
 
     def landed(self) -> pa.Table:
-        """Return the newest version's files, the last landed first. The columns are those of `listed`, the row count
-        (`rows`), and the landing times of the `first` and the `last` row (the epoch if unknown)."""
+        """Return the files of the newest version, the last landed first. The columns are those of `listed`, the number
+        of `rows`, and the landing times of the `first` and the `last` row (the epoch if unknown)."""
         table = self.current()
         files = pa.table({}) if table is None else listed(table)
         if "max.landed_at" not in files.column_names:
@@ -282,8 +297,9 @@ class LakeTable:
         return files.sort_by([("last", "descending")])
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
-        """Estimate from the files' statistics how many rows landed since a moment. Returns the number, and the paths of
-        their files, the newest first. A file's rows are assumed to be evenly spread over its landing times."""
+        """Estimate how many rows have landed since a moment. Returns the number, and the paths of the files with such
+        rows, the newest first. Reads only file statistics: a file's rows are assumed to be spread evenly over its
+        landing times."""
         files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
@@ -292,19 +308,21 @@ class LakeTable:
         return rows, list(map(unquote, files["path"].to_pylist()))
 
     def days(self, since: datetime | None = None) -> list[str]:
-        """Return the days, in order, that may have rows since a moment. For a table partitioned by day."""
+        """Return the days, in order, on which rows may have landed since a moment (None: all days). For a table that is
+        partitioned by day."""
         days = {file.partition for file in data_files(self.current(), self.partition_column)}
         return sorted(day for day in days if day >= first_day(since))
 
     def check(self) -> None:
-        """Raise LakeError if the table cannot hold the rows that the settings describe."""
+        """Raise LakeError if the table cannot take the rows that the settings describe. Subclasses may check this; here
+        nothing is checked."""
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
-        """Add durable files in the table's folder, in one transaction with the metadata `says`. On return, every reader
-        sees them.
+        """Add durable files to the table in one transaction, with `says` as its metadata. Creates the table, and
+        columns that it lacks. When the call returns, every reader sees the files.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then no files were added or, if only the
-        response was lost, all were. In that case a redelivery repeats the rows, and the micro-batch drops the copies.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, no file was added or, if only
+        the response was lost, all were. The redelivered messages then land again, and the micro-batch drops the copies.
         """
         self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
@@ -317,7 +335,7 @@ class LakeTable:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
         with table_errors(self.uri):
-            held.update_incremental()  # the transaction does not update the open table's version
+            held.update_incremental()  # the transaction itself does not update the open table
             (self._commit,) = self._commits(held.version())
         self.make_durable()
 
@@ -328,7 +346,7 @@ class LakeTable:
         properties: CommitProperties,
         hooks: PostCommitHookProperties | None = None,
     ) -> None:
-        """Add and remove files in one transaction. Raises TableConflict, LakeError."""
+        """Add files to the table and remove files from it, in one transaction. Raises TableConflict, LakeError."""
         with table_errors(self.uri):
             table.create_write_transaction(
                 [*files],
@@ -340,8 +358,8 @@ class LakeTable:
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
-        """Add the columns of the schema that the table lacks, and return the table. With `as_open`, uses the open table
-        if it is still valid; otherwise calls `created`."""
+        """Return the table after adding the columns of the schema that it lacks. Creates the table if it does not
+        exist. With `as_open`, an open table that is still valid is not updated to its newest version first."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
         there = {column.name for column in table.schema().fields}
@@ -353,8 +371,9 @@ class LakeTable:
         return table
 
     def created(self, schema: pa.Schema) -> DeltaTable:
-        """Return the table at its newest version. Creates it with this schema if it does not exist, and marks it with
-        at least this version's format. Raises TableConflict, NewerFormat, LakeError."""
+        """Return the table at its newest version. If the table does not exist, create it with this schema. If its mark
+        is of an older format, or a table property is missing, set both. Raises TableConflict, NewerFormat,
+        LakeError."""
         self._admission.claim()
         table = self.current()
         if table is None:
@@ -378,40 +397,42 @@ class LakeTable:
                 mode="error",
                 partition_by=[self.partition_column] if self.partition_column else None,
                 configuration={**self.properties, **marks()},
-                raise_if_key_not_exists=False,  # the mark is not one of Delta's own properties
+                raise_if_key_not_exists=False,  # the format mark is not one of Delta's own properties
                 storage_options=self.storage_options,
                 # With retries, the loser of a race to create the table would create it a second time.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except DeltaError:  # another program may have created it first
+        except DeltaError:  # another process may have created the table first
             if self.current() is None:
                 raise
 
     def make_durable(self) -> None:
-        """Make every commit since the last call durable, including its files. Raises LakeFull, LakeError."""
+        """Make all commits since the last call durable, including their files. Raises LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
-        """Make files durable before a commit names them, given their paths in the table. Raises LakeFull, LakeError."""
+        """Make files durable, given their paths within the table. To be called before a commit adds them. Raises
+        LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
-        """Return the address of a file of the table, in the form for Spark and Arrow."""
+        """Return the address of the file at `path` within the table, in the form that Spark and Arrow take."""
         return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
-    """Return the first day that may have rows since a moment; empty for None. For a table partitioned by day."""
+    """Return the partition of the first day that may have rows since a moment; an empty text if the moment is None. For
+    a table that is partitioned by day."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
-    """Build a table from columns by name, with the schema's order and types. Columns that are not given are left
-    out."""
+    """Return columns, given by name, as an Arrow table with the order and the types of the schema. Columns of the
+    schema that are not given are left out."""
     given = pa.schema([column for column in schema if column.name in columns])
     arrays = [
         values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
@@ -421,36 +442,36 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
 
 
 def microseconds(times: pa.ChunkedArray) -> Ints:
-    """Return times as microseconds since the epoch."""
+    """Return times as an array of microseconds since the epoch."""
     values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
     return values
 
 
 def listed(table: DeltaTable) -> pa.Table:
-    """Return the files of a version, one row per file, with their partitions, statistics and range of event times (as
-    in DataFile)."""
+    """Return the files of an open table, one row per file, with their partitions and statistics. The columns `oldest`
+    and `newest` are the bounds of their event times, as in DataFile."""
     files = pa.table(table.get_add_actions(flatten=True))
     oldest, newest = (
         files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
         for name in ("min.event_time", "max.event_time")
     )
-    # The library truncates a file's maximum time to the millisecond.
+    # The Delta library truncates a file's newest time to milliseconds.
     newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
     return files.append_column("oldest", oldest).append_column("newest", newest)
 
 
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
-    """Return the files of a table's version; none if the table was never written."""
+    """Return the files of an open table; an empty list if the table does not exist (None)."""
     return [] if table is None else as_data_files(listed(table), partition_column)
 
 
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
-    """Return rows of `listed` as DataFiles."""
+    """Return the files in a result of `listed` as DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
     bounds = (
         files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest")
-    )  # the library is slow with times
+    )  # Arrow is slow at converting times
     return [
         DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))
         for path, rows, size, partition, added_ms, oldest_us, newest_us in zip(*columns, *bounds, strict=True)
@@ -463,19 +484,21 @@ def _moment(time_us: int | None) -> datetime | None:
 
 @contextmanager
 def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
-    """Translate the Delta library's errors into LakeErrors that say what to do. `gone` makes the error for a missing
-    file."""
+    """Translate errors of the Delta library and Arrow in the `with` block into LakeErrors that say what to do. `gone`
+    returns the error to raise for a missing file."""
     try:
         yield
     except CommitFailedError as error:
-        raise TableConflict(f"a commit to {uri} repeatedly lost against others: {error}") from error
+        raise TableConflict(f"other writers committed to {uri} first, several times in a row: {error}") from error
     except SchemaMismatchError as error:
         raise LakeError(
             f"{uri} has a column whose type differs from [message.fields] ({error}); give the field another name, or "
             "restore its kind"
         ) from error
     except pa.ArrowInvalid as error:
-        raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
+        raise CorruptObject(
+            f"{uri} has a damaged file: {error}; run `tidemark repair`, which names the file"
+        ) from error
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error

@@ -1,4 +1,4 @@
-"""The windows of a lake: which hold heartbeats, which are computed, and which have their whole input kept."""
+"""The windows of a lake: which of them have heartbeats, which are computed, and of which the whole input is kept."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -23,19 +23,20 @@ from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import DAY, KEY_FORMAT, Spans, Window, Windowing, due, start_of
 
 COMMITS_AT_ONCE = 100
-"""Maximum number of new commits read one by one. For more, the list of a table's files is cheaper."""
+"""Maximum number of new commits that are read one by one. For more, it is cheaper to list the table's files."""
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
-"""The note whose key is the first window with complete input. Earlier windows are not recomputed: the new rows would
-lack the removed heartbeats, and would replace correct ones."""
+"""A note whose key is the first window with complete input. Earlier windows must not be recomputed, because heartbeats
+in their input have been deleted: incomplete rows would replace complete ones."""
 
 
 class WindowIndex:
-    """The windows of one lake, by number. One user at a time; call `update` before each use.
+    """The windows of one lake, by number. Call `update` before each use. Only one thread may use an instance at a time.
 
-    `held` are the windows that may hold a heartbeat, by the files' statistics or, without them, by their event hours.
-    `reached` also includes the windows whose lookback may hold a heartbeat. Heartbeats removed by age stay in both;
-    `KeptWindows` leaves their windows out.
+    `held` are the windows that may contain a heartbeat, according to the files' statistics or, without them, according
+    to the event hours of the files. `reached` are the windows that may contain a heartbeat or have one in their
+    lookback. `computed` are the computed windows. A window stays in `held` and `reached` after retention has removed
+    its heartbeats; see KeptWindows.
     """
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
@@ -45,14 +46,15 @@ class WindowIndex:
 
     def update(self) -> "WindowIndex":
         """Fold the commits since the last call. Raises LakeError, and InvalidSettings if the computed windows have
-        another length."""
-        # Heartbeats first: a window that is computed between the two calls then counts as computed.
+        a length that differs from the settings."""
+        # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
         return self
 
     def due(self, closed: range) -> Iterator[range]:
-        """Yield the closed windows that are due, the newest first: see `tidemark.pipeline.windows.due`."""
+        """Yield those of the closed windows that are due to be computed, the newest first. See
+        `tidemark.pipeline.windows.due`."""
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
@@ -64,7 +66,7 @@ class WindowIndex:
         return True
 
     def _compute(self, commit: Commit) -> bool:
-        """Fold a commit of the diffs. Returns False if it removed windows."""
+        """Fold a commit to `heartbeat_diffs`. Returns False if the commit removed a window without replacing it."""
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
@@ -88,14 +90,14 @@ class WindowIndex:
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
-        """Return the numbers of the windows with these keys, without windows of another length."""
+        """Return the numbers of the windows with these keys, except windows of another length."""
         numbers, is_of_length = window_numbers(keys, self._windowing)
         return numbers[is_of_length]
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return the number of each window, and whether it has the current length: earlier settings may have had another
-    length."""
+    """Return two arrays with an element per window: the window's number, and whether its start is possible with the
+    current window length. Earlier settings may have had another length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -104,7 +106,7 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
 
 
 class KeptWindows:
-    """The note of the first window whose input is kept in full. If there are several notes, the latest window
+    """The first window whose input is kept in full, as a note. If several notes exist, the one about the latest window
     counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
@@ -112,7 +114,8 @@ class KeptWindows:
         self._windowing = windowing
 
     def since(self) -> datetime | None:
-        """Return the start of the first kept window; None if all are kept. Raises LakeError."""
+        """Return the start of the first window whose input is kept; None if no input has been deleted. Raises
+        LakeError."""
         if not (keys := self._notes.listed()):
             return None
         noted = start_of(keys[-1])  # the window length may have changed since
@@ -120,22 +123,22 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the windows that are kept and that the watermark has passed, from `windows.first` on.
-        Raises LakeError."""
+        """Return the numbers of the windows that the watermark has passed, from `windows.first` on, except windows
+        whose input is no longer kept. Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
-        """Note that this is the first kept window. The note is durable on return, and never moves back. Raises
-        LakeError."""
+        """Write a note that `window` is the first window whose input is kept, unless a note names a later one. When the
+        call returns, the note is durable. Raises LakeError."""
         self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if any of the windows is no longer kept, or begins less than `further` after the first
-        kept one."""
+        """Raise WindowExpired if the input of any of these windows is no longer kept. With `further`, the windows must
+        begin at least that long after the first kept window."""
         since = self.since()
         if since is not None:
             since += further
@@ -143,6 +146,6 @@ class KeptWindows:
         if expired:
             raise WindowExpired(
                 f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: housekeeping "
-                f"has removed heartbeats that they are computed from. Nothing was written; ask for windows that start "
+                f"has deleted heartbeats from which they are computed. Nothing was written; ask for windows that start "
                 f"at {since:%Y-%m-%dT%H:%MZ} or later"
             )

@@ -1,8 +1,8 @@
-"""A windowed table: one partition per window, which runs replace as a whole.
+"""Windowed tables: Delta tables with one partition per window, in which runs replace whole windows.
 
-A run writes plain Parquet files to its own folder, writes a manifest, and commits the files in one transaction that
-removes the window's old files and adds the new ones. The run's fence is the set of files that a window had *before the
-run listed its input*. If the window has other files at the commit, another run has replaced it in between.
+A run writes Parquet files to its own folder, then a manifest, and then commits one transaction that removes the old
+files of its windows and adds the new ones. Its fence is the set of files that a window had *before the run listed its
+input*. If the window has other files at the time of the commit, another run has replaced the window in between.
 """
 
 import hashlib
@@ -43,27 +43,29 @@ PARTITION_COLUMN = Column(PARTITION, pa.string(), "The partition: the window's s
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
-"""The table property with the length of its windows. Earlier versions of tidemark did not write it."""
+"""The table property that contains the length of the table's windows. Earlier versions of tidemark did not write this
+property."""
 
 EVIDENT = 8
-"""Without a noted length, this many windows, no two of them adjacent, prove a longer length. Fewer may be isolated
-windows of a silent topic."""
+"""Minimum number of windows for a conclusion about their length if the table has no LENGTH: if no two of this many
+windows are adjacent, they must be longer. Fewer windows may lie apart because the topic was silent."""
 
 COMMIT_ATTEMPTS = 60
-"""Maximum number of commit attempts per run. Each failure means that another run's commit succeeded."""
+"""Maximum number of commit attempts per run. An attempt fails if another run's commit succeeds first."""
 
 Fence = Mapping[str, frozenset[str]]
-"""The files of each window before a run listed its input, by the window's key."""
+"""The files that each window had before a run listed its input, by window key."""
 
 LONGEST_PAUSE_SECONDS = 0.5
-"""Maximum random pause between two attempts, which keeps concurrent runs from colliding again."""
+"""Maximum length of the random pause between two commit attempts. The pause keeps concurrent runs from colliding
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """A run as its manifest describes it: its name (a retry has another name), its windows, the version of `heartbeats`
-    it read, the watermark and its start time. For a custom table, also the table's name, the version of its definition,
-    and the digest of each window's input."""
+    """The content of a run's manifest: the run's name (a retry has another name), its windows, the version of
+    `heartbeats` that it read, the watermark, and its start time. For a custom table also the table's name, the version
+    of the table's definition, and a digest of the input of each window."""
 
     name: Annotated[str, Field(alias="run")]
     windows: Sequence[str]
@@ -76,22 +78,22 @@ class DiffRun:
 
 
 MANIFESTS = JsonKind(
-    "diff_runs/", "run `tidemark repair`, which has the windows of that run computed again", holds=DiffRun
+    "diff_runs/", "run `tidemark repair`, which has the windows of this run computed again", holds=DiffRun
 )
 """The manifest of a run. Its key is the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a commit: the row count of each window that this run replaced, and the windows that another run
-    replaced instead."""
+    """The outcome of a run's commit: the number of rows of each window that the run replaced, and the windows that
+    another run has replaced instead (`superseded`)."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
 
 
 class WindowedTable:
-    """A table that runs replace window by window. `schema` has the columns that a run writes."""
+    """A table in which runs replace whole windows. `schema` has the columns that a run writes."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table, self.files, self.schema = table, table.folder, schema
@@ -101,20 +103,21 @@ class WindowedTable:
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
-        """Make `fence` and `replace` refuse the table if its windows have another length, and note `length` in it."""
+        """Make `fence` and `replace` refuse the table if its windows have another length. The next write stores
+        `length` in the table's properties."""
         self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
         self._length = length
 
     def computed(self) -> set[str]:
-        """Return the keys of the computed windows, including empty ones."""
+        """Return the keys of the computed windows, including windows without rows."""
         table = self.table.current()
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
 
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of these windows, given their keys. `where` selects rows and `columns` selects columns, if
-        given. A window that is not computed has no rows. Raises DamagedFile, LakeError."""
+        """Return the rows of the windows with these keys. `where` filters the rows, and `columns` selects columns. A
+        window that is not computed has no rows. Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
@@ -122,65 +125,65 @@ class WindowedTable:
         return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """Return the version of `heartbeats` from which each computed window was derived, as its run's manifest
-        says."""
+        """Return, for each of these windows that is computed, the version of `heartbeats` from which it was computed
+        according to its run's manifest."""
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """Return the run that wrote each computed window among `windows` (None: all), by key, in the newest version or
-        in `at`."""
+        """Return, for each of these windows that is computed, the name of the run that wrote it. `windows` are keys;
+        None means all windows. `at` is the table at the version to look at; None means the newest version."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """Return the fence: the windows' current files. Call this before listing the input. Raises InvalidSettings if
-        the table's windows have another length."""
+        """Return the fence of a run: the current files of these windows. To be called before the run lists its input.
+        Raises InvalidSettings if the table's windows have another length."""
         table = self.table.current()
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
         return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
-        """Return a run's folder, as a path in the table. Its files are partitioned by window:
+        """Return a run's folder, as a path within the table. The files in the folder are partitioned by window:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
     def folder_of(self, run: str) -> str:
-        """Return the address of a run's folder, in the form for Spark and Arrow."""
+        """Return the address of a run's folder, in the form that Spark and Arrow take."""
         return self.table.file_location(self.place_of_run(run))
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
-        """Return the folder for one window's files of a run, as a path in the table."""
+        """Return the folder for a run's files of one window, as a path within the table."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Write the run's manifest, before the commit. It is create-only."""
+        """Write the run's manifest, which is create-only. To be called before `replace`."""
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
-        """Return a run's manifest, which is cached. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        """Return a run's manifest, and cache it. Raises ObjectMissing, DamagedNote, NewerFormat."""
         if run not in self._known:
             self._known[run] = self._manifests.read(run)
         return self._known[run]
 
     def input_version(self, run: str) -> int | None:
-        """Return the version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
+        """Return the version of `heartbeats` that a run read; None if the run's manifest is gone or damaged."""
         try:
             return self.manifest(run).heartbeats_version
         except (ObjectMissing, CorruptObject):
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Commit the run's files in one transaction, for each window that still has the files of the fence.
+        """Commit a run's files in one transaction. Only windows that still have the files of the fence are replaced.
 
-        `written` names the files, at least one per window; None stands for all files in the run's folder. Guarantee:
-        however many runs compute a window concurrently, its rows appear once. A window without rows gets an empty file,
-        so that it counts as computed.
+        `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
+        without any then gets an empty file, so that it counts as computed. Guarantee: if several runs compute a window
+        concurrently, the rows of only one of them are visible.
 
-        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then nothing of this run is visible, unless
-        only the commit's response was lost; a retry of the run detects that.
+        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. After an error, nothing of this run is visible,
+        unless only the response to the commit was lost; a retry of the run detects that.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -189,7 +192,7 @@ class WindowedTable:
         for _ in range(COMMIT_ATTEMPTS):
             try:
                 table = self.table.complete(self.schema)
-                if self._length is not None:  # the table's first runs may have started concurrently
+                if self._length is not None:  # checked again, because another run may just have created the table
                     refuse_other_length(self.table, table, self._length)
                 now = _files_by_window(table, set(added))
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
@@ -209,13 +212,13 @@ class WindowedTable:
             else:
                 self.table.make_durable()
         raise TableConflict(
-            f"other runs won {COMMIT_ATTEMPTS} commits in a row in {self.table.uri}; nothing of run {run.name} is "
-            "visible, run it again"
+            f"other runs committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; nothing of run "
+            f"{run.name} is visible, run it again"
         )
 
     def forget(self, windows: Iterable[str]) -> None:
-        """Remove windows from the newest version, in one transaction, so that they count as not computed. Raises
-        TableConflict, LakeError."""
+        """Remove the windows with these keys from the table in one transaction, so that they count as not computed.
+        Raises TableConflict, LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
             self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
@@ -239,14 +242,14 @@ class WindowedTable:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
-        """Return the files of a run by window. Raises LakeError for a file of another window, and for a window without
-        files."""
+        """Return a run's files by window. Raises LakeError if a file belongs to a window that is not among the run's,
+        or if a window has no file."""
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
         for file in written:
             if file.partition not in added:
                 raise LakeError(
-                    f"run {run.name} has rows of the window {file.partition}, which it does not compute; nothing was "
-                    "committed"
+                    f"run {run.name} wrote rows of the window {file.partition}, which is not one of its windows; "
+                    "nothing was committed"
                 )
             added[file.partition].append(file)
         if missing := [key for key, files in added.items() if not files]:
@@ -256,7 +259,7 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the files in the run's folder. Writes an empty file for a window without rows."""
+        """Yield the files in the run's folder. For a window without files, write an empty file first."""
         place, folder = self.files, self.place_of_run(run.name)
         found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
         paths = sorted(info.path.lstrip("/") for info in found if info.is_file and info.base_name.endswith(".parquet"))
@@ -280,8 +283,9 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
-    """Raise InvalidSettings if a table's windows have another length: windows of two lengths would contain the same
-    heartbeats twice. If the length is not noted, it is derived from the starts of the windows."""
+    """Raise InvalidSettings if the windows of a table have another length than `length`: a table with windows of two
+    lengths would contain heartbeats twice. If the table has no LENGTH, the starts of its windows are compared
+    instead."""
     noted = None if table is None else table.metadata().configuration.get(LENGTH)
     if table is None or noted == format_duration(length):
         return
@@ -295,14 +299,15 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
         there = parse_duration(noted)
     asked, of = format_duration(length), "another length" if there == length else format_duration(there)
     raise InvalidSettings(
-        f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and heartbeats must not be in "
-        "windows of both. No window is computed until you put the length back, or start the table again: "
+        f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and a table must not have "
+        "windows of two lengths. No window is computed until you restore the length in the settings, or start a new "
+        "table: "
         "docs/reference/settings.md#another-window-length"
     )
 
 
 def run_of(path: str) -> str:
-    """Return the run that wrote a file of the table, given the file's path."""
+    """Return the name of the run that wrote a file, given the file's path within its windowed table."""
     return path.split("/")[1]
 
 
@@ -311,14 +316,15 @@ FOLDER = "tables"
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of a file's path in the table. If another tool rewrites files, their paths differ, and their windows are
-recomputed."""
+"""The parts of the path of a custom table's file, within the table. If another tool rewrites files, their paths differ,
+and their windows are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The origin of a window, derived from the paths of its files: the version of the table's definition, the run, a
-    digest of the inputs of all windows of that run (see `digest_of`), and the window's row count."""
+    """The origin of a computed window of a custom table, derived from the paths of its files: the version of the
+    table's definition, the run that wrote the window, and a digest of the inputs of all windows of that run (`input`,
+    see `digest_of`). `rows` is the number of rows of the window."""
 
     version: str
     input: str
@@ -327,16 +333,18 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """The origin of each computed window, by key. `inputs` returns the digests in a run's manifest, by key."""
+    """The origin of each computed window, by window key. `inputs` returns, for a run, the input digest of each window
+    from the run's manifest."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """Return the keys of the windows that were computed from these inputs, given as digests by key.
+        """Return the keys of the windows that were computed from the same input as given. `inputs` has the digest of
+        each window's input, by window key.
 
-        If all windows of a run are still those it wrote, and none of their inputs has changed, the paths suffice. The
+        For a run of which no window was replaced and no input has changed, the digest in the file paths suffices. The
         manifests of the other runs are read, several in parallel. Raises LakeError.
         """
         by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
@@ -350,7 +358,7 @@ class MadeWindows(dict[str, Made]):
 
 
 class OwnTable(WindowedTable):
-    """A custom table. It has the columns that its runs have written."""
+    """A custom table. Its columns are those that its runs have written."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock, name: str) -> None:
         super().__init__(table, objects, pa.schema([pa.field(PARTITION, pa.string())]), clock)
@@ -358,7 +366,7 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """Return the origin of each computed window, by key. Raises LakeError."""
+        """Return the origin of each computed window, by window key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")
@@ -370,37 +378,40 @@ class OwnTable(WindowedTable):
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of these windows, with all columns that the table has in the lake. The arguments are those of
-        `WindowedTable.read`. Raises LakeError."""
+        """Like `WindowedTable.read`, but the default is all columns that the table has in the lake. Raises
+        LakeError."""
         self.schema = self._stored() or self.schema
         return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """Return the number of rows whose key another row in the same window already has. Raises LakeError."""
+        """Return the number of superfluous rows in these windows: rows with the same `key` columns as an earlier row of
+        the same window. Raises LakeError."""
         columns = [PARTITION, *key]
         rows = self.read(windows, columns=columns)
         return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
-        """Prepare for the files of a run: set its columns (from `stored_schema`), the version of the definition, and
-        the digest of each window's input. Raises LakeError if a column has another type in the lake."""
+        """Prepare for a run that will write rows with this schema (a result of `stored_schema`). `version` is the
+        version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if a
+        column has another type in the lake."""
         stored = self._stored()
         for column in schema:
             there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
             if there not in (None, column.type):
                 raise LakeError(
-                    f"the column {column.name} of {self.name} is {there} in the lake, and would be {column.type} now: "
-                    "cast it in the last select, or give the column or the table another name. Nothing was written"
+                    f"the column {column.name} of {self.name} has the type {there} in the lake, but {column.type} in "
+                    "this run: cast it in the last select, or give the column or the table another name. Nothing was "
+                    "written"
                 )
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
-        """Return a run's folder, as a path in the table: `runs/<run>/<version>.<digest of inputs>`."""
+        """Return a run's folder, as a path within the table: `runs/<run>/<version>.<digest of inputs>`."""
         return f"{super().place_of_run(run)}/{self._folder}"
 
     def _inputs(self, run: str) -> Mapping[str, str]:
-        """Return the input digest of each window of a run, from its manifest. Returns nothing if the manifest is gone
-        or damaged, so that the windows are recomputed. Raises LakeError."""
+        """Return the input digest of each window of a run, from the run's manifest. If the manifest is gone or damaged,
+        return no digests, so that the windows are recomputed. Raises LakeError."""
         try:
             return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
@@ -412,12 +423,12 @@ class OwnTable(WindowedTable):
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
-    """Combine the input digests of several windows, given by key, into one. Their order does not matter."""
+    """Return one digest of the input digests of several windows, which are given by window key, in any order."""
     content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with the types in which a Delta table stores them. Raises an error of the library for an
-    unsupported type."""
+    """Return the schema with the types in which a Delta table stores its columns. Raises an error of the Delta library
+    if a type is not supported."""
     return pa.schema(Schema.from_arrow(schema).to_arrow())
