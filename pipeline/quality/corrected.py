@@ -1,7 +1,7 @@
 """Follows the log of a windowed table, and records in `corrections` which rows changed when a window was recomputed.
 
-It reads only what runs have committed, so it never blocks a run. Any number of followers may run at once, and may be
-killed at any point: each replaced window is recorded once.
+A follower reads only what runs have committed, so it never blocks a run. Any number of followers may run at once and
+may be killed at any point: each replaced window is recorded once.
 """
 
 import logging
@@ -26,23 +26,24 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run
 logger = logging.getLogger(__name__)
 
 VERSIONS_AT_ONCE = 20
-"""The greatest number of versions whose corrections are written in one commit."""
+"""Maximum number of versions of the followed table per commit to `corrections`."""
 
 LONGEST = timedelta(minutes=1)
-"""The time after which a pass ends, at its next commit. The next pass continues there. This time is short because other
-runs wait for a pass."""
+"""Maximum duration of one call of `follow`, which ends at the next commit after this time. The next call continues
+there. The time is short, because other runs wait for the call."""
 
 RACES = 10
-"""The greatest number of attempts in one pass, if other followers commit first."""
+"""Maximum number of attempts in one call of `follow`. An attempt fails if another follower commits first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key of a row of `heartbeat_diffs`. If a window is recomputed from another copy of a heartbeat, with another
+"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, which has another
 message id, one row is recorded as removed and one as added."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A windowed table, its name in `corrections`, and its key columns (none: rows are compared as a multiset)."""
+    """A windowed table to follow, its name in `corrections`, and its key columns. Without a key, rows are compared as a
+    multiset."""
 
     name: str
     table: WindowedTable
@@ -50,12 +51,12 @@ class FollowedTable:
 
 
 def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
-    """Record the changes of the table since the last pass, and return the number of rows recorded. The first pass
-    starts at the beginning of the log.
+    """Record the changes in the followed table since the last call, and return the number of recorded rows. The first
+    call starts at the beginning of the table's log.
 
     Guarantee: each version is recorded once, however many followers run and wherever they are killed. If the table has
-    no new commits, a pass costs one read. If no window was replaced, nothing is committed. Raises LakeError,
-    TableConflict; the next pass then continues from what was recorded.
+    no new commit, the call costs one read. If no window was replaced, nothing is committed. Raises LakeError,
+    TableConflict. After an error, the next call continues from what was recorded.
     """
     current = followed.table.table.current()
     if current is None:
@@ -84,15 +85,15 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
 def _stretches(
     corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
-    """Record the changes, one batch of versions at a time. Yield the number of rows and the last position of each
-    batch."""
+    """Record the changes of one batch of versions after another. For each batch, yield the number of recorded rows and
+    the last position."""
     noted = corrections.noted(newest.table_id)
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
         logger.warning(
-            "%s is at version %d, and its corrections are recorded through %d: it was restored to an earlier state. "
-            "Corrections resume after that version",
-            *(followed.name, newest.version, after),
+            "%s is at version %d, but its corrections are recorded up to version %d: the table was restored to an "
+            "earlier state. Corrections resume after version %d",
+            *(followed.name, newest.version, after, after),
         )
     if after is not None and after >= newest.version:
         return
@@ -110,15 +111,15 @@ def _stretches(
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
-    """Return the row which records that the commits of these versions are gone."""
-    detail = f"the commits of versions {first} to {last} are gone: which windows they replaced is not known"
+    """Return a row of `corrections` which says that the commits of these versions are gone."""
+    detail = f"the commits of versions {first} to {last} are gone, so it is unknown which windows they replaced"
     logger.warning("corrections of %s: %s", followed.name, detail)
     says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
     return _rows(says, 1)
 
 
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
-    """Yield the corrections of each window that these versions replaced with different rows."""
+    """Yield the corrections of each window whose rows changed in the versions `first` to `last`."""
     for commit in commits(followed.table.table, first - 1, last):
         for window, old, new in _replaced(commit):
             rows = _compared(followed, commit, window, old, new)
@@ -127,8 +128,8 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
-    """Return the windows that a commit replaced, each with its old and its new files. A window with new files only is
-    computed for the first time. A window with old files only is no longer kept."""
+    """Return the windows that a commit replaced, each with its old and its new files. A window with only new files was
+    computed for the first time, and a window with only old files is no longer kept: neither is returned."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:
@@ -137,7 +138,8 @@ def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
 
 
 def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[str], new: list[str]) -> pa.Table:
-    """Return the corrections of a window, or a single `unknown` row if a file is gone or damaged."""
+    """Return the corrections of a window that a commit replaced. If one of its old or new files is gone or damaged,
+    return a single row with the change `unknown`."""
     detail = None
     try:
         changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
@@ -165,7 +167,8 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
-    """Return `count` rows of CONTENT. A column is given as an array or as one value for all rows; others are null."""
+    """Return `count` rows with the columns of CONTENT. Each of `columns` is an array, or one value for all rows.
+    Columns that are not given are null."""
     given = {column.name: columns.get(column.name) for column in CONTENT}
     arrays = [
         value.cast(column.type) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, column.type), count)
@@ -175,8 +178,8 @@ def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
-    """Read all rows of these files, even if the current version no longer lists them. Raises ObjectMissing if a file is
-    gone, ArrowException if a file is damaged, LakeError."""
+    """Return all rows of these files of the followed table, whether or not its current version still has the files.
+    Raises ObjectMissing if a file is gone, ArrowException if a file is damaged, LakeError."""
     table = followed.table.table
     files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
@@ -190,16 +193,19 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 
 
 SIDE = "tidemark.side"
-"""The column that says which frame a row is from: old (-1) or new (1). No column of a table has this name."""
+"""Name of a temporary column that says from which frame a row is: -1 for the old one, 1 for the new one. No column of a
+table has this name."""
 
 
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """Return the rows that are in only one of the two frames, sorted by key; none if both have the same rows.
+    """Return the differences between the rows of two frames, sorted by key.
 
-    If a key occurs once in each frame, and its two rows differ, the row is `changed`. Other rows are compared as
-    multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal if their
-    JSON is equal. A column that only one frame has is null in the other. In JSON, times are RFC 3339 in UTC with
-    microseconds, bytes are base64, and numbers that JSON cannot express are null.
+    If a key occurs at most once in each frame, and its two rows differ, the change is `changed`. Other rows are
+    compared as multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal
+    if their JSON is equal. A column that only one frame has is null in the other one.
+
+    In JSON, times are RFC 3339 in UTC with microseconds, bytes are base64, and numbers that JSON cannot express are
+    null.
     """
     both = pl.concat(
         [old.with_columns(pl.lit(-1).alias(SIDE)), new.with_columns(pl.lit(1).alias(SIDE))], how="diagonal_relaxed"
@@ -238,7 +244,7 @@ def _json(names: Sequence[str]) -> pl.Expr:
 
 
 def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Convert a value to its JSON representation."""
+    """Return an expression that converts a value to a type with a JSON representation."""
     match dtype:
         case pl.Float32() | pl.Float64():
             return pl.when(value.is_finite()).then(value)

@@ -1,8 +1,8 @@
-"""Finds the due windows of a custom table: not computed yet, or computed before `heartbeat_diffs` was recomputed.
+"""Finds the windows of a custom table that are due: not computed yet, or computed from windows of `heartbeat_diffs`
+that have since been recomputed.
 
-A custom table follows `heartbeat_diffs`. The input of a window is identified by a digest of the runs that computed its
-windows of `heartbeat_diffs`. If one of these windows was recomputed (because heartbeats were missed, files were
-damaged, or on request), the digest changes, and the window of the custom table is due.
+The input of a custom table's window is a range of windows of `heartbeat_diffs`. Its digest is derived from the runs
+that computed these windows. If one of them is recomputed, the digest changes, and the custom table's window is due.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ NO_TIME = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The numbers of the windows that have input, in order, and the digest of each window's input."""
+    """The numbers of a custom table's windows that have input, in order, and the digest of each window's input."""
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
 
     def digest(self, window: Window) -> str:
-        """Return the digest of a window's input."""
+        """Return the digest of a window's input; the digest 0 for a window without input."""
         number = self.windowing.number_of(window.start)
         at = int(np.searchsorted(self.numbers, number))
         is_there = at < len(self.numbers) and int(self.numbers[at]) == number
@@ -38,8 +38,11 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class ComputedWindows:
-    """The numbers of the computed windows of `heartbeat_diffs`, in order. `sums` has the prefix sums of the hashes of
-    the windows and their runs (one element more), so the difference of two sums is a digest of a range of windows."""
+    """The numbers of the computed windows of `heartbeat_diffs`, in order.
+
+    Each window has a hash of its key and its run. `sums` has the sum of the first n hashes, for each n from 0 on. So
+    the difference of two sums is a digest of a range of windows.
+    """
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
@@ -47,8 +50,8 @@ class ComputedWindows:
 
     @classmethod
     def of(cls, runs: Mapping[str, str], windowing: Windowing) -> "ComputedWindows":
-        """Build from `runs`, which maps each window's key to the run that computed the window. Windows of another
-        length are left out."""
+        """Build an instance from `runs`, which maps the key of each computed window to the run that computed the
+        window. Windows of another length are left out."""
         numbers, is_of_length = window_numbers(list(runs), windowing)
         hashes = np.array([_hash(f"{key} {run}") for key, run in runs.items()], dtype=np.uint64)[is_of_length]
         numbers = numbers[is_of_length]
@@ -57,7 +60,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of a custom table's windows. `own` and `lookback` are the table's."""
+        """Return the inputs of the windows of a custom table with the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
@@ -66,26 +69,28 @@ class ComputedWindows:
         return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
-        """Return the windows of `own` with input from `spans`, which are ranges of windows of `heartbeat_diffs`."""
+        """Return, for each range of windows of `heartbeat_diffs` in `spans`, the custom table's windows that have one
+        of them in their input. `own` and `lookback` are the windowing and the lookback of the custom table."""
         ratio, back = self._measures(own, lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the windows of `own` that lie wholly in `closed`, and begin at least `expired` after its start."""
+        """Return the windows of `own` that lie wholly in `closed` (a range of windows of `heartbeat_diffs`) and begin
+        at least `expired` after the start of that range."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
     def _measures(self, own: Windowing, time: timedelta) -> tuple[int, int]:
-        """Convert the length of a window of `own`, and `time`, to a number of windows of `heartbeat_diffs`. `time` is
+        """Return the length of a window of `own`, and `time`, as numbers of windows of `heartbeat_diffs`. `time` is
         rounded up."""
         return own.length // self.windowing.length, -(-time // self.windowing.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The state of `heartbeat_diffs` that custom tables follow: its computed windows, its lookback, the numbers of the
-    closed windows, and the closed windows that are not computed yet (`waiting`). If `is_expiring`, heartbeats before
-    the closed windows are removed, except those in the lookback."""
+    """The state of `heartbeat_diffs` that custom tables follow: its computed windows, its lookback, the numbers of its
+    closed windows, and the closed windows that wait to be computed (`waiting`). `is_expiring` is true if retention
+    has deleted heartbeats before the closed windows and their lookback."""
 
     computed: ComputedWindows
     lookback: timedelta
@@ -97,13 +102,16 @@ class Followed:
     def read(
         cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
     ) -> "Followed":
-        """Read the current state from the lake. Raises LakeError."""
+        """Read from the lake which windows wait to be computed. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
-        """Return the numbers of the due windows of a table with the windows `own` and this lookback, in order. `made`
-        has the digest of the input that each computed window was made from. A window is not due while `heartbeat_diffs`
-        has yet to compute some of its input: it would be computed twice. Raises LakeError."""
+        """Return the numbers of the due windows of a custom table with the windowing `own` and this lookback, in order.
+        `made` says from which input each computed window was made.
+
+        A window is not due while part of its input waits to be computed, because it would then be computed twice.
+        Raises LakeError.
+        """
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
@@ -117,8 +125,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return how much further a table looks back than `heartbeat_diffs`. Heartbeats are kept only for the lookback of
-    `heartbeat_diffs`."""
+    """Return by how much the lookback of a custom table exceeds that of `heartbeat_diffs`. Retention keeps heartbeats
+    before the first kept window only for the latter."""
     return max(lookback - of_diffs, NO_TIME)
 
 

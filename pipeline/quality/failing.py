@@ -1,7 +1,7 @@
-"""Finds unresolved failures. A failed run counts until its windows are computed, or its custom table succeeds. A failed
-tick counts until its sensor succeeds. An overdue decision counts as well.
+"""Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
-A process notes its ticks in memory, in a file next to `services.json`, and in the lake.
+A failed run counts until its windows are computed or its custom table succeeds, a failed tick until its sensor
+succeeds. A process records its ticks in memory, in a file next to `services.json`, and in the lake.
 """
 
 import logging
@@ -25,26 +25,27 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LEAST_REASON = 40
-"""The length, in characters, to which reasons are cut if the file is too small for all failing sensors."""
+"""Number of characters to which reasons are cut if the file is too small for the notes about all failing sensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The ticks of a sensor. `good` is the end of its last successful tick. `failed` is its failure since then, or the
-    reason why it waits."""
+    """The outcome of a sensor's ticks. `good` is the time at which its last successful tick ended. `failed` says which
+    ticks have failed since, or why the sensor waits."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
 
     @property
     def heard(self) -> datetime:
-        """The end of the last tick."""
+        """The time at which the last tick ended."""
         return max(self.good or EPOCH, self.failed.last if self.failed else EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that ticks sensors: its lake, the settings file that it read, and the outcome of its ticks."""
+    """The note of a process that ticks sensors: its lake, the settings file that it read, and the outcome of its
+    ticks, by sensor."""
 
     lake: str
     process: ProcessName
@@ -62,8 +63,8 @@ class Running:
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """Merge with another process's notes, if they are about the same lake. The newer note of each sensor is
-        kept."""
+        """Return this note merged with another process's note, if that is about the same lake: for each sensor, the
+        newer outcome."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -73,7 +74,7 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence which says that the settings file has changed since the process read it. None if the file has not
+        """A sentence which says that the settings file has changed since the process read it; None if the file has not
         changed, or if the process has ended."""
         if self.settings is None or not self.process.runs():
             return None
@@ -83,8 +84,8 @@ class Running:
                 return None
             when = f"changed at {datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%dT%H:%M:%SZ}"
         return (
-            f"the settings file {file} {when}, and {self.process} still uses what it read at its start: restart "
-            "`tidemark up`, or the code server, to use the current file"
+            f"the settings file {file} {when}, but {self.process} still uses the settings that it read at its start: "
+            "restart `tidemark up`, or the code server, to use the current file"
         )
 
 
@@ -92,8 +93,8 @@ KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")
 
 
 def file_of(settings: Settings) -> SlotFile[Running] | None:
-    """Return the file for a pipeline's notes; None if the state folder does not exist, as in another Dagster
-    project."""
+    """Return the file for the note of a pipeline's process; None if the state folder does not exist, as in another
+    Dagster project."""
     folder = settings.dagster.state_folder
     if not folder.is_absolute() or not folder.is_dir():
         return None
@@ -101,8 +102,11 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """Read the newest note of this pipeline's process on this machine; None if there is none. A process that read the
-    same settings file counts even if it uses another lake: the file may have changed since."""
+    """Return the newest note of a process of this pipeline on this machine; None if there is no such note.
+
+    A process belongs to this pipeline if it uses the same lake, or if it read the same settings file: the file may have
+    named another lake at that time.
+    """
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
     for path in folder.glob(KIND.name("*")) if folder.is_absolute() else ():
@@ -113,15 +117,15 @@ def read_running(settings: Settings) -> Running | None:
 
 
 def read_word(file: SlotFile[Running]) -> Running | None:
-    """Read a file of notes; None if it is unreadable, damaged, or of a later version."""
+    """Return the note in a file; None if the file is missing, unreadable, damaged, or of a later version."""
     with suppress(LakeError, OSError):
         return file.read()
     return None
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield the note, then shorter and shorter versions in case the file is too small. First the reasons are cut, then
-    sensors are left out. The sensors that have failed longest are left out last."""
+    """Yield the note, then shorter and shorter versions for a file that is too small. First the reasons are cut, then
+    sensors are left out. The sensors that have been failing for longest are left out last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -133,17 +137,18 @@ def ever_smaller(said: Running) -> Iterator[Running]:
 
 
 def _file(path: Path) -> SlotFile[Running]:
-    return SlotFile(path, KIND, mode=0o600)  # reasons may contain data
+    return SlotFile(path, KIND, mode=0o600)  # reasons may contain message data
 
 
 logger = logging.getLogger(__name__)
 
 
 class TickNotes:
-    """Records the ticks of one process's sensors. No call raises, and no decision depends on the notes. Thread-safe.
+    """Records the outcome of the ticks of one process's sensors, in a file for readers on this machine and in the lake
+    for other machines.
 
-    The file is for readers on this machine. It is written first, because a full lake accepts no notes. The notes in the
-    lake are for other machines.
+    The file is written first, because a full lake accepts no notes. No call raises an error, and no decision depends on
+    the notes. Thread-safe.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -155,13 +160,14 @@ class TickNotes:
         self._warned = False
 
     def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
-        """Record a failed tick. Nothing is written to another pipeline's lake, or to a lake of a later version."""
+        """Record a failed tick, and return the note about all failed ticks since the last successful one. Write nothing
+        to the lake if it belongs to another pipeline or was written by a later version of tidemark."""
         noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """Record a successful tick. If the tick had to leave messages waiting, `waits` says why. The first successful
-        tick of a process deletes the notes of earlier processes from the lake."""
+        """Record a successful tick. `waits` says why the tick had to leave messages waiting, if it had to. The first
+        successful tick of a sensor in this process also deletes the notes of earlier processes from the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -178,8 +184,8 @@ class TickNotes:
         return failed if lake is None else lake.note(failed)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Write the outcome, merged with newer notes of other processes. Returns the failure, combined with the
-        sensor's earlier failures."""
+        """Write the outcome of a tick to the file, merged with newer notes of other processes. Returns `failed`, merged
+        with the sensor's earlier failures."""
         with self._lock:
             said = self._said.joined(None if self._file is None else read_word(self._file))
             before = said.sensors.get(sensor, SensorTicks())
@@ -198,39 +204,42 @@ class TickNotes:
 
 
 WINDOWS_STAND_FOR = timedelta(days=1)
-"""The age at which a failure is dropped even if its windows are still not computed. Its run is retried every ten
-minutes."""
+"""Age at which a failed run or tick no longer counts as unresolved, even without a success. A run that still fails is
+retried every ten minutes, and so has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""The age at which the failure of a run that reads the subscriptions is dropped. A later run deletes its notes."""
+"""Age at which a failed run that reads the subscriptions no longer counts as unresolved. A later successful run deletes
+the notes about it."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""A decision is overdue after TICKS_MISSED ticks. Ticks are at least LOOKS_EVERY apart: Dagster's daemon evaluates
-sensors at this interval."""
+"""A decision is overdue if there was none for TICKS_MISSED tick intervals. An interval counts as at least LOOKS_EVERY,
+because Dagster's daemon evaluates sensors only that often."""
 
 TRACKING = "tracking"
-"""The name of the sensor that makes the decisions."""
+"""Name of the sensor that decides the watermark."""
 
 
 def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
-    """True if an event that is due at the interval `every` and last happened at `since` is overdue."""
+    """True if an event is overdue that last happened at `since` and should happen at the interval `every`."""
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
 def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """Add a decision's age to its sentence if it is older than TICKS_MISSED ticks."""
+    """Return the sentence `said` about a decision. If the decision is old, so that the next one is overdue, append its
+    age."""
     if not is_overdue(decided_at, tick, now):
         return said
-    return (
-        f"{said}. That was decided {rough(now - decided_at)} ago, and a decision is due every {format_duration(tick)}"
-    )
+    return f"{said}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"
 
 
 @dataclass(frozen=True, slots=True)
 class TicksNow:
-    """The state of a pipeline's ticks. `failing` has the sensors that fail or wait, sorted by name. `standing` is a
-    sentence if a decision is overdue. `settings` is a sentence if the settings file has changed since the running
-    pipeline read it."""
+    """The state of a pipeline's ticks.
+
+    `failing` has the notes about sensors that fail or wait, sorted by sensor name. `standing` is a sentence if a
+    decision is overdue. `settings` is a sentence if the settings file has changed since the running pipeline read it.
+    `is_alive` is true if the pipeline's process runs on this machine.
+    """
 
     failing: Sequence[FailedTick]
     standing: str | None = None
@@ -239,8 +248,8 @@ class TicksNow:
 
     @property
     def failures(self) -> list[str]:
-        """Sentences about an overdue decision and failing ticks. A failure that the first sentence quotes is not
-        repeated."""
+        """Sentences about an overdue decision and about failing sensors. A failure that the sentence about the decision
+        quotes is not repeated."""
         told = [one.sentence() for one in self.failing if not one.waits]
         return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
 
@@ -252,8 +261,8 @@ class TicksNow:
 
 
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
-    """Read the state of the ticks from the newest decision, the notes in the lake, and the file outside of the lake,
-    which is written even if the lake is full. Raises LakeError."""
+    """Return the state of the ticks, given the newest decision. Reads the notes in the lake, and the file on this
+    machine, which is up to date even if the lake is full. Raises LakeError."""
     noted = lake.failed_ticks().newest()
     return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
 
@@ -261,8 +270,9 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """Judge the ticks by the time of the newest decision, the process's newest note, and the lake's notes. Notes older
-    than WINDOWS_STAND_FOR are ignored: their sensors no longer tick."""
+    """Return the state of the ticks, given the time of the newest decision, the note of the running process, and the
+    notes in the lake (`noted`). Notes older than WINDOWS_STAND_FOR are ignored, because their sensors no longer
+    tick."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -281,7 +291,7 @@ def ticks_now(
     if decided_at is not None and overdue:
         tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
         standing = (
-            f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, and one is due every "
+            f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, although one is due every "
             f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
         )
     if running is None:
@@ -290,31 +300,36 @@ def ticks_now(
 
 
 def _why(settings: Settings, running: Running | None) -> str:
-    """Explain why a decision is overdue if no tick of tracking has failed."""
+    """Return the probable reason why a decision is overdue, for the case that no tick of the sensor `tracking` has
+    failed."""
     for folder in (settings.lake.folder, Path(settings.dagster.storage)):
         if folder is not None and (problem := why_unwritable(folder)):
             return problem
     if running is None:
         return (
-            "its process has left no notes on this machine. Is the pipeline running? The logs of its code server and "
-            "daemon say why ticks fail"
+            "the pipeline has left no notes on this machine. Is it running? The logs of its code server and daemon say "
+            "why ticks fail"
         )
     process = running.process
     if not process.is_near():
-        return f"it ran on {process.host}. Look at the logs of its code server and daemon there"
+        return f"the pipeline ran on {process.host}. Look at the logs of its code server and daemon there"
     if process.has_ended():
-        return f"its {process} has ended. Start the pipeline"
+        return f"the pipeline's {process} has ended. Start the pipeline"
     return (
-        f"its {process} is alive but gets no ticks. Is the sensor {TRACKING} on? The log of "
+        f"the pipeline's {process} is alive but gets no ticks. Is the sensor {TRACKING} on? The log of "
         "Dagster's daemon says what fails"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Unresolved failures of runs: the number of kept notes, the time of the first and the last, the reason of the
-    last, and the first and the last window that wait because of them. Without windows, these are runs of a custom
-    `table`, or of a `job` that reads the subscriptions (the last run's job)."""
+    """A summary of unresolved failures of runs: their number, the times of the first (`since`) and the last one, and
+    the reason of the last one.
+
+    For runs over windows, `first_window` and `last_window` are the first and the last window that still wait to be
+    computed. For runs of a custom table, `table` is its name. For runs that read the subscriptions, `job` is the job of
+    the last one.
+    """
 
     failures: int
     since: datetime
@@ -327,7 +342,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Summarize unresolved notes, newest first; None if there are none."""
+        """Return a summary of the notes about unresolved failures, which are given newest first; None without notes."""
         if not notes:
             return None
         newest, job = notes[0], "" if windows or table else notes[0].job
@@ -335,7 +350,7 @@ class Failing:
         return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)
 
     def sentence(self) -> str:
-        """Describe the failures in one sentence."""
+        """Return the summary as one sentence."""
         runs = f" of {self.job}" if self.job else ""
         if self.table:
             runs = f" of the table {self.table}"
@@ -346,7 +361,7 @@ class Failing:
 
 
 def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
-    """Return the time of each computed window's newest commit, by the window's key."""
+    """Return the time at which each window was last computed, by window key, given the files of a windowed table."""
     found = dict[str, datetime]()
     for file in files:
         found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
@@ -354,8 +369,8 @@ def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
-    """Read the unresolved failures of a lake; None if there are none. The computed windows are read only if there is a
-    note. Raises LakeError."""
+    """Read the unresolved failures of runs over windows or subscriptions from the lake; None without failures. The
+    table is read only if a run has failed. Raises LakeError."""
     notes = lake.failed_runs().newest()
     return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
 
@@ -363,8 +378,8 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
 def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
-    """Summarize the unresolved failures among `notes`, which are newest first; None if there are none. A failure is
-    resolved when all its windows have been computed since."""
+    """Return a summary of the unresolved failures among `notes`, which are given newest first; None if all are
+    resolved. A failed run over windows is resolved once all its windows have been computed after the failure."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
@@ -377,8 +392,8 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Read the failures of custom tables since their last success. A table without a failure in the last
-    WINDOWS_STAND_FOR is left out. Only the logs of tables with a note are read. Raises LakeError."""
+    """Read from the lake which custom tables have failed since their last success. Tables whose last failure is older
+    than WINDOWS_STAND_FOR are left out. A table is read only if one of its runs has failed. Raises LakeError."""
     found = []
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
@@ -396,8 +411,8 @@ def _files(table: LakeTable) -> list[DataFile]:
 def _waiting(
     note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """Return the first and the last window of the range `stretch` that have not been computed since the note. If all
-    have, the list is empty."""
+    """Return the first and the last window in the range `stretch` that have not been computed since the failure. If
+    all windows have, return an empty list."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # the note is about windows of another length, from before the settings changed

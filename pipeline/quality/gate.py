@@ -1,5 +1,5 @@
-"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. Reads only the
-lake."""
+"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. All of this is read
+from the lake."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
 
 LOOK_EVERY_SECONDS = 5.0
-"""The poll interval while waiting: half of the default tick."""
+"""Interval between two looks while waiting, in seconds: half of the default tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A lake's watermark. It never goes back, so a closed window stays closed.
+    """The watermark of a lake. A watermark never goes back, so a closed window stays closed.
 
-    `event_time` is aware and in UTC; None until there is a watermark. Under the assumptions of the method, no heartbeat
-    below it will still land in this lake. `decision` is the newest decision, None before the first. `lake` is the
-    lake's address.
+    `event_time` is the watermark itself, aware and in UTC; None before the first watermark. Under the assumptions of
+    the method, no heartbeat with an earlier event time will still land. `decision` is the newest decision; None before
+    the first. `lake` is the lake's address.
     """
 
     lake: str
@@ -39,65 +39,67 @@ class Watermark:
 
     @property
     def decided_at(self) -> datetime | None:
-        """The time of the newest decision. A running pipeline decides every tick: if this is old, the pipeline has
-        stopped."""
+        """The time of the newest decision. A running pipeline decides every tick, so an old decision means that the
+        pipeline has stopped."""
         return None if self.decision is None else self.decision.at
 
     @property
     def newest_closed(self) -> Window | None:
-        """The newest of the pipeline's windows that the watermark has passed; None before the first."""
+        """The newest window that the watermark has passed; None if it has not passed any window yet."""
         if self.event_time is None:
             return None
         window = self.windowing.numbered(self.windowing.number_of(self.event_time) - 1)
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """True if every heartbeat below `event_time` has landed. Raises ValueError for a time without a zone."""
+        """True if the watermark has reached `event_time`: every earlier heartbeat has landed. Raises ValueError if
+        `event_time` has no time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end. Raises
-        ValueError for a text that is not a window's key and for a time without a zone."""
+        """True if the watermark has passed a window, which is given by its key (`2026-11-21T05-20Z`) or by its end.
+        Raises ValueError for a text that is not a window's key, and for a time without a time zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:
-        """Describe the newest decision and its reason in one sentence."""
+        """Return the newest decision and its reason as one sentence."""
         if self.decision is None:
             return f"no decision has been made in {self.lake} yet"
         return self.decision.sentence()
 
 
 class WatermarkReader:
-    """Polls the watermark of one lake. Not thread-safe."""
+    """A reader that polls the watermark of one lake. Not thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
         self._lake, self._windowing, self._clock = settings.lake.uri, settings.windowing, clock
 
     def read(self) -> Watermark:
-        """Read the current watermark. Raises LakeError: CorruptObject for a damaged entry, NewerFormat for a newer
-        lake."""
+        """Read the current watermark. Raises CorruptObject if a log entry is damaged, NewerFormat if a later version of
+        tidemark has written the lake, LakeError."""
         reached, record = self._log.newest().watermark, self._log.newest().record
         decision = None if record is None else record.decision
-        known = (reached, None if decision is None else decision.watermark)  # a decision may come in between
+        known = (reached, None if decision is None else decision.watermark)  # a decision may come between the two reads
         event_time = max((moment for moment in known if moment is not None), default=None)
         return Watermark(self._lake, event_time, decision, self._windowing)
 
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
-        """Wait until the watermark has reached the event time or the timeout is over, and return the watermark. Raises
-        like `read`."""
+        """Wait until the watermark has reached `event_time` or the timeout is over, and return the watermark. Raises
+        the same errors as `read`."""
         _wait(lambda: event_time <= (self._log.newest().watermark or EPOCH), timeout, self._clock)
         return self.read()
 
 
 def read_watermark(config: str | Path | None = None, *, name: str | None = None) -> Watermark:
-    """Read the watermark of a pipeline from its lake: one or two listings and a few reads.
+    """Read the watermark of a pipeline from its lake. Costs one or two listings and a few reads.
 
-    `config` is the settings file; by default `$TIDEMARK_CONFIG`, or `tidemark.toml` in the current folder. `name` is as
-    for `tidemark.dagster.pipeline`. Before the first decision, `event_time` is None and no window is closed. Raises
-    InvalidSettings; LakeError if the lake does not answer, is damaged, or was written by a later version.
+    `config` is the settings file; the default is `$TIDEMARK_CONFIG`, or else `tidemark.toml` in the current folder.
+    `name` has the same meaning as in `tidemark.dagster.pipeline`. Before the first decision, `event_time` is None and
+    no window is closed. Raises InvalidSettings, and LakeError if the lake is unreachable, damaged, or written by a
+    later version of tidemark.
     """
     settings = load_settings(None if config is None else Path(config), name=name)
     return WatermarkReader(settings, SystemClock()).read()
@@ -115,23 +117,24 @@ class Stage(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """True if the stage may still change by itself."""
+        """True if the stage may still change without anybody's action."""
         return self in (Stage.OPEN, Stage.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowProgress:
-    """Follows the progress of a lake's windows. If the lake is an OpenLake, later calls read only what is new."""
+    """The progress of a lake's windows. If `lake` is an OpenLake, each call reads only what is new since the last
+    one."""
 
     lake: Lake
     windowing: Windowing
     windows: WindowSettings
 
     def stage(self, window: Window) -> Stage:
-        """Return a window's progress. A closed window is EMPTY if no run will be requested for it: it would have no
-        rows, and it is not live (`tidemark.pipeline.windows.due`). Raises LakeError."""
-        # Read in this order: every heartbeat below the watermark is in the table, and an expiry is noted before any
-        # heartbeat is removed.
+        """Return the stage of a window. It is EMPTY if the window is closed but will not be computed, because it would
+        have no rows and is not recent (see `tidemark.pipeline.windows.due`). Raises LakeError."""
+        # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
+        # The kept windows come last, because their note is written before any heartbeat is deleted.
         watermark = self.lake.tracking_log().newest().watermark
         index = self.lake.window_index(self.windowing, self.windows.lookback).update()
         number = self.windowing.number_of(window.start)
@@ -147,8 +150,7 @@ class WindowProgress:
         return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY
 
     def wait_for(self, window: Window, timeout: timedelta, clock: Clock) -> Stage:
-        """Wait until a window's stage no longer changes by itself or the timeout is over, and return the stage. Raises
-        LakeError."""
+        """Wait until the stage of a window is final or the timeout is over, and return the stage. Raises LakeError."""
         _wait(lambda: not self.stage(window).passes, timeout, clock)
         return self.stage(window)
 
@@ -160,7 +162,7 @@ def _wait(is_reached: Callable[[], bool], timeout: timedelta, clock: Clock) -> N
 
 
 def words(stage: Stage, window: Window) -> str:
-    """Describe a window's progress, and how to get its rows."""
+    """Return a sentence about the stage of a window, and about how to get its rows."""
     key = window.key
     waits = f"`tidemark watermark --wait-for {key} --computed` waits for its rows"
     return {
@@ -168,7 +170,7 @@ def words(stage: Stage, window: Window) -> str:
         Stage.OPEN: f"the watermark has not passed window {key}, so it is not computed; {waits}",
         Stage.WAITING: f"window {key} is closed but not computed yet; {waits}, and `tidemark status` shows what fails",
         Stage.COMPUTED: f"window {key} is computed; `tidemark diffs --window {key}` prints its rows",
-        Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it holds no heartbeat",
-        Stage.EXPIRED: f"window {key} is not computed and will not be: housekeeping has removed heartbeats that it is "
-        "computed from",
+        Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it contains no heartbeat",
+        Stage.EXPIRED: f"window {key} is not computed and will never be: housekeeping has deleted heartbeats from "
+        "which it would be computed",
     }[stage]

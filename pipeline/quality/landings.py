@@ -1,6 +1,6 @@
-"""Finds the heartbeats that landed too late: below the watermark (late), or after their window was computed (missed).
+"""Finds heartbeats that landed too late: below the watermark (late), or after their window was computed (missed).
 
-A heartbeat first lands with the first file that holds a copy of it.
+The first landing of a heartbeat is the first file that contains a copy of it.
 """
 
 import logging
@@ -36,14 +36,14 @@ from tidemark.pipeline.windows import Window, Windowing
 logger = logging.getLogger(__name__)
 
 FEW = 5
-"""The greatest number of hours that a sentence lists."""
+"""Maximum number of event hours listed in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of one kind of heartbeats, such as late ones, per window and per stream. `rows` is the number of rows that
-    were searched. `damaged` maps unreadable files of `heartbeats` to their event hours. Rows of these hours are not
-    counted."""
+    """The number of heartbeats of one kind, such as late ones, per window and per stream. `rows` is the number of rows
+    that were searched. `damaged` maps unreadable files of `heartbeats` to their event hours. Heartbeats of these hours
+    are not counted."""
 
     rows: int = 0
     by_window: Mapping[str, int] = field(default_factory=dict)
@@ -52,37 +52,38 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """The number of these heartbeats in all streams."""
+        """The number of counted heartbeats in all streams."""
         return sum(self.by_stream.values())
 
     @property
     def share(self) -> float:
-        """The share of these heartbeats in the rows."""
+        """The number of counted heartbeats, divided by the number of searched rows."""
         return self.total / self.rows if self.rows else 0.0
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence that says what is unknown because of damaged files of `heartbeats`, and what to do; empty if no
-    file is damaged. `damaged` maps the files to their event hours."""
+    """Return a sentence that says for which event hours it is unknown which heartbeats are `what` ("late", "missed"),
+    because files of `heartbeats` are damaged. `damaged` maps these files to their event hours. Return an empty text if
+    no file is damaged."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
     named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
     return (
-        f"what is {what} of the event hours {named} is not known: {len(damaged)} files of heartbeats are damaged, the "
-        f"first is {min(damaged)}; `tidemark repair` says what needs them, and what to do"
+        f"what is {what} in the event hours {named} is not known: {len(damaged)} files of heartbeats are damaged, the "
+        f"first is {min(damaged)}; `tidemark repair` says what depends on them, and what to do"
     )
 
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""Stands for the version of a window that is not computed, or whose input version is unknown."""
+"""The version that stands for a window that is not computed, or whose input version is unknown."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
-    """A computed window whose input has grown since. `missed` counts the new heartbeats in the window, `missed_before`
-    those in its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if the
-    version, or what landed since, is unknown."""
+    """A window whose input has grown since it was computed. `missed` is the number of new heartbeats in the window, and
+    `missed_before` the number in its lookback. `computed_from` is the version of `heartbeats` from which the window was
+    computed; None if that version, or what has landed since, is unknown."""
 
     window: Window
     missed: int
@@ -91,28 +92,28 @@ class StaleWindow:
 
     @property
     def sentence(self) -> str:
-        """The window, and why it is stale."""
+        """A sentence that names the window and says why it is stale."""
         return f"{self.window}: {self.why}"
 
     @property
     def why(self) -> str:
-        """Why the window is stale."""
+        """The reason why the window is stale."""
         if self.computed_from is None:
-            return "what it was computed from, or what has landed since, is no longer known"
+            return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
         return (
-            f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
-            f"{self.missed_before} in its lookback"
+            f"computed from version {self.computed_from} of heartbeats, without {self.missed} heartbeats in the window "
+            f"and {self.missed_before} in its lookback"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedHeartbeats(Counts):
-    """The heartbeats that landed after their window was computed, as of one version of `heartbeats` and one of
-    `heartbeat_diffs`.
+    """The number of missed heartbeats, which landed after their window was computed, as of one version of `heartbeats`
+    and one version of `heartbeat_diffs`.
 
-    A heartbeat counts once, in its own window, until that window is recomputed. From then on it counts in `mended`, the
-    total since the lake's first check. During a long check, `left` is the number of commits, manifests or hours still
-    to be read; until it is 0, the other figures are incomplete.
+    A missed heartbeat counts once, in its own window, until that window is recomputed. Then it counts in `mended`, a
+    total since the first check of the lake. During a long check, `left` is the number of commits, manifests or hours
+    still to be read. Until `left` is 0, the other figures are incomplete.
     """
 
     heartbeats_version: int = -1
@@ -124,9 +125,9 @@ class MissedHeartbeats(Counts):
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """Determines the windows that a heartbeat affects: its own, and each later window whose lookback, both ends
-    included, contains its event time. Times in arrays are microseconds since the epoch; a window is identified by its
-    start."""
+    """The windows that a heartbeat affects: its own window, and each later window whose lookback (both ends included)
+    contains the heartbeat's event time. In arrays, times are microseconds since the epoch, and a window is identified
+    by its start."""
 
     windowing: Windowing
     lookback: timedelta
@@ -136,8 +137,11 @@ class AffectedWindows:
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """For each step 0, 1, …, return a pair: the start of the window that is `step` windows after each event time's
-        own window, and whether the event time affects that window."""
+        """Return the windows that event times may affect, as a list of pairs of arrays.
+
+        Pair number n is about the n-th window after the own window of each event time (n = 0: the own window itself).
+        The first array has the start of that window, the second says whether the event time affects the window.
+        """
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
         offsets = range(0, length_us + lookback_us, length_us)
@@ -148,12 +152,13 @@ class AffectedWindows:
         return {self.key(start) for starts, affects in self.starts(event_us) for start in np.unique(starts[affects])}
 
     def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
-        """Yield the keys of the windows that event times in `[oldest, newest]` may affect, in order."""
+        """Yield the keys of all windows that event times in `[oldest, newest]` may affect, in order."""
         first = self.windowing.containing(oldest).start
         return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
 
     def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
-        """Look up the version that each window was computed from; NOT_COMPUTED if it is not in `versions`."""
+        """Return the version from which each window was computed, according to `versions`; NOT_COMPUTED for a window
+        that is not in `versions`."""
         each, rows = np.unique(starts, return_inverse=True)
         known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
         return np.array(known, dtype=np.int64)[rows]
@@ -162,9 +167,11 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Return the rows of `landings` that some window still lacks, and the missed heartbeats. `versions` has the version
-    of `heartbeats` that each window was computed from. `mended` counts heartbeats that were missed at the last check
-    and are no longer missed."""
+    """Return the rows of `landings` that a computed window still lacks, and the number of missed heartbeats among them.
+
+    `landings` has the columns of LANDINGS. `versions` has the version of `heartbeats` from which each window was
+    computed. In the result, `mended` is the number of heartbeats that were missed at the last check but no longer are.
+    """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
     lacking_by_place = []
@@ -193,29 +200,28 @@ def missed_by(
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
-"""The columns of first landings. A row is a heartbeat, the version with which it first landed, and whether its own
-window was computed without it (`missed`)."""
+"""The columns of a table of first landings. A row has a heartbeat, the version of `heartbeats` with which the heartbeat
+first landed, and whether its own window was computed without it (`missed`)."""
 
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
 )
-"""An empty table with the columns that are read: IDENTITY_SOURCE, the event time, and `late`, by which rows are
-filtered."""
+"""An empty table with the columns that are read from files of `heartbeats`: IDENTITY_SOURCE and `late`."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
-"""The filters that accept every row, and no row."""
+"""A filter that accepts every row, and one that accepts no row."""
 
 
 def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
-    """Return the heartbeats with event times below `before` that first landed with these files, as rows of LANDINGS
-    without copies. The second value maps damaged files to their event hours. No rows of these hours are returned.
+    """Return the heartbeats with event times below `before` that first landed with one of these files, as rows of
+    LANDINGS without copies. Also return the damaged files, with their event hours; rows of these hours are left out.
 
-    The version before the oldest file shows which heartbeats had landed earlier. `now` is a later version. `since` has
-    the commits that added these files and all commits after them. Assumption: copies that landed later are in these
-    files. Memory is bounded by the files of one event hour. Raises ObjectMissing if a file or that earlier version is
-    gone.
+    To tell what had landed earlier, the function looks at the version before the oldest file. `now` is the table at a
+    later version; `since` has the commits that added the files, and all commits after them. Assumption: if a copy
+    landed later, it is in one of these files. Memory is bounded by the files of one event hour. Raises ObjectMissing if
+    a file or the earlier version is gone.
     """
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
@@ -239,27 +245,27 @@ def first_landings(
 def _held_before(
     heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
 ) -> dict[str, list[AddedFile]]:
-    """Return the files of these event hours as of the version before `version`, by hour."""
+    """Return the files of these event hours as of the version before `version`, by event hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
         return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
-    # Opening the table at an earlier version would read its log again from a checkpoint.
+    # The commits only added files. This is cheaper than opening the earlier version, which reads a checkpoint again.
     later = {file.path for commit in since for file in commit.added if file.version >= version}
     found = files_by_hour(now, listed(now), hours)
     return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
-    """Convert heartbeats with the columns of IDENTITY to rows of LANDINGS with this version. None of them is missed
-    yet."""
+    """Return heartbeats, which have the columns of IDENTITY, as rows of LANDINGS that landed with `version` and are not
+    missed."""
     count = heartbeats.num_rows
     rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
     return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge rows of LANDINGS to one row per heartbeat, with the least version. It is missed if one of the merged rows
-    is."""
+    """Merge tables of LANDINGS into one with one row per heartbeat. The row has the least version of the merged rows,
+    and is missed if one of them is."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -267,15 +273,14 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
 
 
 def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
-    gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked")
+    gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was deleted before it was checked")
     with table_errors(heartbeats.uri, lambda _: gone):
         rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
     return landings(identities(rows), file.version)
 
 
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
-    """Return the files of these event hours, by hour. `files` is the result of `listed`, which may cover thousands of
-    hours."""
+    """Return the files of these event hours, by event hour. `files` is the result of `listed` for the table."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
     columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
@@ -285,9 +290,9 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
 
 
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
-    """Return the identities in these files that may match `rows`: in the same time range, of the same streams, and
-    accepted by the filter `only`. A file is read only if it may contain one of the times. Raises ObjectMissing if the
-    file is gone."""
+    """Return the identities of heartbeats in these files that may be copies of `rows`: those in the same range of event
+    times, of the same streams, and accepted by the filter `only`. A file is read only if it may contain an event time
+    of `rows`. Raises ObjectMissing if a file is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]
@@ -304,37 +309,38 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
 
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
-    """Read the rows that pass a filter, with the columns of NO_ROWS. Raises DamagedFile, OSError."""
+    """Return the rows of a file that match the filter `wanted`, with the columns of NO_ROWS. Raises DamagedFile,
+    OSError."""
     with heartbeats.naming_damage(file.path):
         return heartbeats.file_rows(file.path, NO_ROWS.schema, wanted)
 
 
 HOURS_AT_ONCE = 6
-"""The number of event hours per step of a comparison. With 10,000 streams, reading an hour of both tables takes some
-seconds."""
+"""Number of event hours per step of a comparison. With 10,000 streams, it takes some seconds to read an hour of both
+tables."""
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
 """The columns of `heartbeat_diffs` that identify the copy from which a row was computed."""
 
 
 def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
-    """Return the ids of the two tables. A table that was lost and created again has a new id."""
+    """Return Delta's ids of the two tables. A table that was lost and recreated has a new id."""
     return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
 class TableComparison:
-    """A comparison in progress between one version of `heartbeats` and one of `heartbeat_diffs`.
+    """A comparison, in progress, of the contents of `heartbeats` at one version with `heartbeat_diffs` at one version.
 
-    `lacking` has the heartbeats found so far that are not in their own window, as rows of LANDINGS. The version with
-    which they first landed is unknown, so the compared version is used. `unknown` has the windows found so far that may
-    lack heartbeats of their lookback. `damaged` maps unreadable files of `heartbeats` to their event hours. These hours
-    are not compared. One event hour is in memory at a time.
+    The results so far: `lacking` are the heartbeats that are not in their own window, as rows of LANDINGS. Their first
+    landing is unknown, so they have the compared version. `unknown` are the windows that may lack heartbeats from their
+    lookback. `damaged` maps unreadable files of `heartbeats` to their event hours, which are not compared. One event
+    hour is in memory at a time.
     """
 
     def __init__(
         self, landed: LakeTable, computed: LakeTable, versions: tuple[int, int], affected: AffectedWindows
     ) -> None:
-        """Open both tables at these versions. Raises ObjectMissing if one of them can no longer be read, LakeError."""
+        """Open both tables at these versions. Raises ObjectMissing if a version can no longer be read, LakeError."""
         heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
@@ -346,8 +352,11 @@ class TableComparison:
         self._hours = sorted({partition[PARTITION] for partition in heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
-        """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left. Hours without a window in
-        `versions` are skipped. Raises LakeError; the next call then retries the same hour."""
+        """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left.
+
+        `versions` has the version of `heartbeats` from which each window was computed. Hours without such a window are
+        skipped. Raises LakeError. After an error, the next call retries the same hour.
+        """
         for hour in self._hours[:HOURS_AT_ONCE]:
             begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
             if any(key in versions for key in self._affected.keys_between(begins, begins + HOUR)):
@@ -371,12 +380,12 @@ class TableComparison:
         lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
         self.lacking = pa.concat_tables([self.lacking, lacking])
         for starts, affects in later:
-            # A window has certainly read each heartbeat of another window computed from the same or an earlier version.
+            # A heartbeat that is in its own window was read by every window computed from the same or a later version.
             may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
 
     def _rows(self, hour: str) -> pa.Table | None:
-        """Read the landed rows of an event hour; None if one of its files is damaged or gone."""
+        """Return the landed rows of an event hour; None if one of the hour's files is damaged or gone."""
         found = [NO_ROWS]
         for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
             try:
@@ -388,7 +397,7 @@ class TableComparison:
         return pa.concat_tables(found)
 
     def _held(self, windows: list[str]) -> pa.Table:
-        """Read the rows of these windows, and add a column `is_held` that is true."""
+        """Return the rows of these windows in `heartbeat_diffs`, with a column `is_held` that is true."""
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
         rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
@@ -396,24 +405,23 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Counts):
-    """The late heartbeats with event times in or after the hour of `since`, and the number of late rows that are
-    copies. As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time. Rows of a damaged file count
-    if they were read before the damage."""
+    """The number of late heartbeats with event times in or after the hour of `since`, and the number of late rows that
+    are only copies (`copies`). As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time."""
 
     since: datetime
     copies: int = 0
 
 
 LATE_WITHIN = timedelta(days=1)
-"""The range of event time, below the watermark, in which late heartbeats are counted."""
+"""Length of the range of event times, ending at the watermark, in which late heartbeats are counted."""
 
 NOTHING = identities(NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The heartbeats of an event hour that have a late row (`late`), and those of them that also landed in time
-    (`in_time`). Both are identities, with copies. `files` are the files that were read."""
+    """The late rows of an event hour (`late`), and rows of the same heartbeats that landed in time (`in_time`). Both
+    tables have the columns of IDENTITY. `files` are the files that were read."""
 
     files: frozenset[str]
     late: pa.Table
@@ -421,7 +429,7 @@ class _Hour:
 
     @property
     def first(self) -> pa.Table:
-        """The late heartbeats, once each, except those with a copy that landed in time."""
+        """The late heartbeats, each once. A heartbeat with a copy that landed in time is not late."""
         each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
         return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
 
@@ -430,10 +438,10 @@ UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 
 
 class LateHeartbeats:
-    """Counts a lake's late heartbeats. Not thread-safe.
+    """Counts the late heartbeats in a lake. Not thread-safe.
 
-    An event hour is read only if the statistics of one of its files allow a late row. Each call reads the files that
-    were added, and the earlier files that may hold copies of their late heartbeats.
+    An event hour is read only if one of its files may have a late row, according to the file's statistics. Each call
+    reads the files added since the last call, and earlier files that may contain copies of the late heartbeats found.
     """
 
     def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
@@ -479,7 +487,8 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """Read an event hour's new files, and add their late rows to those that are `known`."""
+        """Read the new files of an event hour, and return what is `known` about the hour with their late rows added.
+        `may_be_late` are the paths of files that may have late rows."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
@@ -495,11 +504,12 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """Copy all rows into one chunk. The few rows of a join occupy a quarter of a megabyte, and they are kept for a
-    day."""
+    """Return all rows copied into one chunk. Without the copy, the few rows of a join would occupy a quarter of a
+    megabyte for as long as they are kept, which is a day."""
     return pa.concat_tables(tables).combine_chunks()
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """Return the event time from which late heartbeats are counted."""
+    """Return the event time from which on late heartbeats are counted: LATE_WITHIN before the watermark or, without a
+    watermark, before now."""
     return (now if watermark is None else watermark) - LATE_WITHIN

@@ -1,8 +1,8 @@
-"""Finds messages that are outstanding on base, and messages that were lost, by comparing what tracking saw with what
+"""Finds messages that are outstanding on base and messages that were lost, by comparing what tracking saw with what
 landed.
 
-A seek forward, an expiry, or another consumer that acknowledges on base removes messages unnoticed. Tracking received
-these messages too, so the histogram still counts them, by publish second and event second.
+A seek forward, an expiry, or another consumer that acknowledges on base removes messages from base unnoticed. Tracking
+has received these messages too, so the histogram counts them, by publish second and event second.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,22 +35,24 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
-"""The possible lengths, in seconds, of the stretches into which publish seconds are merged for display."""
+"""The possible lengths, in seconds, of a Stretch: publish seconds are merged into stretches for display."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""The range of publish time from which landed messages are in memory at once. While a straggler is outstanding, days of
-messages may land behind it. The audit's range is shorter: it also needs event times, and it runs in the sensors'
-process."""
+"""Length of the range of publish times whose landed messages are in memory at the same time, for counting (as a
+timedelta) and for the audit (in seconds). The range is bounded, because days of messages may land while one message is
+outstanding. The audit's range is shorter, because it also reads event times and runs in the process of the sensors."""
 
 LANDINGS = ("message_id", "landed_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The messages of a range of publish time, `[published_from, published_before)`. `tracked` is the number that
-    tracking counted, including redeliveries. `landed` is the number of distinct messages that landed.
-    `oldest_event_time` is the least event time that tracking saw (None if it saw none). If messages hold several
-    heartbeats, each heartbeat and each rejection of a message counts."""
+    """The messages published in `[published_from, published_before)`.
+
+    `tracked` is the number of messages that tracking counted, including redeliveries. `landed` is the number of
+    distinct messages that landed. `oldest_event_time` is the least event time that tracking saw (None if it saw none).
+    For a message with several heartbeats, each heartbeat counts, and its rejection counts once.
+    """
 
     published_from: datetime
     published_before: datetime
@@ -62,10 +64,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The messages published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages;
-    `seconds` are the columns of the seconds with possibly outstanding messages, in order: publish second, tracked,
-    landed, and least event time in microseconds. The counts are upper bounds if the histogram is complete for these
-    publish times."""
+    """The outstanding messages among those published in `[since, before)`, which are whole seconds.
+
+    `tracked` and `landed` are the numbers of all messages. `seconds` are four arrays about the publish seconds that may
+    have outstanding messages: the second, the messages tracked, the messages landed, and the least event time in
+    microseconds. If the histogram is complete for these publish times, the numbers of outstanding messages are upper
+    bounds.
+    """
 
     since: datetime
     before: datetime
@@ -75,18 +80,18 @@ class Outstanding:
 
     @property
     def at_most(self) -> int:
-        """The greatest number of messages that may be outstanding."""
+        """Upper bound on the number of outstanding messages."""
         return int((self.seconds[1] - self.seconds[2]).sum())
 
     @property
     def oldest_event_time(self) -> datetime | None:
-        """The least event time in the seconds with possibly outstanding messages."""
+        """The least event time in the publish seconds that may have outstanding messages; None if tracking saw none."""
         return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """Merge the seconds into at most `at_most` stretches. Their length is the shortest of WIDTHS that is long
-        enough. If even the longest gives more stretches, return all of them. Stretches are aligned to the epoch, and
-        empty ones are left out."""
+        """Merge the publish seconds into at most `at_most` stretches, of the shortest length in WIDTHS with which this
+        is possible. If it is possible with none, return more stretches, of the greatest length. Stretches are aligned
+        to the epoch; empty ones are left out."""
         second, *counts = self.seconds
         for width in WIDTHS:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
@@ -110,8 +115,8 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Subtract the landed from the tracked messages published in `[since, before)`, per publish second. `landed` is the
-    result of `landed_by_second`."""
+    """Return the outstanding messages among those published in `[since, before)`: per publish second, the messages that
+    tracking counted in `histogram`, less those that landed. `landed` is the result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
@@ -128,8 +133,8 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
 
 
 def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
-    """Return the cells of the publish seconds `[start, end)`, in order: publish second, event second, count and least
-    event time."""
+    """Return the cells of the histogram with publish seconds in `[start, end)`, in order, as a table with a row per
+    cell: publish second, event second, count and least event time."""
     low, high = np.searchsorted(histogram.publish_bucket, [start, end])
     columns = {
         "second": histogram.publish_bucket,
@@ -143,9 +148,9 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """Count the distinct messages in both tables that were published in `[since, before)`, per publish second. `since`
-    and `before` are whole seconds. Only files that may hold such messages are read, for COUNTED_AT_ONCE of publish time
-    at a time."""
+    """Return the number of distinct messages in both tables that were published in `[since, before)`, per publish
+    second. `since` and `before` are whole seconds. Reads only files that may contain such messages; messages of
+    COUNTED_AT_ONCE are in memory at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + COUNTED_AT_ONCE, before)
@@ -166,12 +171,13 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """For messages with several heartbeats, drop the heartbeats that landed after the message was rejected. `good` and
-    `bad` are rows of `with_seconds`; `damaged` is as for `published_between` of `heartbeats`.
+    """Return `good` without heartbeats that a requeue landed after their message had been rejected, if the message has
+    several heartbeats.
 
-    Tracking counted each usable heartbeat of the message, and its rejection once. Heartbeats that a requeue landed
-    later are already counted by the rejection. Landing times are read only if messages with several heartbeats were
-    rejected.
+    Tracking counted each usable heartbeat of such a message, and the rejection of the message once. The rejection
+    already stands for the heartbeats that a requeue lands later. `good` (landed) and `bad` (rejected) are results of
+    `with_seconds`; `damaged` has the same meaning as in `published_between`. Landing times are read only if a message
+    with several heartbeats was rejected.
     """
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
@@ -192,8 +198,9 @@ def without_requeued(
 
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
-    """Return the message ids with their publish second (`second`). If the rows have event times, add the event second
-    (`event`) and the second of the clamped event time, by which tracking counts (`counted`)."""
+    """Return the message ids of these rows with their publish second (`second`). If the rows have event times, also
+    return the event second (`event`) and the event second by which tracking counts (`counted`), which is never after
+    the publish second."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
@@ -206,14 +213,14 @@ def with_seconds(rows: pa.Table | None) -> pa.Table:
 
 
 def distinct_messages(rows: pa.Table) -> pa.Table:
-    """Return the rows of `with_seconds` without copies, as publish second and message id."""
+    """Return a result of `with_seconds` without copies: each publish second and message id once."""
     return rows.group_by(["second", "message_id"], use_threads=False).aggregate([])
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
-    """The messages of a minute of publish time, which starts at `minute`: the number that tracking counted, the number
-    that landed, and the bounds of the number that was lost."""
+    """The audit of the messages published in one minute, which starts at `minute`: how many tracking counted, how many
+    landed, and how many are lost at least and at most."""
 
     minute: datetime
     tracked: int
@@ -224,13 +231,13 @@ class AuditedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Losses among the messages published in `[since, before)`, all of which base has passed. `minutes` lists the
-    minutes with possible losses.
+    """The losses among the messages published in `[since, before)`, all of which base has passed. `minutes` are the
+    minutes that may have losses.
 
-    `at_least` is certain: a cell of the histogram is occupied, and no landed message could have occupied it. `at_most`
-    is certain if tracking saw every message. It is too high where tracking counted redeliveries, which cannot be
-    distinguished from lost messages of the same second. `damaged` maps unreadable files of `heartbeats` to their event
-    hours; messages that may belong to these hours are not counted.
+    `at_least` is certain: it counts cells of the histogram into which no landed message falls. `at_most` is an upper
+    bound if tracking saw every message. It may be too high, because a redelivery that tracking counted twice looks like
+    a lost message of the same second. `damaged` maps unreadable files of `heartbeats` to their event hours; messages
+    that may belong to these hours are not counted.
     """
 
     since: datetime | None = None
@@ -242,23 +249,24 @@ class Audit:
 
     @property
     def at_least(self) -> int:
-        """The number of messages that are certainly lost."""
+        """Lower bound on the number of lost messages."""
         return sum(minute.at_least for minute in self.minutes)
 
     @property
     def at_most(self) -> int:
-        """The greatest number of messages that may be lost."""
+        """Upper bound on the number of lost messages."""
         return sum(minute.at_most for minute in self.minutes)
 
 
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit the messages that base has passed since `passed_since` (None: all that the log still covers).
+    """Audit the messages that base has passed since the time `passed_since`. None means all messages that the log still
+    covers.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is in neither table.
-    Assumptions: the decisions' readings of base are right after slack, and messages from both subscriptions are judged
-    by the same contract. Raises LakeError.
+    Assumptions: the readings of base in the decisions, less the slack, are right; messages from both subscriptions are
+    judged by the same contract. Raises LakeError.
     """
     passed = _passed(decision_in_force(log))
     if passed is None:
@@ -286,16 +294,16 @@ def audit(
 
 
 def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
-    """Return the publish second below which base had nothing outstanding at this decision; None if it has no reading of
-    base."""
+    """Return the publish second before which no message was outstanding on base, according to a numbered decision; None
+    if there is no decision, or if the decision has no reading of base."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
-    """Return the histogram as of `since` plus all later cells. It counts every message that base had not passed by
-    `since`."""
+    """Return the histogram as of `since` plus all cells recorded later. This includes every message that base had not
+    passed by `since`."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
@@ -308,13 +316,15 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
-    """Return one row per publish second in `[start, end)`: tracked, landed, lost at least, lost at most. The second
-    value maps damaged files to their event hours. These hours are not counted.
+    """Return an array with one row per publish second in `[start, end)`: messages tracked, landed, lost at least, and
+    lost at most. Also return the damaged files, with their event hours, which are not counted.
 
-    A landed heartbeat fills two cells: one for its clamped event time, and one for its original event time, because
-    older logs did not clamp. A rejected message may have filled any cell of its second, because its event time is not
-    kept. A cell of rejected messages counts as lost only if nothing landed from its second. A cell of copies never
-    counts, because it may hold a redelivery.
+    A cell counts as certainly lost if no landed message can have filled it:
+    - A landed heartbeat fills the cell of its clamped event time and, because older logs did not clamp, the cell of its
+      original event time.
+    - A rejected message may have filled any one cell of its publish second, because its event time is not stored.
+    - A cell of rejected messages counts as lost only if nothing landed from its publish second.
+    - A cell of copies never counts as lost, because it may stand for a redelivery.
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
@@ -340,7 +350,7 @@ def _compared(
                 of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
             )
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
-    # A damaged file may hold landed messages of the same second.
+    # A damaged file may contain landed messages of the same second.
     nothing_landed = (landed == 0) & (not damaged)
     at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(nothing_landed, unreadable, 0)
     tracked = by_second(cells, "count")
@@ -348,8 +358,9 @@ def _compared(
 
 
 def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
-    """Drop the rows that may belong to one of these event hours, by the event second that tracking counted (the column
-    `event`). If that is the publish second, it may be clamped, and the true event time may lie in any later hour."""
+    """Return the rows that certainly do not belong to one of these event hours. `event` is the name of the column with
+    the event second by which tracking counts. If this equals the publish second, it may be clamped, and the true event
+    time may be in any later hour."""
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
     second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
     may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
@@ -358,7 +369,8 @@ def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
 
 
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
-    """Sum the rows of `_compared` by minute, leaving out minutes without tracked messages."""
+    """Return the sums of the rows of `_compared` per minute, without minutes in which tracking counted no message.
+    `start` is the publish second of the first row."""
     minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
     sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
     return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]

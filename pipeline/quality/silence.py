@@ -1,4 +1,4 @@
-"""Counts the streams of each window, and the streams that stopped, started or missed heartbeats."""
+"""Counts the streams in each window, and the streams that stopped, started or missed heartbeats."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from tidemark.pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class WindowSilence:
-    """The numbers of streams of a computed window, by category.
+    """The number of streams per category in a computed window. Only heartbeats in computed windows count.
 
-    `streams` have a heartbeat in the window. `absent` streams had an earlier heartbeat but have none in the window; of
-    these, `stopped` streams had one in the lookback. `started` streams have one in the window but none in the lookback;
-    of these, `new` streams had none before. `missing` streams have gaps with missed heartbeats. Earlier heartbeats
-    count only if their windows are computed.
+    `streams`: streams with a heartbeat in the window.
+    `absent`: streams with an earlier heartbeat, but none in the window.
+    `stopped`: absent streams with a heartbeat in the lookback.
+    `started`: streams with a heartbeat in the window, but none in the lookback.
+    `new`: started streams without any earlier heartbeat.
+    `missing`: streams with gaps in which heartbeats were missed (`missed_heartbeats` in all).
     """
 
     window: str
@@ -32,7 +34,7 @@ class WindowSilence:
 
     @property
     def stopped_share(self) -> float:
-        """The share of the streams in the lookback that stopped."""
+        """The number of streams that stopped, divided by the number of streams in the lookback."""
         before = self.streams - self.started + self.stopped
         return self.stopped / before if before else 0.0
 
@@ -40,8 +42,8 @@ class WindowSilence:
 def silence_of(
     diffs: WindowedTable, status: pa.Table, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """Count the streams of each computed window among `windows`, in order. `status` has the rows of `stream_status` of
-    these windows. Raises LakeError."""
+    """Count the streams in each of these windows that is computed, in order of the windows. `status` has the rows of
+    `stream_status` for the windows. Raises LakeError."""
     by_kind = status.group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}

@@ -1,13 +1,9 @@
-"""Finds missed heartbeats, which landed after their window was computed, and stale windows, whose input has grown
-since.
+"""Finds missed heartbeats, which landed after their window was computed, and stale windows, whose input has grown since
+they were computed.
 
-A run's manifest names the version of `heartbeats` from which its windows were computed. A heartbeat that *first* landed
-with a later version was not read: its own window missed it, and each computed window whose lookback contains it is
-stale too. Copies of earlier heartbeats and compaction add nothing new.
-
-A check follows the log of `heartbeats` from its checkpoint. It opens a file only if the file may hold event times that
-some computed window has not read. Each step reads a bounded number of commits and then moves the checkpoint, so a long
-check consists of short steps.
+A run's manifest says from which version of `heartbeats` its windows were computed. A heartbeat that *first* landed with
+a later version makes its own window stale, and each computed window whose lookback contains it. A check follows the log
+of `heartbeats` in bounded steps, each of which moves a checkpoint.
 """
 
 import logging
@@ -49,23 +45,24 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""The files of checkpoints. The rows are the unread landings; everything else is JSON in the metadata. The key holds
-the versions of both tables."""
+"""A stored checkpoint. Its rows are the unread landings; the other fields are JSON in the metadata. Its key consists of
+the versions of `heartbeats` and `heartbeat_diffs`."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
-"""After this many commits a checkpoint is written even if nothing changed, which bounds what a new process reads
-again."""
+"""Number of commits after which a checkpoint is written even if its content is the same. It bounds how many commits a
+new process reads again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessCheckpoint:
-    """A state of the check: everything that landed through `heartbeats_version` is checked against the windows computed
-    as of `diffs_version`.
+    """The state of the check: everything that landed up to `heartbeats_version` is checked against the windows computed
+    up to `diffs_version`.
 
-    `tables` are the ids of the two tables. `unread` has the heartbeats that some computed window lacks, as rows of
-    LANDINGS. `unknown` has the computed windows whose input is unknown. `mended` counts the heartbeats that were missed
-    once and no longer are. `damaged` maps unreadable files of `heartbeats` to their event hours."""
+    `tables` are Delta's ids of the two tables. `unread` are the heartbeats that a computed window lacks, as rows of
+    LANDINGS. `unknown` are the computed windows whose input is unknown. `mended` is the number of heartbeats that were
+    missed but no longer are. `damaged` maps unreadable files of `heartbeats` to their event hours.
+    """
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 
@@ -82,14 +79,15 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
 class CheckpointStore:
-    """Stores the newest checkpoint. If it is absent or damaged, the check starts over: slower, with the same result."""
+    """The store of the newest checkpoint. If the checkpoint is missing or damaged, the check starts over, with the same
+    result."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, CHECKPOINTS)
         self._kept: StalenessCheckpoint | None = None
 
     def newest(self) -> StalenessCheckpoint | None:
-        """Read the newest checkpoint; None if it is absent or damaged. Raises NewerFormat, LakeUnreachable."""
+        """Return the newest checkpoint; None if it is missing or damaged. Raises NewerFormat, LakeUnreachable."""
         for key in reversed(self._notes.listed()):
             try:
                 self._kept = self._found(key)
@@ -101,8 +99,8 @@ class CheckpointStore:
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Store the checkpoint if its content changed, or if it is COMMITS_BETWEEN commits ahead of the stored one.
-        Raises LakeError."""
+        """Store a checkpoint if its content differs from the stored one, or if it is COMMITS_BETWEEN commits ahead of
+        the stored one. Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
         earlier = self._notes.listed()
@@ -114,7 +112,7 @@ class CheckpointStore:
         self._kept = checkpoint
 
     def _found(self, key: str) -> StalenessCheckpoint | None:
-        """Read a checkpoint; None if another process has replaced it meanwhile."""
+        """Return the checkpoint with this key; None if another process has deleted it meanwhile. Raises DamagedNote."""
         rows = self._notes.find(key)
         if rows is None:
             return None
@@ -136,30 +134,32 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
 
 
 COMMITS_AT_ONCE = 1000
-"""The number of commits that one step reads. In a bucket this takes about ten seconds, well within a sensor's tick."""
+"""Maximum number of commits read per step. In a bucket, this many take about ten seconds, well within a sensor's
+tick."""
 
 FILES_AT_ONCE = 200
-"""The number of files of `heartbeats` that one step opens, not counting earlier files of the same event hours."""
+"""Maximum number of new files of `heartbeats` opened per step. Earlier files of the same event hours come in
+addition."""
 
 MANIFESTS_AT_ONCE = 500
-"""The number of manifests of runs that one step reads."""
+"""Maximum number of run manifests read per step."""
 
 
 class Staleness:
-    """Checks one lake repeatedly; each check reads only what has changed since the last one. Not thread-safe.
+    """Checks one lake repeatedly for missed heartbeats and stale windows. Each check reads only what has changed since
+    the last one. Not thread-safe.
 
     Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time.
 
-    If commits or files since the checkpoint were removed (without a checkpoint: since the oldest run whose windows are
-    current), the contents of the tables are compared instead. The missed heartbeats are still exact. A window may then
-    be reported as stale although it is not, but never the reverse. An event hour with a damaged file is not counted
-    until the file is restored or removed from the table.
+    If commits or files that are still to be read have been deleted, the contents of the tables are compared instead.
+    The missed heartbeats are still exact, and every stale window is reported, but perhaps also windows that are not
+    stale. An event hour with a damaged file is not counted until the file is restored or removed from the table.
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
         self.heartbeats = lake.heartbeats(KEPT_BYTES)
-        """Public, so that the caller's other checks can share the opened table."""
+        """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
@@ -170,7 +170,7 @@ class Staleness:
 
     @classmethod
     def restored(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
-        """Return a check that continues from the checkpoint in the lake. Raises LakeUnreachable."""
+        """Return an instance whose first check continues from the checkpoint in the lake. Raises LakeUnreachable."""
         staleness = cls(lake, windowing, lookback)
         staleness.checkpoint = staleness._store.newest()
         return staleness
@@ -181,18 +181,18 @@ class Staleness:
             self._store.keep(self.checkpoint)
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
-        """Find the missed heartbeats and stale windows. Stops early, with `left` above 0, once `goes_on` returns false.
-        Raises LakeError."""
+        """Find the missed heartbeats and stale windows, in as many steps as needed. `goes_on` is called after each
+        step: if it returns false, the check stops early, and `left` is above 0. Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
         return missed
 
     def step(self) -> MissedHeartbeats:
-        """Run one bounded step of a check; if anything is `left`, the next call continues. One step is enough for a few
-        minutes of heartbeats. Raises LakeError (the next call retries), and InvalidSettings if the computed windows
-        have another length."""
-        # Read in this order: a window computed in between may have read more than this version, never less.
+        """Run one step of a check, which reads a bounded amount. If anything is `left`, the next call continues; a step
+        is enough for a few minutes of heartbeats. Raises LakeError, and InvalidSettings if the computed windows have
+        another length. After a LakeError, the next call retries."""
+        # `heartbeats` is read first: a window computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
             self._comparison = None
@@ -220,8 +220,8 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """Return the last checkpoint if it can be used, or else an empty one. It cannot be used if it belongs to other
-        tables, is ahead of these tables, or names a damaged file that has been restored or removed since."""
+        """Return the last checkpoint if it is usable, else an empty one. It is unusable if it belongs to other tables,
+        if it is ahead of these tables, or if one of its damaged files has been restored or removed."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now
@@ -230,7 +230,7 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Return the `damaged` files that the table still lists and that are still unreadable."""
+        """Return those of the `damaged` files that are still in the table and still unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -241,14 +241,14 @@ class Staleness:
         return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
-        """Run one step of a check that follows the log. Raises ObjectMissing if the log or the files do not go back far
-        enough."""
+        """Run one step of a check that follows the log of `heartbeats`. Raises ObjectMissing if a commit or a file that
+        is needed is gone."""
         earlier, runs = self._runs_before(before), self._runs_of(diffs)
         changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
         versions, unknown, left = self._versions(changed)
         if left:
             return replace(self._missed, left=left)
-        # The checkpoint has everything that unchanged windows lack up to it, and nothing about changed windows.
+        # Up to its version, the checkpoint has everything that unchanged windows lack, but nothing about changed ones.
         read = {key: versions.get(key, before.heartbeats_version) for key in runs if key not in unknown}
         unknown |= (before.unknown & runs.keys()) - changed.keys()
         after = min(read.values(), default=heartbeats.version())
@@ -288,8 +288,8 @@ class Staleness:
         return self._judged(checkpoint, versions, heartbeats.version())
 
     def _unread_files(self, files: list[AddedFile], read: Mapping[str, int], end: datetime) -> list[AddedFile]:
-        """Select the files that may hold heartbeats which a window has not read, and later files of the same event
-        hours, which may hold copies. `read` has the version through which each window's input is checked."""
+        """Return the files that may contain heartbeats which a window has not read, and later files of the same event
+        hours, which may contain copies. `read` has the version up to which the input of each window is checked."""
         chosen = [
             file
             for file in files
@@ -301,7 +301,7 @@ class Staleness:
     def _compare(
         self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Run one step of a comparison of the tables' contents."""
+        """Run one step of a comparison of the contents of both tables."""
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
         left = left or comparison.advance(versions)
         if left:
@@ -320,7 +320,7 @@ class Staleness:
     def _judged(
         self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Compute the result from the unread heartbeats, and move the checkpoint."""
+        """Return the result, derived from the unread heartbeats of `checkpoint`, and make this the last checkpoint."""
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -339,8 +339,8 @@ class Staleness:
         return self._missed
 
     def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
-        """Return the run that had computed each window at the checkpoint; empty if its version of `heartbeat_diffs` can
-        no longer be read."""
+        """Return, for each window, the run that had computed the window as of a checkpoint. The result is empty if the
+        checkpoint's version of `heartbeat_diffs` can no longer be read."""
         if before.diffs_version < 0:
             return {}
         if self._runs[0] == (before.tables[1], before.diffs_version):
@@ -348,20 +348,23 @@ class Staleness:
         try:
             return self._runs_of(self._diffs.table.at(before.diffs_version))
         except ObjectMissing as gone:
-            logger.info("every window is checked anew, because its run at the last check is not known: %s", gone)
+            logger.info("every window is checked again, because the runs at the last check are unknown: %s", gone)
             return {}
 
     def _runs_of(self, diffs: DeltaTable) -> Mapping[str, str]:
-        """Return the run that computed each window in a version of `heartbeat_diffs`."""
+        """Return, for each window in a version of `heartbeat_diffs`, the run that computed the window."""
         version = str(diffs.metadata().id), diffs.version()
         if self._runs[0] != version:
             self._runs = version, self._diffs.runs(at=diffs)
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """Look up the versions of `heartbeats` that windows were computed from. `runs` maps windows to their runs.
-        Return the version of each window, the windows whose version is unknown, and the number of manifests still to be
-        read. While manifests are left, the first two are empty."""
+        """Look up from which version of `heartbeats` each window was computed, in the manifests of the runs. `runs`
+        maps windows to their runs.
+
+        Returns the version of each window, the windows whose version is unknown, and the number of manifests still to
+        be read. While manifests are left to be read, the first two are empty.
+        """
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:

@@ -103,8 +103,8 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     newest = facts()
     assert newest.pop("standing_still").startswith("no decision for ")
     assert facts("--at", iso(at(100_000))) == newest
-    assert "That was decided " not in shown
-    assert "That was decided " in said(run())
+    assert "This was decided " not in shown
+    assert "This was decided " in said(run())
 
 
 def test_the_moment_that_is_printed_of_a_decision_leads_back_to_it(log: Log) -> None:

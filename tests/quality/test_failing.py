@@ -342,7 +342,7 @@ def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert home.now(0, seconds=30).standing is None
-    assert "its process has left no notes on this machine" in (home.now(0, seconds=31).standing or "")
+    assert "the pipeline has left no notes on this machine" in (home.now(0, seconds=31).standing or "")
     home.notes().failed("landing", RuntimeError("why"), None)
     lives = home.now(0, seconds=31)
     assert lives.is_alive
@@ -353,7 +353,7 @@ def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
     assert home.now(0, seconds=31).failures[1].startswith("ticks of the sensor landing failed once")
     assert home.now(0, seconds=5).failing == []  # somebody else decides meanwhile
     home.file.write(replace(said, process=ProcessName("elsewhere", "another start", 7, 1.0, at(0))))
-    assert "it ran on elsewhere. Look" in (home.now(0, seconds=31).standing or "")
+    assert "the pipeline ran on elsewhere. Look" in (home.now(0, seconds=31).standing or "")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written to" in (home.now(0, seconds=31).standing or "")
 

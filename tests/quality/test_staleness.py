@@ -161,7 +161,9 @@ def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: 
         (WINDOWS[0], 1, 0),
         (WINDOWS[1], 0, 1),
     ]
-    assert own.sentence.endswith("computed from version 1 of heartbeats, without 1 of its own and 0 in its lookback")
+    assert own.sentence.endswith(
+        "computed from version 1 of heartbeats, without 1 heartbeats in the window and 0 in its lookback"
+    )
     history.compute(0, 0)  # the run over the other one failed
     missed = staleness.check()
     assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (0, 1, WINDOWS[1:2])

@@ -61,7 +61,7 @@ def test_that_nobody_decides_is_said_with_the_reason_and_not_before_the_first_de
     terminal.notes.good("tracking", terminal.home.in_lake)
     assert terminal.new(30) == []
     (said,) = terminal.new(1)
-    assert said.startswith(f"no decision for 31s, since {iso(at(59))}, and one is due every 10s: its proc")
+    assert said.startswith(f"no decision for 31s, since {iso(at(59))}, although one is due every 10s: the pip")
     assert terminal.new(100) == []
     terminal.notes.good("tracking", terminal.home.in_lake)
     assert terminal.new() == ["over after 1m40s: no decision"]
@@ -128,4 +128,4 @@ def test_where_no_process_can_say_anything_the_lake_does(tmp_path: Path) -> None
     first, second = terminal.new(60)
     assert first == failed.sentence()
     assert second.startswith("no decision for 1m11s")
-    assert "its process has left no notes on this machine" in second
+    assert "the pipeline has left no notes on this machine" in second
