@@ -18,14 +18,14 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""The greatest number of partitions that a tick materializes. Each takes Dagster a few milliseconds. The next tick
+"""Maximum number of partitions that one tick materializes. Each takes Dagster a few milliseconds. The next tick
 continues."""
 
 
 @dataclass
 class CompleteWindows:
-    """Finds partitions that are complete but not yet materialized. It queries Dagster's storage, because a tick's
-    report may be lost, and queries it again only when a further partition closes."""
+    """Finds partitions that are complete but not yet materialized. Asks Dagster's storage which are materialized,
+    because the events of an earlier tick may be lost. Asks again only when a further partition closes."""
 
     settings: Settings
     partitions: Partitions
@@ -45,7 +45,7 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return the materializations of the next complete partitions, and a request for no run."""
+        """Return the materializations of the next complete partitions, with a request that asks for no run."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported

@@ -28,8 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""The assets whose old tick events are deleted. `complete_windows` is not one of them: each of its events records that
-a partition is materialized."""
+"""The assets whose old tick events are deleted. `complete_windows` is left out: each of its events records that a
+partition is materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -38,9 +38,9 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.in_progress()
 )
-"""Requests a partition of your asset when its upstream partition is computed or recomputed, even while a run of yours
-reads that partition. `eager()` alone looks only at the newest partition, and misses a partition that is recomputed
-during your run."""
+"""Requests a partition of your asset when its upstream partition is computed or recomputed, even during a run of your
+asset that reads the upstream partition. `eager()` alone looks only at the newest partition, and misses a partition that
+is recomputed during your run."""
 
 GROUP = "tidemark"
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 NAMED = 20
-"""The greatest number of windows, streams or minutes that a check's metadata lists."""
+"""Maximum number of windows, streams or minutes that a check's metadata lists."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CheckInput:
 
     @cached_property
     def state(self) -> WatermarkState:
-        """The watermark's state (the fold of the log), read once. Raises like `LakeResource.state`."""
+        """The watermark's state, folded from the log and read once. Raises the errors of `LakeResource.state`."""
         return self.lake.state(self.user)
 
 
@@ -97,8 +97,8 @@ def check_of(
 def verdict(
     *, passed: bool, description: str, severity: dg.AssetCheckSeverity = WARN, unknown: str = "", **metadata: Any
 ) -> dg.AssetCheckResult:
-    """Build the result of a check, by default with severity WARN. `unknown` says what is unknown because of damaged
-    files. If it is not empty, the check does not pass."""
+    """Build the result of a check, by default with severity WARN. `unknown` names the figures that are unknown because
+    of damaged files. The check does not pass if `unknown` is not empty."""
     passed, description = passed and not unknown, "; ".join(filter(None, (description, unknown)))
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
@@ -144,7 +144,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
         description=(
             f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
             f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
-            "enough. What a requeue landed is among them, whatever the band"
+            "enough. Heartbeats landed by a requeue are included, whatever the band"
         ),
         unknown=not_known("late", found.damaged),
         late=found.total,
@@ -158,8 +158,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS)
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
-    """Find messages that tracking saw and base passed in the last hour, but that never landed. Causes: a seek forward,
-    an expiry, or another consumer's acknowledgements on base."""
+    """Find messages that tracking saw and that base passed in the last hour, but that never landed. Possible causes: a
+    seek forward, an expiry, or another consumer's acknowledgements on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake, user = look.lake, look.user
     found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
@@ -197,7 +197,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
-            "Fix their clocks, or raise max_lag if they are to be waited for"
+            "Fix their clocks, or raise max_lag to make the watermark wait for them"
         )
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share,
@@ -266,7 +266,7 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda _: True)
 def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
-    """Check that both subscriptions meet the method's requirements."""
+    """Check that both subscriptions receive the same messages and keep them long enough."""
     return subscriptions_result(look.pubsub.drift())
 
 
@@ -277,7 +277,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
     return verdict(
         passed=not wrong,
         severity=ERROR if drift.breaks else WARN,
-        description="; ".join(wrong) or "both subscriptions are what the method needs",
+        description="; ".join(wrong) or "both subscriptions meet all requirements",
         breaks=dg.MetadataValue.md(listed(drift.breaks)),
         dangers=dg.MetadataValue.md(listed(drift.dangers)),
         differences=dg.MetadataValue.md(listed(drift.differences)),
@@ -324,7 +324,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
 
 
 AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
-"""The checks that are evaluated every AUDIT_EVERY, together with `subscriptions`."""
+"""The checks that the sensor `staleness` evaluates together with `subscriptions`, every AUDIT_EVERY."""
 
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 

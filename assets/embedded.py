@@ -25,12 +25,12 @@ class Pipeline:
     topic: dg.AssetKey | None = None
 
     def definitions(self) -> dg.Definitions:
-        """Return the pipeline's assets, checks, jobs, sensors, schedules and resources. Combine them with yours by
-        `dg.Definitions.merge`.
+        """Return the pipeline's assets, checks, jobs, sensors, schedules and resources. Combine them with your own
+        definitions by `dg.Definitions.merge`.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
-        executor; the project's executor is not set. Call this only once, because the definitions of each call have
-        their own caches.
+        executor; the project's executor is not set. Call this method only once, because the definitions of each call
+        have their own caches.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 
@@ -43,8 +43,8 @@ class Pipeline:
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window. It is materialized once
-        all of its windows are computed."""
+        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window. A partition is
+        materialized once all of its windows are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
     @property
@@ -71,12 +71,12 @@ class Pipeline:
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
         """An automation condition for your assets over `windows`. It requests a partition when all of its windows are
-        computed (with `pubsub.attach`: complete), and again when one of them is recomputed."""
+        computed (with `pubsub.attach`: complete), and again when one of these windows is recomputed."""
         return ON_COMPUTED
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
         """Read the current rows of heartbeat_diffs in these partitions, with the columns of `diff_schema`. A window
-        that is not computed has no rows. Raises LakeError, and ValueError if a key names no partition."""
+        that is not computed has no rows. Raises LakeError, and ValueError if a key is not the key of a partition."""
         lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         windows = windows_of(self._partitions.windows_in(partition_keys), self.settings.windowing)
         return lake.diffs().read(window.key for window in windows)

@@ -13,15 +13,15 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence
 
 REASON = "reason/"
-"""The prefix of metadata names that hold the number of rejections for a reason."""
+"""Prefix of the metadata names for the numbers of rejections. The rest of such a name is the reason."""
 
 ACCEPTED = "accepted_messages"
-"""The metadata name for the number of messages whose heartbeats landed, without quarantined messages. A requeue does
-not report it, because it pulls no messages."""
+"""Metadata name for the number of messages whose heartbeats landed, without quarantined messages. The events of a
+requeue lack it, because a requeue pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
-    """Return a materialization of the watermark, and one of the histogram if something was added to it."""
+    """Return a materialization of the watermark, and one of the histogram if messages were added to the histogram."""
     added = histogram_events(
         settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
     )
@@ -29,7 +29,7 @@ def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMateri
 
 
 def histogram_events(settings: Settings, persisted: Ingested, **further: int) -> list[dg.AssetMaterialization]:
-    """Return a materialization of the histogram if something was added to it."""
+    """Return a materialization of the histogram if messages were added to the histogram."""
     if not persisted.messages:
         return []
     metadata = {
@@ -43,8 +43,8 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """Return the decision's evidence in groups. Times are timestamps, for people; ages and lags are seconds, for
-    plots."""
+    """Return the decision's evidence as metadata in groups. Times are timestamps, to be read; ages and lags are
+    seconds, to be plotted."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
         **moments(watermark=decision.watermark),
@@ -128,7 +128,6 @@ def landing_sentence(landed: Ingested) -> str:
 
 
 def _group(name: str, **metadata: Any) -> dict[str, Any]:
-    """Prefix metadata names with a group, so that the UI lists them together."""
     return {f"{name}/{key}": value for key, value in metadata.items()}
 
 

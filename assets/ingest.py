@@ -1,5 +1,5 @@
-"""The job `ingest`, whose readers on Spark pull instead of the ticks, and its sensor, which starts it to catch up, or
-keeps it running."""
+"""The job `ingest`, whose readers on Spark pull in place of the ticks, and the sensor that starts the job to catch up,
+or keeps it running."""
 
 import logging
 import math
@@ -41,32 +41,32 @@ from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spa
 from tidemark.resources.lake import LakeResource
 
 WHY_NOT = "tidemark/why_not"
-"""The tag of a run that pulled nothing because executors lack tidemark. The value is the error, which says what to
+"""The tag of a run that pulled nothing because the executors lack tidemark. Its value is the error, which says what to
 do."""
 
 MOST_OF_A_TAG = 1000
-"""The greatest number of characters of an error in a tag."""
+"""Maximum number of characters of an error in a tag."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is exempt, because it
 also waits for Spark's workers."""
 
 UNABLE_PAUSE = timedelta(minutes=10)
-"""The pause after a run whose executors could not run tidemark. Only ticks pull meanwhile; an operator has to install
-something."""
+"""The pause after a run whose executors could not run tidemark. Until an operator installs what is missing, only ticks
+pull."""
 
 OVERTIME = timedelta(minutes=5)
-"""Ticks pull again once a run exceeds its time by this much, because the run may hang."""
+"""Ticks pull again once a run exceeds its planned time by this much, because the run may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""If a run had caught up, and another one has to start within this time, the new run stays for its full time: ticks
-cannot keep up."""
+"""If a run caught up and another run has to start within this time, ticks cannot keep up. The new run then stays for
+its full time."""
 
 
 @dataclass(slots=True)
 class Report:
-    """The rounds that a run has committed and acknowledged, in total and since its last report. The run reports once
-    per tick, however short rounds are."""
+    """The rounds that a run has committed and acknowledged, in total and since its last report. The run reports at most
+    once per tick, even if rounds are shorter."""
 
     clock: Clock
     settings: Settings
@@ -76,13 +76,13 @@ class Report:
     _told_at: float = -math.inf
 
     def add(self, done: RoundDone) -> bool:
-        """Add a round. True if a report is due."""
+        """Add a round. Return True if a report is due."""
         self.total += done.settled
         self._untold.append(done)
         return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
 
     def sentence(self) -> str:
-        """Describe the unreported rounds, of which there is at least one."""
+        """Describe the unreported rounds. There must be at least one."""
         last, says = self._untold[-1], sentence_of(self._untold)
         if last.readers_seconds < SLOW * self.round.total_seconds() or self._untold[0].number == 0:
             return says
@@ -101,8 +101,8 @@ class Report:
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
-    """Define the job `ingest`. It reads in rounds, each a Spark job, until the backlog is young or the run's time is
-    up."""
+    """Define the job `ingest`. It reads in rounds, each a Spark job, until the oldest message of the backlog is recent
+    or the run's time is up."""
     about = (
         f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
         "to kill, and to start twice: it acknowledges only what is visible."
@@ -167,7 +167,8 @@ def _tagging_why_not(context: dg.OpExecutionContext) -> Iterator[None]:
 
 
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
-    """Define the sensor that always keeps a run going, or requests a run when ticks do not catch up with a backlog."""
+    """Define the sensor that requests runs of `ingest`: one after another, or only when ticks do not catch up with a
+    backlog."""
     is_continuous = settings.ingest.is_continuous
     if is_continuous:
         when = "Keeps a run at work."
@@ -232,8 +233,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """Return the id of the run whose readers pull now; None if there is none. Such a run has completed a round, and
-    exceeds its time by less than OVERTIME."""
+    """Return the id of the run whose readers pull now; None if there is none. The run must have completed a round, and
+    must not exceed its planned time by OVERTIME or more."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
@@ -243,13 +244,13 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
 
 
 def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
-    """Return why no run is requested now: a run is under way, the last runs failed, executors could not run the last
-    one, or the last one found nothing to pull. None if a run may be requested."""
+    """Return why no run may be requested now, or None if one may be. Reasons: a run is under way, the last runs failed,
+    the executors could not run the last run, or the last run found nothing to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
     if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
         return (
-            f"ticks pull, since {tags[WHY_NOT]}; another run looks {format_duration(UNABLE_PAUSE)} after the last; "
+            f"ticks pull, since {tags[WHY_NOT]}; the next run tries {format_duration(UNABLE_PAUSE)} after the last; "
             "start one by hand to try at once"
         )
     if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:

@@ -1,2 +1,2 @@
-"""The assets that runs compute, their jobs, the jobs that people or a schedule start, and the code that all jobs
+"""The assets that runs compute, their jobs, the jobs that users or a schedule start, and the code that all jobs
 share."""

@@ -28,15 +28,15 @@ from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed, ValueError)
-"""Errors that a retry of the run does not fix."""
+"""Errors that retrying the run does not fix."""
 
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 
 
 class WindowsConfig(dg.Config):
-    """The windows to compute: keys such as 2026-11-21T05-20Z, and stretches such as
-    2026-11-21T05-20Z..2026-11-21T06-10Z. If empty, the windows of the run's tag tidemark/windows are computed."""
+    """The windows to compute: keys such as 2026-11-21T05-20Z, and ranges such as 2026-11-21T05-20Z..2026-11-21T06-10Z.
+    If empty, the windows in the run's tag tidemark/windows are computed."""
 
     windows: list[str] = Field(default_factory=list)
 
@@ -66,8 +66,8 @@ class WindowsAsset:
         folder: str = "",
         **more: Any,
     ) -> dg.AssetsDefinition:
-        """Define the asset, in a folder of the lake that is by default named after it. If the asset is materialized, in
-        the UI or by a backfill, the run computes the windows of the partitions as a job does."""
+        """Define the asset. Its folder in the lake is by default named after the asset. If the asset is materialized in
+        the UI or by a backfill, the run computes the windows of the partitions as the job does."""
         settings = self.settings
         decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
             key=self.key,
@@ -97,9 +97,9 @@ class WindowsAsset:
         said: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition with windows that a run has computed. Once the partition has closed, and
-        all of its windows with heartbeats are computed, the event is a materialization, so that downstream assets read
-        a complete partition. Until then it is an observation."""
+        """Yield an event for each partition that contains windows computed by a run. The event is a materialization
+        once the partition has closed and all of its windows with heartbeats are computed, so that downstream assets
+        read a complete partition. Before that, the event is an observation."""
         windowing, index = self.partitions.windowing, self.index(lake)
         for key, held in self.partitions.holding(map(windowing.named, done.rows)).items():
             (bounds,) = self.partitions.windows_in([key])
@@ -111,9 +111,9 @@ class WindowsAsset:
             yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """Return the windows of a run's partitions that hold a heartbeat, have one in their lookback, or are computed.
-        Windows past the retention boundary are left out, unless all are past it. Raises WindowNotClosed if a partition
-        is not closed, LakeError."""
+        """Return the windows of the run's partitions that contain a heartbeat, have one in their lookback, or are
+        computed. Windows past the retention boundary are left out, unless all of them are past the boundary. Raises
+        WindowNotClosed if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -127,8 +127,8 @@ class WindowsAsset:
 
 
 def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, about: str) -> dg.JobDefinition:
-    """Define a job over the windows in its config or its tag. `compute` computes and commits the windows for these
-    `assets`, which have the same partitions, and yields the events for Dagster."""
+    """Define a job over the windows in its config or its tag. `compute` computes and commits the windows for `assets`,
+    and yields the events for Dagster. All `assets` must have the same partitions."""
     settings, partitions = assets[0].settings, assets[0].partitions
 
     @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
@@ -138,7 +138,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         windows = windows_of(stretches, partitions.windowing)
         if not windows:
-            raise ValueError(f"no window is named, neither in the op's config nor in the tag {WINDOWS}")
+            raise ValueError(f"no window is named: name windows in the op's config or in the tag {WINDOWS}")
         _tag(context, windows)
         for asset in assets:
             _plan(context, op_of(name), asset.key, partitions.holding(windows))
@@ -151,7 +151,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 def batch_parts(
     lake: LakeResource, spark: SparkResource, run: str, windows: Sequence[Window], further: timedelta = timedelta(0)
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows. Their input may begin earlier than in
+    """Return the arguments of a `WindowBatch` over these windows. The windows' input may begin earlier than in
     heartbeat_diffs, by up to `further`. Raises WindowExpired and WindowNotClosed before Spark is used."""
 
     watermark = lake.watermark()
@@ -188,8 +188,9 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
 
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
-    """If `windows.corrections` is set, record the rows that changed in a table since the last call, and materialize the
-    asset if there are any. A failure is logged, not raised: the windows are committed, and the next run tries again."""
+    """If `windows.corrections` is set, record the rows that changed in a table since the last call. If rows changed,
+    yield a materialization of the asset `corrections`. A failure is logged, not raised: the windows are committed, and
+    the next run tries again."""
     if not lake.settings.windows.corrections:
         return
     try:
@@ -210,8 +211,8 @@ def _tag(context: Context, windows: Sequence[Window]) -> None:
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
-    """Make the UI show these partitions as in progress, and as failed if the run fails, as if the run materialized the
-    asset. Does nothing if this Dagster lacks the private part."""
+    """Make the UI show these partitions as in progress, and as failed if the run fails. Does nothing if this Dagster
+    lacks the non-public part that it takes."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:

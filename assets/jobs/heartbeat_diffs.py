@@ -32,7 +32,7 @@ from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
-"""The greatest number of streams of each kind in a window's status metadata. `tidemark streams` lists all."""
+"""Maximum number of streams of each kind in a window's status metadata. `tidemark streams` lists all streams."""
 
 NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
@@ -75,8 +75,8 @@ def _compute(
 def compute_and_report(
     settings: Settings, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Generator[dg.AssetMaterialization | dg.AssetObservation, None, Sequence[WindowSilence]]:
-    """Compute windows, yield an event for each partition that has some of them, and return the counts of silent streams
-    per window."""
+    """Compute windows, and yield an event for each partition that contains some of them. Return the counts of silent
+    streams per window."""
     if not windows:
         return []
     lake = lake_of(context, settings)
@@ -93,8 +93,9 @@ def compute_and_report(
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace them in the lake. A failure leaves a note in the
-    lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace their rows in the lake. If that fails, a note is
+    left in the lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other
+    TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
@@ -108,8 +109,8 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 
 def sentence_of(computed: ReplacedWindows) -> str:
-    """Describe a run's result in a sentence: its windows, its input, and the windows that another run had already
-    computed from input as new."""
+    """Describe a run's result in a sentence: its windows, its input, and the windows that it left alone, since another
+    run had computed them from equally new input."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -117,7 +118,7 @@ def sentence_of(computed: ReplacedWindows) -> str:
     superseded = computed.superseded[-1]
     if not superseded:
         return said
-    return f"{said}; another run has computed these from input that is as new: {', '.join(superseded)}"
+    return f"{said}; another run has computed these windows from equally new input: {', '.join(superseded)}"
 
 
 def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
@@ -183,7 +184,7 @@ class SilenceReport:
 
 
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
-    """Update the table `streams`, and report on these windows. Raises TidemarkError."""
+    """Update the table `streams`, and return the report on these windows. Raises TidemarkError."""
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs("silence")
     status, known = whole.stream_status(), whole.streams().save()
@@ -206,8 +207,8 @@ def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
-    """Build the result of the check `few_streams_stopped`. It only warns, because the data is complete even if sources
-    fail."""
+    """Build the result of the check `few_streams_stopped`. It is never more than a warning, because the data is
+    complete even if sources fail."""
     most = settings.checks.max_stopped_share
     beyond = [window for window in windows if window.stopped_share > most]
     worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
@@ -215,7 +216,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
     if windows:
         said = (
             f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
-            f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the limit of {most:.2%}"
+            f"{worst.window}); {len(beyond)} of {len(windows)} windows are above the limit of {most:.2%}"
         )
     result = verdict(
         passed=not beyond,

@@ -33,21 +33,20 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""The time for which events of ticks are kept. They take about 80 MB a day. The newest event of each asset is always
-kept."""
+"""How long events of ticks are kept. They take about 80 MB a day. The newest event of each asset is always kept."""
 
 ROWS_AT_ONCE = 500
-"""The number of rows deleted per transaction. It is small, so that a tick which reports at the same time waits only
+"""Number of rows deleted per transaction. The number is small, so that a tick that reports at the same time waits only
 briefly."""
 
 RUNS_AT_ONCE = 100
 
 OF_NO_RUN = ""
-"""The run id of events that ticks report."""
+"""The run id of events that belong to no run, such as those of ticks."""
 
 
 class HousekeepingConfig(dg.Config):
-    """The job's options. With `dry_run`, it reports what it would do and changes nothing."""
+    """The job's options. With `dry_run`, the job reports what it would do and changes nothing."""
 
     dry_run: bool = False
 
@@ -99,7 +98,7 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
         figures = prune_events(instance, settings, before)
     except DagsterPartMissing as error:
         return Chore("Dagster", "events", "", skipped=str(error))
-    says = "this event log storage is of a kind that is not pruned"
+    says = "events were not deleted: this kind of event log storage is not supported"
     if figures:
         says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
     return Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))

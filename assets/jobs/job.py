@@ -1,4 +1,4 @@
-"""The wrapper of all jobs: it adds tags, runs a single op in the run's process, logs signs of life and handles
+"""The wrapper of all jobs. It adds tags, runs a single op in the run's process, logs signs of life and handles
 errors."""
 
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
-"""The time limit of a run, if the Dagster instance monitors runs. tidemark's own instance does
+"""Time limit for a run. It applies only if the Dagster instance monitors runs, as tidemark's own instance does
 (`max_runtime_seconds`)."""
 
 BEAT = timedelta(minutes=1)
-"""The interval between two signs of life in a run's log."""
+"""Interval between two signs of life in a run's log."""
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
@@ -34,8 +34,8 @@ def tags_of(settings: Settings) -> dict[str, str]:
 def job_of(
     settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """Return a decorator that makes a job with one op. The op runs the function in `working`, and has the function's
-    docstring as its description."""
+    """Return a decorator that makes a job with one op from a function. The op runs the function inside `working`, and
+    takes the function's docstring as its description."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)
@@ -78,7 +78,7 @@ def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def beating(context: Context) -> Iterator[None]:
-    """Log a sign of life every BEAT during the block, and attach the run's ids to everything that it logs."""
+    """Log a sign of life every BEAT during the block, and attach the run's ids to every line that the block logs."""
     ended = Event()
 
     def beat() -> None:

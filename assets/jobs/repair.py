@@ -1,4 +1,4 @@
-"""The job `repair`, which does in the UI what `tidemark repair` does."""
+"""The job `repair`, the equivalent of `tidemark repair` in the UI."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,15 +22,19 @@ from tidemark.resources.keys import LAKE, SPARK
 REPAIR = "repair"
 ABOUT = (
     "After an outage: checks a range of windows, the tracking log and the lake's folders, reports what is stale, "
-    "missing, damaged or orphaned, and recomputes just that."
+    "missing, damaged or orphaned, and recomputes only the affected windows."
 )
 NAMED_IN_LOG = 200
-"""The greatest number of findings in the run's log and metadata, which Dagster keeps in its database."""
+"""Maximum number of findings in the run's log and metadata, which Dagster keeps in its database."""
 
 
 class RepairConfig(dg.Config):
-    """The first and the last window to check, by keys such as 2026-11-21T05-20Z (empty: all closed windows); what to do
-    about findings; and the minimum age of an orphaned file, which must be longer than any run takes."""
+    """The job's options.
+
+    - `first_window`, `last_window`: the range to check, by keys such as 2026-11-21T05-20Z. Empty: all closed windows.
+    - `dry_run`: report findings, and change nothing.
+    - `remove_orphans`, `grace`: delete orphaned files that are at least as old as `grace`, which must be longer than
+      any run takes."""
 
     first_window: str = ""
     last_window: str = ""

@@ -421,7 +421,7 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     ticking.track()
     rests = skipped(ticking)
     assert "ticks pull, since Spark's executors cannot run tidemark" in rests
-    assert "another run looks 10m after the last; start one by hand to try at once" in rests
+    assert "the next run tries 10m after the last; start one by hand to try at once" in rests
     for later, is_asked in ((2 * MINUTE, False), (UNABLE_PAUSE + SECOND, True)):  # other failures rest for a minute
         assert (why_no_run(ticking.runs, CLOCK.now() + later, ticking.settings) is None) is is_asked
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 200
