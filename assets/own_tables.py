@@ -1,8 +1,8 @@
 """Custom tables in Dagster: an asset, a check and a job for each table, and the sensor that requests runs over their
 windows.
 
-A table's file may change while the code server runs, because each run reads the file again. Its partitions and checks
-may not change, because Dagster reads them only when it loads the table.
+A table's file may change while the code server runs, because each run reads the file again. The table's partitions and
+checks must not change, because Dagster reads them only when it loads the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,14 +38,14 @@ from tidemark.resources.lake import LakeResource
 
 UNIQUE = "key_is_unique"
 SHOWN_SOURCE = 20_000
-"""The greatest number of characters of a function or a query that the UI shows."""
+"""Maximum number of characters of a function or a query that the UI shows."""
 
 TABLES = "tables"
 """The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
-"""The longest pause before a table whose runs keep failing is tried again. If its file changes, it is tried again at
-once."""
+"""Maximum pause before a table whose runs keep failing is tried again. If the table's file changes, the table is tried
+again at once."""
 
 LOAD_AGAIN = (
     "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
@@ -111,8 +111,8 @@ def _computed(
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
-    """Return the tags by which Dagster recognizes that an asset's code has changed since a job computed it. Runs that
-    materialize the asset get these tags from Dagster."""
+    """Return the tags from which Dagster recognizes that an asset's code has changed since a job computed the asset.
+    Runs that materialize the asset get these tags from Dagster."""
     tags = {"dagster/code_version": version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
@@ -149,8 +149,8 @@ def _compute(
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """The current state of a table: its definition, the `mark` (a tag) of its runs, and why the next run will fail
-    (None if it is not known to fail). If the file cannot be used, the definition is the last usable one."""
+    """The current state of a table. `definition` is the last usable one if the file cannot be used. `mark` is the tag
+    of the table's runs. `wrong` is the error with which the next run will fail, if it is known to fail."""
 
     definition: TableDefinition
     mark: str
@@ -172,14 +172,17 @@ def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinitio
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
-    """Return two digests of a table's file, joined: of the file that Dagster loaded, and of the current file."""
+    """Return the digest of the file that Dagster loaded, and the digest of the current file, joined by a dot."""
     return f"{loaded.file}.{file_now(settings, loaded)}"
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """Return the table of the current file, or `known` if the file is unchanged. If the file was unusable when Dagster
-    loaded the table, the table may now have a key without a check; the next load defines the check. Raises
-    InvalidSettings and TableFailed."""
+    """Return the table of the current file, or `known` if the file is unchanged. Raises InvalidSettings and
+    TableFailed.
+
+    If the file was unusable when Dagster loaded the table, the table may now have a key without a check. The next load
+    defines the check.
+    """
     if not loaded.file:
         return loaded
     now = read_table(settings, loaded.name, known)
@@ -197,8 +200,8 @@ def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
     """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
-    table without due windows is skipped while nothing changes. Raises LakeError if `heartbeat_diffs` itself cannot be
-    read."""
+    table without due windows is left out as long as nothing changes. Raises LakeError if `heartbeat_diffs` itself
+    cannot be read."""
     settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))

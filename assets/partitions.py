@@ -17,20 +17,20 @@ from tidemark.pipeline.orchestrator.names import TO, WINDOWS
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
 YEARS_BEFORE = 1
-"""The number of full years, before the current one, whose partitions Dagster lists."""
+"""Number of full years before the current year whose partitions Dagster lists."""
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of an asset with these windows. `loaded_at` is the time at which Dagster loaded the
-    definitions."""
+    """The partitions of an asset whose windows are those of `windowing`. `loaded_at` is the time at which Dagster
+    loaded the definitions."""
 
     windowing: Windowing
     loaded_at: datetime
 
     @property
     def listed(self) -> Windowing:
-        """The partitions as a `Windowing`, which begins with the first partition that Dagster lists."""
+        """The partitions as a `Windowing` that begins with the first partition that Dagster lists."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)
@@ -43,13 +43,14 @@ class Partitions:
         return dg.TimeWindowPartitionsDefinition(start=listed.first, cron_schedule=cron, fmt=KEY_FORMAT, timezone="UTC")
 
     def windows_in(self, keys: Iterable[str]) -> list[range]:
-        """Return the numbers of the windows of each partition. Raises ValueError if a key names no partition."""
+        """Return the numbers of the windows of each partition. Raises ValueError if a key is not the key of a
+        partition."""
         named, number_of = map(self.listed.named, keys), self.windowing.number_of
         return [range(number_of(each.start), number_of(each.end)) for each in named]
 
     def holding(self, windows: Iterable[Window]) -> Mapping[str, list[Window]]:
-        """Group windows by the listed partition that holds them, in order. Windows before the first listed partition
-        are left out."""
+        """Group windows, in order, by the listed partition that contains them. Windows before the first listed
+        partition are left out."""
         listed, held = self.listed, defaultdict[str, list[Window]](list)
         for window in sorted(windows):
             if window.start >= listed.first:
@@ -68,8 +69,8 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 
 def windows_tag(windows: Sequence[Window]) -> str:
-    """Format ordered windows for a row of the UI: the first key, the part of the last key that differs (such as its
-    time of day), and the number of windows. There may be gaps between the windows."""
+    """Format ordered windows for a row of the UI: the first key, the part of the last key that differs from the first
+    (such as its time of day), and the number of windows. There may be gaps between the windows."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first
@@ -79,7 +80,8 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """Parse a text of `stretch_texts` or `windows_tag` into the numbers of its windows. Raises ValueError."""
+    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into the numbers of its windows. Raises
+    ValueError."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
@@ -87,8 +89,8 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
-    """Return the windows that a run has to compute: the windows named in its config, or else in its tag. Raises
-    ValueError."""
+    """Return the windows that a run has to compute: the windows named in its config or, if there are none, in its tag.
+    Raises ValueError."""
     in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
     return [stretch_named(text, windowing) for text in list(texts) or in_tags]
 

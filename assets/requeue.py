@@ -28,12 +28,12 @@ ABOUT = (
 )
 
 MOST_REQUESTS = 3
-"""The greatest number of runs that one code server requests for its contract. A failed run is requested again after a
+"""Maximum number of runs that one code server requests for its contract. A failed run is requested again after a
 growing pause. If runs keep failing, an operator is needed."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """Define the job that does the same as `tidemark quarantine --requeue`."""
+    """Define the job that is the equivalent of `tidemark quarantine --requeue` in Dagster."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
@@ -60,8 +60,8 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
 
 @dataclass
 class JudgedMemory:
-    """The sensor's memory in one code server. The contract cannot change while a code server runs, so checks stop once
-    quarantine was judged by it."""
+    """The sensor's memory in one code server. The contract cannot change while a code server runs, so the sensor stops
+    checking once quarantine was judged by that contract."""
 
     is_done: bool = False
     requests: int = 0

@@ -59,7 +59,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """Define the daily schedule of the report, which is on by default."""
+    """Define the daily schedule of the report. The schedule is on by default."""
     job = dg.define_asset_job(
         name_of(settings, TUNE_WATERMARK),
         selection=[key_of(settings, WATERMARK_TUNING)],
