@@ -100,8 +100,9 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """True if quarantine needs no run for this contract: the contract has already judged it, it is empty, or this is
-    the lake's first check. The first check records the contract, so that later changes are noticed."""
+    """True if quarantine needs no run for this contract. That is if the contract has already judged quarantine, if
+    quarantine is empty, or if this is the lake's first check. The first check records the contract, so that later
+    changes are noticed."""
     judged_by, digest = lake.judged_by(), settings.contract_digest
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

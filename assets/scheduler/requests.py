@@ -28,31 +28,31 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
-"""The number of newest runs that are read to count consecutive failures."""
+"""Number of newest runs that are read to count consecutive failures."""
 
 SEEN_WITHIN = timedelta(seconds=5)
-"""The longest time until other sensors see a requested run. Dagster creates the run after the sensor's evaluation."""
+"""Maximum time until other sensors see a requested run. Dagster creates the run after the sensor's evaluation."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""The interval between two checks for due windows while no further window closes."""
+"""Interval between two checks for due windows, as long as no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""The longest time for which a tick waits for a choice of windows. It leaves a sensor, which has 60 s, enough time for
-the rest of its tick."""
+"""Maximum time for which a tick waits for a choice of windows. A sensor has 60 s, and needs the rest for the rest of
+its tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for a run over windows, with a sentence that says why. If there are no windows, no run is requested,
-    and the sentence says why not."""
+    """A request for a run over windows, with a sentence that gives the reason. Without windows, no run is requested,
+    and the sentence gives the reason for that."""
 
     windows: Sequence[Window]
     sentence: str
     is_backlog: bool = False
 
     def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
-        """Build the result of a sensor: the run request, or else a skip reason that begins with `said`. `more` are
-        further arguments of the result.
+        """Build the result of a sensor: the run request or, without windows, a skip reason that begins with `said`.
+        `more` are further arguments of the result.
 
         The request has no run key: a window whose run failed must be requested again.
         """
@@ -65,18 +65,18 @@ class Request:
 
 
 def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapping[str, str]) -> dg.RunRequest:
-    """Build a request for a run of a job over these windows, which are in order."""
+    """Build a request for a run of a job over these windows, which must be in order."""
     tags = {WINDOWS: windows_tag(windows), **tags}
     config = {"ops": {name_of(settings, op_of(job)): {"config": {"windows": stretch_texts(windows)}}}}
     return dg.RunRequest(job_name=name_of(settings, job), run_config=config, tags=tags)
 
 
 CHOICE = "choice"
-"""The `user` under which a choice of windows reads the lake, whichever sensor makes the choice (see `LakeResource`)."""
+"""The `user` under which every choice of windows reads the lake, whichever sensor asked for it (see `LakeResource`)."""
 
 
 class OneAsks:
-    """Chooses windows for the sensors that share it, one choice at a time, in a thread of its own.
+    """Chooses windows for all sensors that share this object, one choice at a time, in a separate thread.
 
     A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After one sensor has
     requested a run, the other sensors may request none until they can see that run.
@@ -106,7 +106,7 @@ class OneAsks:
 
     def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
         if self._asked[0] not in ("", user) and self._clock.now() - self._asked[1] < SEEN_WITHIN:
-            return Request((), "no window is requested: another sensor has just asked for a run")
+            return Request((), "no window is requested: another sensor has just requested a run")
         request = choose()
         if request.windows:
             self._asked = user, self._clock.now()
@@ -121,7 +121,8 @@ def next_request(
     stale: Sequence[Window] = (),
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
-    """Request due windows that do not rest after failures: live windows and, between them, older ones, newest first.
+    """Request due windows, newest first: live windows and, between them, older ones. Windows that are on hold after
+    failures are left out.
 
     If there are `stale` windows, they are requested in place of the older ones. A window that ends in the future by
     this machine's clock is left for later, even if the sources' clocks are ahead.
@@ -181,9 +182,9 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """Remembers that the last check found no due window, and the facts that it was based on, such as which windows were
-    closed. While these facts are unchanged, a process checks only every LOOK_EVERY: in a bucket, each check costs half
-    a dozen calls."""
+    """Remembers that the last check found no due window, and the facts that the check was based on, such as which
+    windows were closed. While these facts are unchanged, a process checks only every LOOK_EVERY: in a bucket, each
+    check costs half a dozen calls."""
 
     _found: tuple[Hashable, datetime] | None = None
 
@@ -192,7 +193,7 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """True if no window is due according to the last check, and it need not be repeated yet."""
+        """True if the last check found no due window and need not be repeated yet."""
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
@@ -209,9 +210,9 @@ def pause_of(
     longest: timedelta = LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
-    """Return why no run may be requested now: a run is under way (`does` says what it does), or the last runs failed
-    too recently. None if a run may be requested. `counts` says whether a failure counts. A failure that does not count
-    ends the count, like a success. Runs whose process has died are first reported as failed."""
+    """Return why no run may be requested now, or None if one may be. Reasons: a run is under way (`does` says what the
+    run does), or the last runs failed too recently. `counts` says whether a failed run counts as a failure. If it does
+    not, it ends the series of failures, like a success. Runs whose process has died are first reported as failed."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)

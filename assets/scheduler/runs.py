@@ -18,10 +18,10 @@ from tidemark.pipeline.windows import Spans, Windowing
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
-"""All other statuses, including ones that a later Dagster adds, such as SUSPENDED."""
+"""All other statuses, including those that a later Dagster adds, such as SUSPENDED."""
 
 RUNS_LOOKED_AT = 200
-"""The number of newest ended runs that are read to find windows that keep failing."""
+"""Number of newest ended runs that are read to find windows that keep failing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,16 @@ class Runs:
     def newest(
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Return the newest runs of a job, newest first. With `statuses`, return only runs with one of these."""
+        """Return the newest runs of a job, newest first. With `statuses`, return only runs that have one of these
+        statuses."""
         wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
         return self.instance.get_run_records(wanted, limit=limit)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Return at most `limit` runs of any job: the first runs that changed after a moment, oldest first, or without
-        a moment the last runs that changed, newest first."""
+        """Return at most `limit` runs of any job, oldest first: the first runs that changed after a moment. Without a
+        moment, return the runs that changed last, newest first."""
         wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
         return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
@@ -63,8 +64,8 @@ def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
 
 
 def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
-    """Convert the record of a run over windows. `until` is when the run ended, or the current time. If its windows
-    cannot be read, as when windows had another length, the attempt has none."""
+    """Convert the record of a run over windows. `until` is when the run ended, or the current time. The attempt has no
+    windows if they cannot be read, for example because windows had another length."""
     run, windows = record.dagster_run, Spans()
     config: Any = run.run_config
     with suppress(LookupError, ValueError, TypeError, AttributeError):  # or its config was written by hand
@@ -81,17 +82,17 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 LONGEST_RUN = timedelta(hours=3)
-"""A time that is longer than any run takes, because `max_runtime_seconds` in dagster.yaml ends runs earlier."""
+"""A time longer than any run takes, because `max_runtime_seconds` in dagster.yaml ends longer runs."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A started run that logs nothing for this long counts as dead. The time covers several signs of life, and clocks that
 differ by a minute or two."""
 
 STARTS_WITHIN = timedelta(minutes=30)
-"""The longest time that a launcher may take to start a run. A cluster may have to add a machine and pull the image."""
+"""Maximum time that a launcher may take to start a run. A cluster may have to add a machine and pull the image."""
 
 LOOKED_AT = 20
-"""The number of unfinished runs of a job that are checked, newest first. It suffices because sensors request one run at
+"""Number of unfinished runs of a job that are checked, newest first. A few suffice, because sensors request one run at
 a time."""
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
@@ -125,7 +126,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     if status in STARTING and _heard_at(instance, record) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
     if status in AT_WORK and _heard_at(instance, record) < now - SILENT_FOR:
-        return f"it has said nothing for {format_duration(SILENT_FOR)}: its process must be gone"
+        return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process must be gone"
     return None
 
 

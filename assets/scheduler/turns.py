@@ -2,7 +2,7 @@
 
 *Live* windows end close to the watermark, while the watermark is close to the clock. Every other due window, and every
 stale window, is *older* (backlog). Live windows come first. Older windows are computed between them. A window that
-keeps failing rests, while the others continue. Windows are identified by their numbers.
+keeps failing is put on hold (it *rests*), while the others continue. Windows are identified by their numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,33 +15,34 @@ from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.windows import Spans, Windowing
 
 LIVE = timedelta(minutes=10)
-"""A live window ends at most this long before the watermark. The newest closed window is always live, however long
-windows are."""
+"""Maximum time before the watermark at which a live window ends. The newest closed window is always live, even if
+windows are longer than this."""
 
 LIVE_LAG = timedelta(hours=1)
-"""The longest lag of the watermark at which windows can be live. Beyond it, as after an outage, no window is live, but
-the newest windows still come first."""
+"""Maximum lag of the watermark at which windows can be live. At a larger lag, as after an outage, no window is live,
+but the newest windows still come first."""
 
 SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
-"""The shortest and the longest time budget of a run over older windows."""
+"""Minimum and maximum time budget of a run over older windows."""
 
 AROUND = timedelta(seconds=5)
-"""The part of the time budget that passes before and after the run's computation."""
+"""The part of a run's time budget that is used up before and after the computation."""
 
 FIRST, GROWTH = 48, 4
-"""The number of older windows in a run while its speed is unknown, and the factor by which the next run may grow."""
+"""Number of older windows in a run whose speed is not known yet, and the maximum factor by which the next run may
+grow."""
 
 PATIENCE = timedelta(minutes=1)
-"""The longest wait of older windows. After it they get a run with the shortest time budget, even if live windows are
-due or about to close."""
+"""Maximum time for which older windows wait. After this time they get a run with the minimum time budget, even if live
+windows are due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""The rest after a first failure, which doubles with each further failure; its limit for a window; and its limit for a
-job."""
+"""How long a window is on hold after its first failure (doubled by each further failure), the maximum for a window, and
+the maximum for a job."""
 
 SUSPECT, STEP = 2, 4
-"""After windows have failed together SUSPECT times, the next run takes one STEP-th of them, and so on until the failing
-window is alone. SUSPECT is not 1, because a single failure may have been an interruption."""
+"""After windows have failed together SUSPECT times, the next run takes one STEP-th of them, and so on until the window
+that fails is alone. SUSPECT is not 1, because a single failure may have been an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class Front:
 
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
-        """Compute the position at `now`, which the watermark has not passed. Assumption: the watermark advances as fast
-        as the clock."""
+        """Compute the position at `now`. The watermark must not be later than `now`. Assumption: the watermark advances
+        as fast as the clock."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)
@@ -82,8 +83,8 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The pause of a window whose newest runs failed: when it ends, and how many windows the next run with this window
-    may have."""
+    """The hold on a window whose newest runs failed: when the hold ends, and the maximum number of windows in the next
+    run that contains this window."""
 
     window: int
     until: datetime
@@ -97,11 +98,11 @@ def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
 
 
 def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
-    """Return the newest windows that do not rest, up to `most`, and the rests of the windows that were skipped.
+    """Return the newest windows that are not on hold, up to `most`, and the holds on the windows that were skipped.
 
     `wanted` are ranges of windows, newest first, and are read only as far as needed. `attempts` are ended runs, newest
-    first. Windows that keep failing together are tried in ever smaller groups, until the window that causes the
-    failures rests alone. However many windows fail, every other window gets its turn.
+    first. Windows that keep failing together are tried in ever smaller groups, until only the window that causes the
+    failures is on hold. Every other window gets its turn, even if many windows fail.
     """
     chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
@@ -118,8 +119,8 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
 
 
 def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
-    """Return the rest of a window, derived from its failures since its last success. Without failures, the rest is
-    already over."""
+    """Return the hold on a window, derived from its failures since its last success. Without failures, the hold has
+    already ended."""
     failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
     if not failed:
         return Rest(window, EPOCH, most)
@@ -133,23 +134,22 @@ def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
-    """Describe how many windows rest, and which is tried again first; empty if none rests."""
+    """Describe how many windows are on hold, and which of them is tried again first. Empty if no window is on hold."""
     if not resting:
         return ""
     first = min(resting, key=lambda rest: rest.until)
-    return (
-        f"{len(resting)} windows rest after failures, {windowing.numbered(first.window).key} until {iso(first.until)}"
-    )
+    key = windowing.numbered(first.window).key
+    return f"{len(resting)} windows are on hold after failures, {key} until {iso(first.until)}"
 
 
 def room_for_older(
     front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
-    """Return how many older windows a run may compute now, and why if it is none.
+    """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
 
     `waited` is how long older windows have waited. `ended` are ended runs, newest first. With one slot for runs, older
     windows get the gaps between runs over live windows, or a short run after PATIENCE. With more slots, one slot is
-    reserved for live windows. The size of a run is derived from the duration of the last one.
+    reserved for live windows. The size of a run is derived from the duration of the last run.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):

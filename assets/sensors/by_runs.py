@@ -20,14 +20,14 @@ from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
 EVENTS_AT_ONCE = 500
-"""The greatest number of materializations of an asset that one call counts. The next call continues."""
+"""Maximum number of materializations of an asset that one call counts. The next call continues."""
 
 RUNS_AT_ONCE = 200
-"""The greatest number of runs that one call counts. The next call continues."""
+"""Maximum number of runs that one call counts. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call begins OVERLAP before the newest known run, because the times come from several processes. So that each run
-counts once, the last REMEMBERED runs are remembered."""
+"""Each call begins OVERLAP before the newest known run, because the times come from several processes. The last
+REMEMBERED runs are remembered, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """The prefix of Dagster's name for a job that materializes assets from the UI, and tidemark's name for such a job."""
@@ -44,7 +44,7 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """Return what runs have landed since the last call, and the number of messages that they tracked. `seen` has the id
+    """Return what runs have landed since the last call, and the number of messages that runs tracked. `seen` has the id
     of the last counted materialization of each asset. Materializations before the process's first call are not
     counted."""
     landed = Ingested()

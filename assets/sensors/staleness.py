@@ -28,27 +28,28 @@ USER = "staleness"
 """The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the
-tables, `quarantine_share` reads the newest files, `fields_present` reads their statistics, and `subscriptions` calls
-Pub/Sub twice."""
+"""Interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
+`quarantine_share` reads the newest files, `fields_present` reads their statistics, and `subscriptions` calls Pub/Sub
+twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""The least interval between two counts of late and missed heartbeats, and the number of steps of a long check in each
+"""Minimum interval between two counts of late and missed heartbeats, and the number of steps of a long check in each
 count. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
-"""A window that keeps receiving late heartbeats is requested at most this often."""
+"""Minimum interval between two requests of the same window, in case the window keeps receiving late heartbeats."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
     *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""The figures whose change makes a check be reported again. A growing row count alone is not reported."""
+"""The figures whose change makes a check be reported again. A change of row counts alone is not reported."""
 
 
 @dataclass
 class StalenessMemory:
-    """The sensor's memory between ticks in one code server. A new code server reports and requests once more."""
+    """The sensor's memory between ticks in one code server. A new code server reports and requests everything once
+    more."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH
@@ -106,7 +107,6 @@ def staleness_sensor(
 
 
 def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
-    """Run a few steps of the check for missed heartbeats."""
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
@@ -117,7 +117,6 @@ def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
 
 
 def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
-    """Evaluate the audits and the check of the subscriptions."""
     results = []
     for audited in audits:
         try:
@@ -138,8 +137,8 @@ def _request(
     if found.left:
         return Request(
             (),
-            f"A long check of what is missed is under way: {found.left} commits, manifests or hours of the tables are "
-            "left, and perhaps more after them; the next tick continues",
+            f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
+            "are left, and perhaps more after them; the next tick continues",
         )
     lake, settings = look.lake, look.lake.settings
     for window in [window for window, at in requested.items() if look.now - at >= REQUEST_EVERY]:

@@ -26,16 +26,16 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""The landing tick is due this long before a tracking tick, so that the decision knows what the landing tick has
-landed."""
+"""The landing tick is due this long before a tracking tick, so that the decision accounts for the messages that the
+landing tick has landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""The longest time for which a tracking tick waits for an unfinished landing tick. With short ticks, the daemon may
-start both late."""
+"""Maximum time for which a tracking tick waits for an unfinished landing tick. With short ticks, the daemon may start
+both late."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
-"""A function that turns the windows which a decision closed into a request for a run, and into events to report."""
+"""A function that turns the windows closed by a decision into a request for a run and into events to report."""
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
@@ -52,7 +52,7 @@ def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
     """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that the
-    decision closes. `landing` is None if this pipeline lands nothing; then no run pulls either."""
+    decision closes. `landing` is None if this pipeline lands nothing; no run pulls in that case."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
@@ -165,7 +165,7 @@ def landing_sensor(
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
-    """Remember whether a tick left messages, and why messages wait, for other sensors and for users."""
+    """Remember, for other sensors and for users, whether a tick left messages and why messages wait."""
     watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

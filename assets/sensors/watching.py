@@ -23,12 +23,12 @@ OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
 """The keys of the objects that the process keeps between ticks."""
 
 WRITERS = ("landing", "tracking")
-"""The sensors whose ticks record that this pipeline writes the lake. Other sensors only refuse another pipeline's
-lake."""
+"""The sensors whose ticks record that this pipeline writes to the lake. Other sensors only refuse to tick on another
+pipeline's lake."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
-"""A sensor's function. If it returns text, the text says why nothing is requested."""
+"""A sensor's function. If it returns a text, the text gives the reason why nothing is requested."""
 
 
 def keep_observer(
@@ -106,8 +106,8 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Note a problem of a tick that did not fail, such as messages that it had to leave. An empty `problem` means that
-    there is none."""
+    """Record a problem of a tick that did not fail, such as messages that the tick had to leave. An empty `problem`
+    means that there is no problem."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 

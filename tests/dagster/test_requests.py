@@ -178,7 +178,7 @@ def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() 
     newest = world.windowing.number_of(world.watermark) - 1
     world.hold(newest)
     world.run(world.ask(), seconds(3), failed=True)
-    assert "1 windows rest after failures" in world.ask().sentence
+    assert "1 windows are on hold after failures" in world.ask().sentence
     world.hold(newest - 2)
     assert world.numbers(world.ask()) == [newest - 2, newest - 1]
 

@@ -57,7 +57,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     others, resting = take_turn([range(failing, failing + 3)], failed, at(101), 288)
     assert others == [failing + 2, failing + 1]
     said = resting_sentence(resting, WINDOWING)
-    assert said == "1 windows rest after failures, 2026-11-21T05-20Z until 2026-11-21T05:22:40Z"
+    assert said == "1 windows are on hold after failures, 2026-11-21T05-20Z until 2026-11-21T05:22:40Z"
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
 
 
