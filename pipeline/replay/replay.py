@@ -1,4 +1,5 @@
-"""Replays a run's decisions from the inputs of its ticks, verifies recorded decisions, and counts late messages."""
+"""Replays the watermark's decisions from the inputs of its ticks, verifies recorded decisions, and counts late
+messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +29,11 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a decision for each tick, made by the code of production. Each decision builds on the previous ones.
+    """Yield a new decision for each tick, made by the production code from the tick's inputs and the previous new
+    decisions.
 
-    Compacted entries are skipped: they hold the run's own decisions, and everything else in them is in earlier entries.
-    Assumption: a `Beginning` is among the first tick's entries, or in `state`.
+    Compacted entries are skipped: they contain the recorded decisions, and otherwise only what earlier entries contain.
+    Assumption: the first tick's entries, or `state`, contain a `Beginning`.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:
@@ -44,7 +46,8 @@ def decide_again(
 
 
 def bound_without_anchor(s: Situation) -> Verdict:
-    """Rule 6 without its anchor: the band begins at `min(B, T - D)`. For comparison; production does not use it."""
+    """Apply the last rule without the anchor: the band begins at `min(B, T - D)`. For comparison only; production does
+    not use this rule."""
     if s.policy.rule == "frontier":
         return bound(s)
     return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
@@ -55,7 +58,7 @@ RULES_WITHOUT_ANCHOR = (*RULES[:-1], bound_without_anchor)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first recorded decision or compacted state that differs from its derivation from the records before it."""
+    """A recorded decision or compacted state, and what was derived instead from the records before it."""
 
     recorded: DecisionRecord | WatermarkState
     derived: DecisionRecord | WatermarkState
@@ -63,11 +66,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `verify`: the numbers of decisions and compacted entries that equal their derivation, and the first
-    difference.
+    """The result of `verify`: how many recorded decisions and compacted entries were derived with equal values, and the
+    first difference (None if there is none).
 
-    `unknowable` counts entries that were made from an entry that has since been lost. They cannot be derived, and are
-    accepted as recorded.
+    `unknowable` is the number of entries that were made from an entry which has since been lost. They cannot be
+    derived, and are accepted as recorded.
     """
 
     decisions: int
@@ -77,9 +80,9 @@ class Verification:
 
 
 def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verification:
-    """Derive each recorded decision from the records before it and its own policy, and each compacted state from the
-    entries that it covers. Every value must be equal, bit for bit. Raises ValueError for a tick without its recorded
-    decision."""
+    """Derive each recorded decision from its policy and the records before it, and each compacted state from the
+    entries before it, and compare. All values must be equal, bit for bit. Stops at the first difference. Raises
+    ValueError for a tick without a recorded decision."""
     state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
     for tick in ticks:
@@ -88,7 +91,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
                 if state.is_missing_entries and not entry.state.is_missing_entries:
                     unknowable += 1
                 else:
-                    # A compacted entry does not carry its number in the log.
+                    # A compacted entry does not contain its number in the log.
                     derived = replace(state, number=entry.state.number, checkpoint=entry.state.checkpoint)
                     if derived != entry.state:
                         return Verification(decisions, compacted, unknowable, Difference(entry.state, derived))
@@ -101,7 +104,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
             unknowable += 1
         else:
             decided = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
-            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # not derived
+            again = replace(decided, usage=recorded.usage, contract=recorded.contract)  # these two are not derived
             if again != recorded:
                 return Verification(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1
@@ -119,17 +122,17 @@ COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
     (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
-"""Columns of a decision, with the function that gives each value. Null: `watermark` before the first watermark, an
-unknown reading, and the band if none was used (in a hold, or by the idle rule)."""
+"""The columns of a written decision, each with the function that returns its value. Null are: `watermark` before the
+first watermark, an unknown reading, and the band of a decision without one (a hold, or by the idle rule)."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
-"""Last column: number of late messages that landed by the tick."""
+"""The last column of a written decision: the number of late messages that had landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Consecutive ticks that held the watermark. `begin` is the first of them. `end` is the first tick after them, or
-    the last tick of all."""
+    """A period of consecutive ticks that held the watermark. `begin` is the time of the first of these ticks. `end` is
+    the time of the next tick after them or, without a next tick, of the last one."""
 
     begin: datetime
     end: datetime
@@ -142,8 +145,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replay: at least one decision, in order. `late_total` has the number of late messages that had
-    landed by each decision. `landed` counts the landed messages, without rejected ones."""
+    """The result of a replay: the decisions, in order (at least one), and for each decision the number of late messages
+    that had landed by then (`late_total`). `landed` is the number of landed messages, without rejected ones."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -151,7 +154,7 @@ class Replayed:
 
     @property
     def watermark(self) -> datetime | None:
-        """The last decision's watermark."""
+        """The watermark of the last decision."""
         return self.decisions[-1].watermark
 
     @property
@@ -161,22 +164,22 @@ class Replayed:
 
     @property
     def late_share(self) -> float:
-        """Late messages as a share of the landed messages; 0 if no message landed."""
+        """The number of late messages, divided by the number of landed ones; 0 if no message landed."""
         return self.late / self.landed if self.landed else 0.0
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Number of decisions by reason, the most frequent first."""
+        """Number of decisions per reason, the most frequent reason first."""
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:
-        """Return the lag that this share of the ticks with a watermark does not exceed; None if no tick has a
-        watermark."""
+        """Return a quantile of the watermark's lag: a share of `share` of the ticks has at most this lag. Ticks without
+        a watermark are left out; None if no tick has one."""
         lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
         return timedelta(seconds=quantile(lags, share)) if lags else None
 
     def longest_hold(self) -> Hold | None:
-        """Return the longest stretch of holds, with its most frequent reason; None if there are no holds."""
+        """Return the longest hold, with its most frequent reason; None if no tick held the watermark."""
         stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
         holds = []
         for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):
@@ -187,10 +190,11 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Count the late messages in one more pass over the trace, and return them with the decisions.
+    """Return the decisions with the number of late messages, which takes one more pass over the trace.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
-    clocks of two trackers disagree, a decision counts from the latest time among it and all decisions before it.
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. Times of
+    decisions may go back, if the clocks of two trackers disagree. A decision then takes effect at the latest time among
+    its own and those of earlier decisions.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])
@@ -202,8 +206,8 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
 
 
 def write_decisions(path: Path, replayed: Replayed) -> None:
-    """Write the decisions as a Parquet file, one row per tick. Replaces an existing file. Raises TidemarkError if the
-    file cannot be written."""
+    """Write the decisions to a Parquet file, one row per tick. An existing file is replaced. Raises TidemarkError if
+    the file cannot be written."""
     values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
     schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL], metadata=marks())
     try:

@@ -1,4 +1,5 @@
-"""Reads traces from a Parquet file, from a lake's landed messages or from a log, and a log's decisions as ticks."""
+"""The sources of a replay: traces from a Parquet file, from a lake's landed messages or from a tracking log, and the
+ticks recorded in a tracking log."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -23,27 +24,27 @@ from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
-"""The time columns, and the value that stands for null in each."""
+"""The time columns of a trace, each with the number that stands for null."""
 
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
-"""Rows read at a time."""
+"""Maximum number of rows read at a time."""
 READ_AHEAD_BYTES = 1 << 20
-"""Bytes of each column read ahead, so that a row group is not read all at once."""
+"""Number of bytes of each column that are read ahead. It is small, so that a row group is not read all at once."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
-"""The times that are accepted: the years 1 to 9998. Arithmetic with them does not overflow."""
+"""The range of accepted times: the years 1 to 9998. Arithmetic with these times does not overflow."""
 
 
 class ParquetTrace:
-    """The messages of a Parquet file with the columns `COLUMNS`; other columns are ignored.
+    """A trace read from a Parquet file with the columns COLUMNS, one row per message. Other columns are ignored.
 
-    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are read as
-    UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The batches'
-    streams are the values of the key `by`. An attribute is read from `attributes`, a map of text, or from the column
-    with the attribute's name.
+    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, the times are in
+    UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The streams of the
+    batches are the values of the key `by`, which may be an attribute: it is read from `attributes` (a map of text), or
+    from a column with the attribute's name.
 
-    Raises TraceUnusable for any other file; the error names the column, its content and the remedy. Raises NewerFormat
-    for a file that a later version of tidemark wrote.
+    Raises TraceUnusable for an unsuitable file; the message names the column, its content and the remedy. Raises
+    NewerFormat if a later version of tidemark wrote the file.
     """
 
     def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:
@@ -73,11 +74,11 @@ class ParquetTrace:
         self._refuse_names(schema.field(self._named).type)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages, in the file's order, at most `ROWS` at a time."""
+        """Yield all messages in the order of the file, at most ROWS at a time. `streams` requests their streams."""
         wanted = [*TIMES, self._named] if streams else list(TIMES)
         with self._open() as file:
             try:
-                # The library's threads could outlive the interpreter and abort a command as it ends.
+                # Without Arrow's threads, which could outlive the interpreter and abort a command as it ends.
                 for rows in file.iter_batches(batch_size=ROWS, columns=wanted, use_threads=False):
                     yield self._batch(rows, streams=streams)
             except (pa.ArrowException, OSError) as error:
@@ -85,7 +86,7 @@ class ParquetTrace:
 
     def _open(self) -> pq.ParquetFile:
         try:
-            # By default the library reads whole columns of the file ahead.
+            # By default, Arrow reads whole columns of the file ahead.
             return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
             raise TraceUnusable(f"{self.path} does not exist; name a Parquet file with one row per message") from error
@@ -114,8 +115,8 @@ class ParquetTrace:
     def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
         if unpublished := rows["publish_time"].null_count:
             raise TraceUnusable(
-                f"publish_time in {self.path} is null in at least {unpublished} rows; every message has one, so leave "
-                "out those rows or fill it in"
+                f"publish_time in {self.path} is null in at least {unpublished} rows; every message has a publish "
+                "time, so leave out these rows or fill in the time"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
         known = self._by.values(rows[self._named]) if streams else None
@@ -130,26 +131,26 @@ class ParquetTrace:
             present = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise TraceUnusable(
-                f"{name} in {self.path} is of the type {column.type} and holds a time that is not a whole number of "
-                f"microseconds, or is too far away ({error}); write it as {MOMENT}"
+                f"{name} in {self.path} is of the type {column.type}, and a time in it is not a whole number of "
+                f"microseconds, or is out of range ({error}); write the column as {MOMENT}"
             ) from error
         least, most = (bound.as_py() for bound in pc.min_max(present).values())
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
-                f"{name} in {self.path} holds a time outside the years 1 to 9998; check whether it was written in "
-                "another unit than its type says"
+                f"{name} in {self.path} contains a time outside the years 1 to 9998; check whether the times were "
+                "written in another unit than the column's type says"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)
         return times
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
-    """Return the state before the first tick, and the ticks. Each decision of the log gives a tick, with the entries
-    since the previous decision.
+    """Return the ticks recorded in a log, and the state before the first of them. Each decision in the log makes one
+    tick, with the entries since the previous decision.
 
-    The ticks begin at the newest compacted entry from before `since`. Without `since`, they begin at the log's first
-    entry, or at the first compacted entry if earlier ones were dropped. Entries after the last decision are left out.
-    Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
+    The ticks begin after the newest compacted entry whose decision was made before `since`. Without `since`, they begin
+    with the log's first entry or, if older entries were dropped, after the first compacted entry. Entries after the
+    last decision are left out. Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
     """
     numbers = log.numbers()
     if not numbers:
@@ -175,8 +176,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """Return the number of the newest compacted entry whose decision was made before `since`. If there is none, return
-    the first number."""
+    """Return the number of the newest compacted entry whose decision was made before `since`. If no entry qualifies,
+    return the first of `numbers`."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
@@ -186,20 +187,20 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LogMessages:
-    """A trace without streams, made from the snapshots in a log: for a lake in which nothing lands.
+    """A trace made from the histogram snapshots in a log, without streams. For a lake in which nothing lands.
 
-    Each message has the last publish time and the least event time of its histogram cell, so disorder is known to
-    within two seconds, and lateness is never understated. `landed_us` is the tick that tracked the message. A message
-    below the watermark at that tick counts as late, regardless of when it was acknowledged. A message that was
-    delivered to tracking twice counts twice.
+    Each message has the last publish time and the least event time of its histogram cell. So disorder is known to
+    within two seconds, and lateness is never understated. `landed_us` is the time of the tick that tracked the message:
+    a message counts as late if it was below the watermark at that tick, regardless of when it was acknowledged. A
+    message that was delivered to tracking twice counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
-        """Take the messages that were tracked at `since` or later."""
+        """Make a trace of the messages that were tracked at `since` or later."""
         self._ticks = [tick for tick in ticks if tick.at >= since]
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages, one entry at a time."""
+        """Yield all messages, one log entry at a time. With `streams`, the stream of each message is null."""
         for tick in self._ticks:
             for entry in tick.entries:
                 if isinstance(entry, Snapshot):
@@ -214,10 +215,10 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
 
 
 class LakeLandings:
-    """A trace of the messages that landed in a lake, each once, at its first landing. It assumes that tracking kept up.
+    """A trace of the messages that landed in a lake, each once, at its first landing. Assumption: tracking kept up.
 
-    A single version of the table is read, regardless of later landings and compactions. A message's copies share its
-    event time and so its partition. Memory depends on the size of the largest partition.
+    All messages are read from one version of the table, whatever lands meanwhile. Memory is proportional to the size of
+    the largest partition, which contains all copies of a message.
     """
 
     def __init__(
@@ -228,10 +229,8 @@ class LakeLandings:
         left_out: pa.Array = NO_IDS,
         by: CohortKey = BY_STREAM,
     ) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive, except messages with the ids `left_out`.
-
-        The streams of the batches are the values of the key `by`.
-        """
+        """Make a trace of the messages that landed from `since` to `until`, both included, except the messages with the
+        ids `left_out`. The streams of the batches are the values of the key `by`."""
         self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
@@ -239,8 +238,8 @@ class LakeLandings:
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages, by hour of event time. `tracked_us` is the publish time, because the lake does not record
-        when tracking read a message."""
+        """Yield all messages, one event hour at a time. `tracked_us` is the publish time, because the lake does not
+        record when tracking read a message. `streams` requests the streams of the messages."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
@@ -252,7 +251,7 @@ class LakeLandings:
                 rows = files.to_table(columns=[*columns, *([named] if streams else [])], use_threads=False)
             if streams:
                 rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
-            if len(self._left_out):  # an id names a message or one of its heartbeats
+            if len(self._left_out):  # an id is that of a message, or of one heartbeat in a message
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
             first = rows.group_by("message_id", use_threads=False).aggregate(least)
@@ -268,11 +267,11 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """Return the partitions that may hold messages landed since `since_us`, by the statistics of their files."""
+    """Return the partitions that may contain messages landed at `since_us` or later, according to file statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())
-        # A file without statistics may hold anything. The library may have cut statistics to the millisecond.
+        # A file without statistics may contain any message. The Delta library truncates statistics to milliseconds.
         may_hold = pc.greater(pc.add(newest_us, 1000), pa.scalar(since_us, pa.int64()))
         actions = actions.filter(pc.fill_null(may_hold, True))
     return sorted(set(actions[f"partition.{PARTITION}"].to_pylist()))

@@ -1,7 +1,8 @@
-"""A trace of published messages, with the times at which both subscriptions acknowledged them, and a run's ticks.
+"""Traces of published messages, with the times of their acknowledgement on both subscriptions, and the ticks of a run
+over a trace.
 
-Messages come in batches and are read a few times. Only a histogram and a few numbers per tick are kept, so memory
-depends on the time that the trace spans, not on the number of its messages.
+A trace is read in batches, a few times. Only a histogram and a few numbers per tick stay in memory, so memory depends
+on the time that the trace spans, not on the number of its messages.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,13 +22,13 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Waiting batches are merged into the table once they have more rows than this number and more than the table, so that
-merging stays cheap."""
+"""Minimum number of waiting rows that Totals merges. They are merged only once there are also more of them than merged
+rows, so that merging stays cheap."""
 
 
 class Totals:
-    """Rows of int64 columns, one row per key. The first `keys` columns are the key; each other column is combined by
-    its function in `merges`."""
+    """A table of int64 columns with one row per key. The first `keys` columns are the key. If rows with the same key
+    are added, each other column is combined by the column's function in `merges`."""
 
     def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
         self._merges = merges
@@ -35,14 +36,14 @@ class Totals:
         self._waiting = 0
 
     def add(self, *columns: Ints) -> None:
-        """Add rows, as arrays of equal length."""
+        """Add rows, given as columns of equal length."""
         self._parts.append(grouped(columns, self._merges))
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
             self.rows()
 
     def rows(self) -> list[Ints]:
-        """Return one row per key, in the order of the keys, as columns."""
+        """Return the rows, in the order of their keys, as columns."""
         if len(self._parts) > 1:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._waiting = [grouped(joined, self._merges)], 0
@@ -60,53 +61,54 @@ COUNTS = (np.add,)
 
 
 class Tally:
-    """Counts of values by group."""
+    """For each group, the number of times that each value was added."""
 
     def __init__(self) -> None:
         self._cells = Totals(2, COUNTS)
 
     def add(self, groups: Ints, values: Ints) -> None:
-        """Count each pair of values from two arrays of equal length."""
+        """Add values to groups, given as two arrays of equal length: `values[i]` is added to `groups[i]`."""
         self._cells.add(groups, values, np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:
-        """Return values and counts over all groups, in order of value."""
+        """Return the values and their counts in all groups together, in the order of the values."""
         _, *cells = self._cells.rows()
         values, counts = grouped(cells, COUNTS)
         return values, counts
 
     def of(self, group: int) -> tuple[Ints, Ints]:
-        """Return one group's values and counts, in order of value."""
+        """Return the values of one group and their counts, in the order of the values."""
         groups, values, counts = self._cells.rows()
         own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
         return values[own], counts[own]
 
     def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each group, in order, with its values and counts."""
+        """Yield each group, in order, with its values and their counts."""
         for group, (values, counts) in self._cells.groups():
             yield group, values, counts
 
 
 NO_EVENT_TIME = NO_MINIMUM
-"""The event time of a rejected message."""
+"""The event time that stands for "rejected" in a Batch."""
 
 NEVER = np.iinfo(np.int64).max
-"""Stands for "never acknowledged"."""
+"""The time that stands for "never acknowledged" in a Batch."""
 
 NO_WATERMARK = np.iinfo(np.int64).min
-"""Stands for "no watermark yet": no event time is below it."""
+"""The time that stands for "no watermark yet". No event time is below this number."""
 
 MOST_TICKS = 2_000_000
-"""Most ticks of a trace. If a trace needs more, a publish time is far from the others, or the tick is too short."""
+"""Maximum number of ticks per trace. If a trace needs more, one of its times is far from the others, or the tick
+interval is too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some messages of a trace, in any order: four int64 arrays of one length, in microseconds since the epoch.
+    """Some messages of a trace, in any order: four int64 arrays of equal length, in microseconds since the epoch.
 
-    `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are the moments at which the
-    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` has each message's stream, or null if
-    the message has no stream; it is None if streams were not requested.
+    `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` and `landed_us` are the times at which the
+    message's acknowledgement on tracking and on base took effect, or NEVER. `streams` has the stream of each message
+    (null for a message without a stream); it is None if streams were not requested.
     """
 
     publish_us: Ints
@@ -119,7 +121,7 @@ class Batch:
         return len(self.publish_us)
 
     def valid(self) -> "Batch":
-        """Keep the messages that are not rejected."""
+        """Return the batch without rejected messages."""
         kept = self.event_us != NO_EVENT_TIME
         if kept.all():
             return self
@@ -130,19 +132,17 @@ class Batch:
 
 
 class Trace(Protocol):
-    """Messages that can be read repeatedly."""
+    """A source of messages that can be read repeatedly."""
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Read all messages once. `streams` requests their streams, which costs time."""
+        """Yield all messages, each once. `streams` requests their streams, which costs time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The input of a decision at `at`: the log's entries since the previous decision, and the readings (None: unknown).
-
-    A tick is made from a trace of messages or read from a log. If read from a log, `recorded` is the log's decision.
-    """
+    """The input of a decision made at `at`: the log entries since the previous decision, and the readings of both
+    subscriptions (None if unknown). If the tick was read from a log, `recorded` is the decision in the log."""
 
     at: datetime
     entries: tuple[Entry, ...]
@@ -153,11 +153,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class CohortKey:
-    """The key that groups messages: `BY_STREAM`, `attribute:NAME`, or `stream_prefix:SEPARATOR`: the stream's id up to
-    and including its first separator.
+    """A key that groups messages into cohorts. There are three kinds:
 
-    A Pub/Sub filter can select by an attribute, `attributes.NAME = "value"`, and by a prefix if the stream is an
-    attribute, `hasPrefix(attributes.stream_id, "prefix")`.
+    `stream`: the stream's id.
+    `attribute:NAME`: the attribute NAME. A Pub/Sub filter can select by it: `attributes.NAME = "value"`.
+    `stream_prefix:SEPARATOR`: the stream's id up to and including its first SEPARATOR. If the stream's id is an
+    attribute, a filter can select by the prefix: `hasPrefix(attributes.stream_id, "prefix")`.
     """
 
     kind: str
@@ -167,13 +168,13 @@ class CohortKey:
         return f"{self.kind}:{self.name}"
 
     def column(self, names: Collection[str]) -> str:
-        """Return the column to read: `stream_id`; for an attribute, `attributes` if that column exists, else the
-        attribute's own column."""
+        """Return the name of the column that contains the key, given the `names` of all columns: `stream_id` or, for an
+        attribute, `attributes` if it exists, else the column with the attribute's name."""
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
-        """Return the key's value in each row, as text, from the column that `column()` names; null if a message has no
-        value."""
+        """Return the key's value in each row (null if a message has none), given the content of the column that the
+        method `column` names."""
         if pa.types.is_map(column.type):
             return pc.map_lookup(column, self.name, "first")
         if self.kind == "stream":
@@ -191,10 +192,11 @@ BY_STREAM = CohortKey("stream")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Counts and bounds of a trace. `last_us` is the last publication or acknowledgement.
+    """The number of messages in a trace, in all and by category, and the first and last time. `last_us` is the time of
+    the last publication or acknowledgement.
 
-    `acknowledged_early` counts messages acknowledged before their publish time, on either subscription, which happens
-    if clocks disagree. Such a message counts as tracked, or landed, from its acknowledgement on.
+    `acknowledged_early` is the number of messages that were acknowledged before their publish time, on either
+    subscription, because clocks disagree. Such a message counts as tracked or landed from its acknowledgement on.
     """
 
     messages: int
@@ -207,7 +209,7 @@ class Extent:
 
 
 def extent_of(trace: Trace) -> Extent:
-    """Read a trace once, and return its counts and bounds. Raises TraceUnusable if the trace has no message."""
+    """Return the extent of a trace, which takes one pass. Raises TraceUnusable if the trace has no message."""
     messages = rejected = never_tracked = never_landed = early = 0
     first, last = NEVER, NO_WATERMARK
     for batch in trace.batches():
@@ -225,9 +227,9 @@ def extent_of(trace: Trace) -> Extent:
 
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
-    """Return the moments of a run's decisions: every interval after the first publish time, rounded down to the second,
-    until one idle timeout and two intervals after the last publication or acknowledgement. Raises TraceUnusable if
-    there are more than `MOST_TICKS`."""
+    """Return the times of the ticks of a run over a trace, at the interval `tick`. The first tick is one interval after
+    the first publish time (rounded down to the second), the last about one idle timeout and two intervals after
+    `last_us`. Raises TraceUnusable if there are more than MOST_TICKS."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
     end = last_us + duration_us(idle_timeout) + 2 * interval
@@ -248,11 +250,12 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """Make the ticks of a run over a trace. Each has the histogram of the messages acknowledged on tracking since the
-    previous tick, and its own readings. A known `extent` saves a pass.
+    """Return the ticks of a run over a trace. Each tick has the histogram of the messages that were acknowledged on
+    tracking since the previous tick, and readings of both subscriptions.
 
-    At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it had
-    not acknowledged by `t`, else `t`. `complete_from` defaults to the first publish time.
+    A subscription's reading at time t is the least publish time of the messages published by t but not acknowledged by
+    t. Without such a message, the reading is t. `complete_from` defaults to the first publish time. Passing a known
+    `extent` saves a pass over the trace.
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
@@ -260,7 +263,8 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """Make ticks at the given moments, which ascend, each with the newest readings that were observed by then."""
+    """Return ticks at the times `tick_us`, which ascend. The readings of a tick are those at the latest time in
+    `observed_us` that is not after the tick."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -279,15 +283,16 @@ def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: date
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """Return, for each moment, the index of the first tick at or after the moment; for `NEVER`, the number of ticks."""
+    """Return, for each moment, the index of the first tick at or after the moment; for NEVER, the number of ticks."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """Count the late messages of a batch by tick. A message counts at the first tick at or after its landing.
+    """Return the number of late messages in a batch, per tick. A message counts at the first tick at or after its
+    landing, and not at all if it landed after the last tick.
 
-    A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` is
-    ascending; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
+    A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
+    the times of the ticks, which ascend; `watermark_us` are the watermarks of the ticks, or NO_WATERMARK.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
@@ -296,16 +301,16 @@ def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """Count the messages with an event time that had landed by the last tick. Only these messages could be late."""
+    """Return the number of messages with an event time that had landed by the last tick. Only these can be late."""
     return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
-    """Make a subscription's reading at each tick. `least_publish_us` has, for each tick, the least publish time of the
-    messages that were acknowledged since the previous tick.
+    """Return a subscription's reading at each tick. `least_publish_us` has, for each tick, the least publish time of
+    the messages that were acknowledged since the previous tick.
 
-    At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is at most `t`, that message
-    is the oldest outstanding one; otherwise nothing is outstanding.
+    To find the oldest outstanding message at a tick, take the message with the least publish time among those that were
+    acknowledged after the tick. If it was published by the tick, it was outstanding; else no message was.
     """
     later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
     return [
@@ -315,5 +320,5 @@ def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:
-    """Convert watermarks to the form that `late_in` takes."""
+    """Return watermarks in the form that `late_in` takes: in microseconds, or NO_WATERMARK for None."""
     return np.array([NO_WATERMARK if moment is None else to_us(moment) for moment in watermarks], dtype=np.int64)

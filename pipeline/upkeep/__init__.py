@@ -1,1 +1,1 @@
-"""Housekeeping and repair: deletes, rewrites and repairs files of the lake."""
+"""Housekeeping and repair of a lake: deletes old files, merges small ones, and finds what is damaged."""

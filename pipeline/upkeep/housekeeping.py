@@ -1,9 +1,8 @@
-"""Housekeeping: deletes, packs and rewrites what a lake accumulates over months.
+"""Housekeeping: deletes, archives and rewrites what a lake accumulates over months.
 
-The chores run one after the other; a failed chore does not stop the next ones. Each may be killed at any point, and may
-run concurrently with everything else. A rewrite of small files into larger ones is marked as changing no data
-(`dataChange: false`), so it makes no window stale. The replaced files are kept as long as earlier versions of the
-table, so no reader is disturbed.
+The chores run one after the other; a failed chore does not stop the next ones. A chore may be killed at any point, and
+may run concurrently with everything else. Rewriting small files into larger ones makes no window stale and disturbs no
+reader: the commit is marked `dataChange: false`, and the replaced files are kept for VERSIONS_KEPT.
 """
 
 import json
@@ -28,38 +27,40 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum target size of a rewritten file. The minimum is a few minutes of 10,000 streams, so that a run
-skips most of an hour by statistics. The target grows if a partition would have more than `FILES` files."""
+"""Minimum and maximum target size of a rewritten file in bytes. The minimum is a few minutes of 10,000 streams: small
+enough for a run to skip most files of an hour by their statistics. The target is larger if a partition would otherwise
+have more than FILES files."""
 
 FILES = 64
-"""Maximum number of files of a rewritten partition, unless they would be too large. Each commit goes through all files
-of the table."""
+"""Maximum number of files per rewritten partition, unless these would exceed MOST_TARGET_BYTES. The number is small,
+because each commit goes through the list of all files of the table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""A partition with at least this many small files is rewritten. A rewrite leaves only a few."""
+"""Minimum number of small files (below SMALL_BYTES) in a partition that is rewritten. A rewrite leaves only a few."""
 
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
-"""A larger partition is not sorted, since a sort holds all of it in memory: some 0.4 kB per row."""
+"""Maximum size of a partition that is sorted when it is rewritten. Sorting takes all rows into memory, at some 0.4 kB
+per row."""
 
 SPARE = timedelta(days=1)
-"""Tombstones and commits are kept for this much longer than the removed files, so that a vacuum finds all of these
-files."""
+"""How much longer the records of removed files (tombstones and commits) are kept than the files themselves. A vacuum
+needs the records to find the files."""
 
 
 Figures = dict[str, int]
-"""The figures of a chore, by name: what was done or, in a dry run, would be done."""
+"""The numbers that a chore reports, by name: how much was done or, in a dry run, would be done."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite the partitions up to `last` that have many small files, the newest partition first.
+    """Rewrite the partitions up to `last` that have many small files into larger files, the newest partition first.
 
-    Yields each partition with the number and the bytes of its files before and, except in a dry run, after the rewrite.
-    Each is a separate commit, so a caller may stop after any of them and continue another time.
+    Yields each rewritten partition with the number and the bytes of its files before the rewrite and, except in a dry
+    run, after it. Each partition is a separate commit, so the caller may stop at any time and continue later.
 
     Guarantee: readers see the same rows before and after, and concurrent appends are not disturbed. Rows are sorted by
-    the column `order`. In a large partition they keep the order in which they were added, which bounds memory to some 2
-    GB. Raises TableConflict if another process has rewritten the same files. Raises LakeError.
+    the column `order`, except in a large partition, where they keep their order; this bounds memory to some 2 GB.
+    Raises TableConflict if another process has rewritten the same files, LakeError.
     """
     current = table.current()
     if current is None:
@@ -88,22 +89,24 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
 
 def target_bytes(size: int) -> int:
-    """Return the target size of a rewritten file in a partition of `size` bytes."""
+    """Return the target size in bytes of a rewritten file, for a partition of `size` bytes."""
     return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
-    """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and return their
-    numbers. Also writes a checkpoint, so that opening the table takes few reads. Younger versions stay readable, and
-    uncommitted files are not touched. Safe to kill at any point, and to run concurrently with everything else. Raises
-    LakeError."""
+    """Delete the files and commits that only versions superseded more than `keep` ago need, and return their numbers.
+    Also write a checkpoint, so that opening the table takes few reads.
+
+    `keep` is in whole hours. Later versions stay readable, and uncommitted files are not touched. The call may be
+    killed at any point, and may run concurrently with everything else. Raises LakeError.
+    """
     current = table.current()
     if current is None:
         return {"files": 0, "commits": 0}
 
     def vacuum(*, dry_run: bool) -> int:
         with table_errors(table.uri):
-            # Delete only what commits say was removed, never unlisted files: these may belong to a running run.
+            # Delete only files that a commit has removed, never unlisted files, which may belong to a running run.
             return len(current.vacuum(keep // HOUR, dry_run=dry_run, enforce_retention_duration=False, full=False))
 
     files = vacuum(dry_run=True)
@@ -121,9 +124,9 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
-    """Remove the partitions whose value is below `before` from a table's newest version. Returns their number, rows and
-    bytes. Their files are deleted once no kept version lists them. Raises TableConflict if another process changed them
-    concurrently. Raises LakeError."""
+    """Remove the partitions whose value is below `before` from a table's newest version. Returns the number of these
+    partitions, their rows and their bytes. The files are deleted later, by `trim`. Raises TableConflict if another
+    process changed the partitions concurrently, LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]
@@ -146,28 +149,30 @@ def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) ->
 
 
 PACKED_AFTER = timedelta(hours=1)
-"""Minimum age of log entries that are archived: people mostly look at the last minutes."""
+"""Minimum age of a log entry that is archived. Younger entries are the ones that people mostly look at."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""A partition is rewritten once the watermark (for quarantine and corrections: the clock) is this far past its end."""
+"""How far the watermark must be past the end of a partition before the partition is rewritten. For quarantine and
+corrections, the clock counts instead of the watermark."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Time for which earlier versions of tables are kept, with the files that compactions and recomputations replaced. No
+"""How long earlier versions of tables are kept, with the files that compactions and recomputations have replaced. No
 reader uses a version for that long, and people can look back at last week's version."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""Maximum time for rewriting one table per run, the newest partitions first. Without it, a table with thousands of
-event hours could take the whole day, and all later chores would wait."""
+"""Maximum time for rewriting one table per run of housekeeping. Without a limit, a table with thousands of event hours
+could take the whole day, and all later chores would wait."""
 
 Done = tuple[str, Figures]
-"""The outcome of a chore: a sentence and figures. Without figures there was nothing to do, and the sentence says
-why."""
+"""The outcome of a chore: a sentence and figures. If there are no figures, there was nothing to do, and the sentence
+says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A result of housekeeping (in a dry run, a planned one), as a sentence and figures. `is_idle` means that there was
-    nothing to do. `failed` says why the chore failed, `skipped` why it cannot be done here."""
+    """The result of a chore (`name`) on a part of the lake (`about`), as a sentence (`says`) and figures. In a dry run,
+    it is what would be done. `is_idle` is true if there was nothing to do. `failed` says why the chore failed, and
+    `skipped` why it cannot be done here."""
 
     name: str
     about: str
@@ -179,14 +184,13 @@ class Chore:
 
     @property
     def sentence(self) -> str:
-        """The result in words, with the chore's name."""
+        """The result as one sentence, which names the chore."""
         why = self.skipped if self.failed is None else self.failed
         return f"{self.name}, {self.about}: {self.says if why is None else f'not done: {why}'}"
 
 
 class Housekeeper:
-    """Does the chores of one lake, as its settings say. With `dry_run`, reports what would be done, and changes
-    nothing."""
+    """Does the chores of one lake according to the settings. With `dry_run`, it only reports what would be done."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
         self._settings = settings
@@ -197,7 +201,8 @@ class Housekeeper:
         self._packing = LogPacking(self._lake.objects())
 
     def chores(self) -> Iterator[Chore]:
-        """Do every chore, and yield its results as they are ready. A TidemarkError is reported, not raised."""
+        """Do all chores, and yield each result as soon as it is ready. A TidemarkError becomes the result of its
+        chore."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
             (
@@ -227,8 +232,8 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Drop old heartbeats and windows. Their age is measured from their event time to the watermark, so that an
-        outage does not age them."""
+        """Remove heartbeats and windows past their retention from the tables. Their age counts from their event time to
+        the watermark, so that nothing ages during an outage."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -238,7 +243,7 @@ class Housekeeper:
             yield "no watermark exists yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
-        # A custom table's windows last a day at most. Counting in whole days, no window is removed before its end.
+        # The windows of custom tables last at most a day. Whole days ensure that no window is removed before it ends.
         width = DAY if lake.own_tables() else windowing.length
         first = None if keep.windows is None else _floor(until - keep.windows, width)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
@@ -309,8 +314,8 @@ class Housekeeper:
             yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """Return the newest partition that no longer grows: by the watermark or, for partitions by day, by the clock.
-        Empty if there is no watermark."""
+        """Return the newest partition of a table that no longer grows, according to the watermark or, for a table that
+        is partitioned by day, the clock. Return an empty text if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()
@@ -332,17 +337,17 @@ class Housekeeper:
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
-        says = f"removed {len(found)} files that nothing names, {figures['bytes']} bytes"
-        yield _done(figures, says, f"no file that nothing names is older than {format_duration(GRACE)}")
+        says = f"deleted {len(found)} files to which nothing refers, {figures['bytes']} bytes"
+        yield _done(figures, says, f"no file to which nothing refers is older than {format_duration(GRACE)}")
 
     def _event_time_reached(self) -> datetime | None:
-        """Return the watermark, or the current time if that is earlier."""
+        """Return the watermark, or the current time if that is earlier; None if there is no watermark."""
         watermark = self._lake.tracking_log().newest().watermark
         return None if watermark is None else min(watermark, self._clock.now())
 
 
 def _done(figures: Figures, says: str, otherwise: str) -> Done:
-    """Return the sentence and the figures or, if all figures are 0, why there was nothing to do."""
+    """Return the outcome of a chore: `says` and the figures or, if all figures are 0, the sentence `otherwise`."""
     return (says, figures) if any(figures.values()) else (otherwise, {})
 
 

@@ -1,7 +1,8 @@
-"""Orphans: files of the lake that nothing refers to, left behind by killed runs, appends, drains and writes.
+"""Finds and deletes orphans: files to which nothing in the lake refers, left behind by killed runs, appends, drains and
+writes.
 
-They are never read. The files of a running run look the same, since no version of a table lists them yet. So a file
-counts as an orphan only after a grace time, which is longer than any run and any write.
+Nobody reads an orphan. But nothing refers to the files of a running run either, until its commit. So a file counts as
+an orphan only after a grace time, which is longer than any run and any write.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,20 +25,20 @@ from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
-"""Minimum age of an orphan. Longer than any run: Dagster ends a run after `max_runtime_seconds` in dagster.yaml, two
-hours."""
+"""Minimum age of an orphan. It is longer than any run: Dagster ends a run after `max_runtime_seconds` in dagster.yaml,
+which is two hours."""
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
-"""Prefix and suffix of a commit's temporary file on disk, before the Delta library moves it into place."""
+"""Prefix and suffix of the temporary file of a commit on disk, which the Delta library then moves into place."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the names of a drain's landings. After the drain they are not read again, since their messages are in the
-tables. A stream of `format("pubsub")` lands under other names, and may still need its landings after a year."""
+"""Prefix of the object names of a drain's landings. After the drain, nobody reads these objects, because their messages
+are in the tables. A stream of `format("pubsub")` uses other names, and may still need its landings after a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file. `location` is its human-readable address; `what` says what left it behind."""
+    """An orphaned file. `location` is its human-readable address, and `what` says why it is there."""
 
     name: str
     location: str
@@ -47,14 +48,17 @@ class Orphan:
 
 
 def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
-    """Return the orphans written before a moment, in the order of their names.
+    """Return the orphans written before a moment, in the order of their names. Raises LakeError.
 
-    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. A file that Spark
-    leaves beside data (`_SUCCESS`, `_temporary`, checksums), or a run's manifest, is an orphan if no version lists its
-    data file or any file of its run. Raises LakeError.
+    Orphans are:
+    - a data file that no version of its table lists, as far back as the table's log goes
+    - the checksum of such a data file
+    - a run's manifest, and other files that Spark leaves in a run's folder (`_SUCCESS`, `_temporary`), if no version
+      lists any file of the run
+    - temporary files and landings of a drain, by their names
     """
     place = table_uri(settings, "").rstrip("/")
-    with table_errors(place):  # list before reading the tables: files committed meanwhile are not orphans
+    with table_errors(place):  # files are listed before the tables are read: one committed meanwhile is not an orphan
         found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
     old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
     by_window = lake.by_window()
@@ -77,13 +81,13 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
 
 
 def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
-    """Delete orphans. Safe to repeat. Raises LakeError."""
+    """Delete these orphans. Safe to repeat. Raises LakeError."""
     for orphan in orphans:
         objects.delete(orphan.name)
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """Return what left a file behind, if the file's name alone shows it; None otherwise."""
+    """Return why a file was left behind, if its name alone shows that it is an orphan; else None."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
         return "left by an unfinished write"
@@ -91,8 +95,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the data file or the run that owns a file in a table's folder. If no version lists that owner, the file is
-    an orphan. None if the file cannot be an orphan."""
+    """Return the owner of a file in a table's folder: the path of a data file, or the name of a run. The file is an
+    orphan if no version lists its owner. Return None if the file cannot be an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None
@@ -104,14 +108,14 @@ def _key(path: str) -> str | None:
 
 
 def _run_of(path: str) -> str | None:
-    """Return the run that wrote a file of a windowed table; None for a file outside the runs' folders."""
+    """Return the run that wrote a file of a windowed table; None for a file that is not in a run's folder."""
     parts = path.split("/")
     return parts[1] if parts[0] == RUNS_FOLDER and len(parts) > 2 else None
 
 
 def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
-    """Return the files whose key no version of the tables lists. Reads older versions only for files that the newest
-    versions do not list."""
+    """Return the files whose owner no version of the tables lists. `keys` maps files to their owners (see `_key`).
+    Older versions are read only if the newest ones do not list all owners."""
     left = [name for name, key in keys.items() if key is not None]
     for listed in (_listed_now, _listed_ever):
         if left:
@@ -127,7 +131,7 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    """Return every path that an existing commit added or removed."""
+    """Return the paths of all files that a commit in the table's log has added or removed."""
     if table.current() is None:
         return set()
     with table_errors(table.uri):

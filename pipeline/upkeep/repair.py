@@ -1,9 +1,8 @@
-"""The survey of a lake before a repair (windows, tracking log, orphans), and the note that replaces a lost log entry.
+"""The survey of a lake before a repair, which checks windows, tracking log and orphans, and changes nothing.
 
-A window is *missing* (closed, but not computed), *stale* (heartbeats landed after it was computed) or *damaged* (one of
-its files, or its run's manifest, is gone or unreadable). Recomputing repairs all three if the heartbeats of the window
-are readable. A damaged file of heartbeats is reported with the windows that need it. A survey checks every file and
-changes none.
+A broken window is *missing* (closed, but not computed), *stale* (heartbeats landed after it was computed) or *damaged*
+(one of its files, or its run's manifest, is gone or unreadable). Recomputing it is the repair in all three cases, and
+needs readable heartbeats. Also replaces lost log entries.
 """
 
 from collections import defaultdict
@@ -41,11 +40,11 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, 
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
-"""Progress callback: called with what is being checked, the number done, and the total."""
+"""A callback for progress. Its arguments: what is being checked, how many are done, and how many there are."""
 
 
 class Fault(StrEnum):
-    """A reason to recompute a window. If several apply, the first in this order is the window's fault."""
+    """What is wrong with a window. If several faults apply, the first one in this order counts."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -54,7 +53,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window to recompute, with all reasons, and with whatever prevents it at the moment (`blocked_by`)."""
+    """A window that has to be recomputed, with all reasons why. `blocked_by` says what prevents this for now."""
 
     window: Window
     fault: Fault
@@ -64,7 +63,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`, and the checked windows that need it."""
+    """A missing or unreadable file of `heartbeats`, and the checked windows whose input it belongs to."""
 
     path: str
     why: str
@@ -84,7 +83,7 @@ class DamagedOwn:
 class Integrity:
     """The findings of a check of the windows in `[start, end)`: the number of windows and of their files, the broken
     windows, the damaged files of `heartbeats` (`inputs`), and the damaged windows of custom tables (`own`). `unknown`
-    has a sentence for everything that could not be determined."""
+    are sentences about what could not be determined."""
 
     start: datetime
     end: datetime
@@ -109,9 +108,12 @@ class Integrity:
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
 ) -> Integrity:
-    """Check each window that lies entirely in `[start, end)`. `watermark` determines which windows are closed. Compares
-    each file's presence, size, footer and row count with the table, and does not read values. Raises LakeError if a
-    table's Delta log cannot be read, or the lake is unreachable."""
+    """Check each window that lies entirely in `[start, end)`. `watermark` determines which windows are closed.
+
+    For each file, checks that it exists, that its footer is readable, and that its size and its number of rows are the
+    ones in the table's log. Values are not read. Raises LakeError if a table's Delta log cannot be read, or if the lake
+    is unreachable.
+    """
     windowing, lookback = settings.windowing, settings.windows.lookback
     windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
@@ -136,7 +138,7 @@ def check_windows(
     except (LakeUnreachable, NewerFormat):
         raise
     except (LakeError, pa.ArrowException) as error:
-        unknown.append(f"tidemark cannot know which windows are stale until the rest is repaired: {error}")
+        unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed = dict[DataFile, list[Window]]()
     for file in data_files(lake.table(HEARTBEATS).current(), EVENT_HOUR):
         if reached := [each for each in windows.values() if file.may_have(each.start - lookback, each.end)]:
@@ -160,7 +162,7 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Remove damaged windows from their custom tables, so that the tables' sensors request them again. Raises
+    """Remove damaged windows from their custom tables, so that the sensors request these windows again. Raises
     LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
@@ -182,7 +184,8 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """Check the files of computed windows and the manifests of their runs. Returns what is wrong, by window."""
+    """Check the files of computed windows and the manifests of their runs. Return the reasons why windows are damaged,
+    by window key."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
@@ -200,7 +203,7 @@ def _damaged(
         except (ObjectMissing, CorruptObject) as error:
             state = "is gone" if isinstance(error, ObjectMissing) else "cannot be read"
             for key in computed_by[run]:
-                found[key].append(f"the manifest of its run {run} {state}: its input is not known")
+                found[key].append(f"the manifest of its run {run} {state}, so the window's input is not known")
     return found
 
 
@@ -213,7 +216,7 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
 
 
 def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    """Yield the damaged files among `files` of a table, each with what is wrong."""
+    """Yield the damaged files among `files`, which are files of the table, each with a text that says what is wrong."""
     if not files:
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
@@ -225,17 +228,18 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """Return what is wrong with a file; None if it is intact. Raises LakeError if the lake itself is unreachable."""
+    """Return a text that says what is wrong with a file; None if the file is intact. Raises LakeError if the lake is
+    unreachable."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)
             if info.type != pafs.FileType.File:
                 return "it is gone"
             if info.size != file.size:
-                return f"it has {info.size} bytes, and the table says {file.size}"
+                return f"it has {info.size} bytes, but should have {file.size} according to the table"
             with place.open_input_file(file.path) as content:
                 rows = pq.read_metadata(content).num_rows
-            return None if rows == file.rows else f"it has {rows} rows, and the table says {file.rows}"
+            return None if rows == file.rows else f"it has {rows} rows, but should have {file.rows}"
     except (LakeUnreachable, LakeUnwritable, LakeFull):
         raise
     except (LakeError, pa.ArrowException) as error:
@@ -245,8 +249,8 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The state of the tracking log: the number of entries read, the damaged or missing entries and the forgotten
-    entries with their reasons, and a message if its end is lost (`lost`)."""
+    """The state of the tracking log: the number of entries read, the numbers of damaged or missing entries and of
+    forgotten ones, each with a reason, and a message if the end of the log is lost (`lost`)."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -261,7 +265,7 @@ class LogHealth:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The findings of a survey of a lake."""
+    """The findings of a survey of a lake, and the lake's watermark."""
 
     integrity: Integrity
     log: LogHealth
@@ -275,11 +279,13 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if something is wrong that neither recomputing windows nor removing orphans can repair."""
+        """True if something is wrong that a person has to repair: neither recomputing windows nor deleting orphans
+        helps."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
-        """Yield the windows to recompute, run by run: each run gets a contiguous range of at most `most` windows."""
+        """Yield the windows of each run that is needed to recompute the broken windows: a contiguous range of at most
+        `most` windows."""
         for stretch in self.integrity.repairable:
             for number in range(0, len(stretch), most):
                 yield stretch[number : number + most]
@@ -287,7 +293,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A flaw: its kind as a word, and a sentence. `is_grave` means that a person has to repair it."""
+    """One finding of a survey: its kind as a word, and a sentence. `is_grave` is true if a person has to repair the
+    flaw."""
 
     kind: str
     text: str
@@ -295,7 +302,7 @@ class Flaw:
 
 
 def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
-    """Yield all findings of a survey as flaws."""
+    """Yield all findings of a survey."""
     for broken in survey.integrity.broken:
         for reason in broken.reasons:
             yield Flaw(str(broken.fault), f"{broken.window.key}: {reason}")
@@ -303,9 +310,9 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
             yield Flaw(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
     for damaged in survey.integrity.inputs:
         first, last = damaged.windows[0].key, damaged.windows[-1].key
-        made = f"Window {first} is made" if first == last else f"The windows {first} to {last} are made"
-        remedy = "restore a backup of it, or the object's earlier generation"
-        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True)
+        made = f"Window {first} depends" if first == last else f"The windows {first} to {last} depend"
+        remedy = "restore a backup of the file, or the object's earlier generation"
+        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {made} on it and cannot be computed: {remedy}", True)
     for own in survey.integrity.own:
         yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")
     for text in survey.integrity.unknown:
@@ -322,7 +329,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
 
 
 class Surveyor:
-    """Surveys one lake, and changes nothing."""
+    """Surveys one lake without changing anything."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.lake = Lake(settings.lake, settings.message.kinds, clock)
@@ -331,9 +338,9 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """Return the start of the first window and the end of the last one. If `first` is None, the first window with a
-        landed heartbeat is used. If `last` is None, the last closed window is used. Returns None if there is no such
-        window. Raises ValueError if the last window is before the first."""
+        """Return the start of the window `first` and the end of the window `last`. The default for `first` is the first
+        window with a landed heartbeat, and for `last` the last closed window; if there is no such window, return None.
+        Raises ValueError if `last` is before `first`."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
             landed = self.lake.window_index(windowing, self._settings.windows.lookback).update().held.least
@@ -347,11 +354,12 @@ class Surveyor:
     def look(
         self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
     ) -> Survey:
-        """Check the kept windows in `[start, end)`, the tracking log from `start` on, and all orphans older than
-        `grace`. Raises LakeError if a table's Delta log cannot be read, or the lake is unreachable."""
+        """Check the windows in `[start, end)` whose input is kept and the tracking log from `start` on, and find all
+        orphans older than `grace`. Raises LakeError if a table's Delta log cannot be read, or if the lake is
+        unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
-        # Leave out windows that end after the current time: Dagster's partitions end now.
+        # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
         log = check_log(lake.tracking_log(), start, tell)
@@ -360,7 +368,7 @@ class Surveyor:
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
-        """Return the watermark from the log; None if there is none, or the log cannot be read."""
+        """Return the watermark from the log; None if the log has no watermark or cannot be read."""
         try:
             decided = self.lake.tracking_log().newest().record
         except CorruptObject:
@@ -369,8 +377,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the log back to a compacted entry before the decision in force at `since`. These entries suffice to
-    restart, and to explain the time since. Damage is returned, not raised. Raises LakeUnreachable."""
+    """Check the log from its end back to a compacted entry that precedes the decision in force at `since`. A restart,
+    and an explanation of any later decision, needs no earlier entries. Damage is returned, not raised. Raises
+    LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
@@ -391,7 +400,7 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
         tell("entries of the tracking log", read, len(numbers))
     else:
         if numbers and numbers[0] and not is_compacted:  # after housekeeping, the first entry is a compacted one
-            damaged.append((numbers[0] - 1, f"{entry_name(numbers[0] - 1)}, and what is before it, is missing"))
+            damaged.append((numbers[0] - 1, f"{entry_name(numbers[0] - 1)} and all earlier entries are missing"))
     lost = []
     if not damaged:
         try:
@@ -402,10 +411,10 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
-    """Replace a log entry that cannot be repaired with a note of the loss. Assumption: no tracker runs.
+    """Replace a log entry that cannot be repaired with an entry that records the loss. Assumption: no tracker runs.
 
-    Returns the floor below which the watermark does not go back: the watermark noted by the log's witness or the end of
-    the newest computed window, whichever is later. Returns None if there is neither. Raises LakeError.
+    Returns the time below which the watermark does not go back: the watermark in the newest note outside the log, or
+    the end of the newest computed window, whichever is later. Returns None if there is neither. Raises LakeError.
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
     known = [log.watermark_noted()]

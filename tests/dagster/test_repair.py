@@ -143,6 +143,6 @@ def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_
         entry.unlink()
         result = house.repair()
         assert not result.success
-        assert f"{entry.relative_to(house.folder)}, and what is before it, is missing" in failure_of(result)
+        assert f"{entry.relative_to(house.folder)} and all earlier entries are missing" in failure_of(result)
         assert materialized(result) == [WINDOWS[2]]
         assert house.look().integrity.broken == []
