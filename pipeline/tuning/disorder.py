@@ -1,16 +1,10 @@
-"""Disorder of a topic, and the messages and streams to blame for it.
+"""The disorder of a topic, and the messages and streams that cause it.
 
-A message's *disorder* is the time by which it was published after the first message with a greater event time; zero if
-it was published before that message. Each message is also compared with a *typical* message, whose lag is the median of
-`publish time - event time` over all messages with event times in the same five seconds. (Not publish times: a history
-that is published all at once has events that are far apart.)
-
+- The *disorder* of a message: how long after the first message with a greater event time it was published (else zero).
+- A *typical* message: its lag is the median lag of all messages with event times in the same five seconds.
 - A message is *slow* by its distance behind the typical message, but at most by its disorder.
-- A message is *fast* by its distance ahead of the typical message, but at most by the time until a message with a
-  lesser event time was published.
-
-This takes two passes over the messages; the second one also measures each stream. Memory depends on the time that the
-messages span and on the number of streams, not on the number of messages.
+- A message is *fast* by its distance ahead of the typical message, but at most by the time until the last message with
+  a lesser event time was published.
 """
 
 from collections.abc import Mapping
@@ -28,7 +22,7 @@ from tidemark.pipeline.replay.trace import Batch, Tally, Totals, Trace
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""Step in which durations are counted: a tenth of a second. They are accurate to within one step."""
+"""The unit in which durations are measured: a tenth of a second, which is also their accuracy."""
 
 STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
@@ -36,7 +30,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""Figures of a stream that are summed over its messages, and figures whose maximum is taken."""
+"""The figures of a stream: COUNTED are sums over its messages, GREATEST are maxima."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -44,9 +38,12 @@ SIDES: tuple[Side, ...] = ("slow", "fast")
 
 @dataclass(frozen=True, slots=True)
 class StreamDisorder:
-    """The disorder of one stream. `beyond_band` counts the messages with a disorder above the band. `slow_beyond_band`
-    and `fast_beyond_band` count the messages that are slow or fast by more than the band. `offset_seconds` is the
-    median distance of its messages behind the typical message; negative for a fast clock."""
+    """The disorder of one stream.
+
+    `beyond_band` is the number of messages with a disorder above the band. `slow_beyond_band` and `fast_beyond_band`
+    are the numbers of messages that are slow or fast by more than the band. `offset_seconds` is the median distance of
+    the stream's messages behind the typical message; it is negative for a fast clock.
+    """
 
     stream: str
     messages: int
@@ -73,9 +70,9 @@ class StreamDisorder:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The slow messages of a topic, or the fast ones. `beyond_band` counts the messages that are slow (or fast) by more
-    than the band, and `streams` counts the streams with such a message. `max_seconds` is the most by which a message is
-    slow (or fast). `worst` has the worst streams (empty if the trace has no streams)."""
+    """The slow messages of a topic, or the fast ones. `beyond_band` is the number of messages that are slow (or fast)
+    by more than the band, and `streams` the number of streams with such messages. `max_seconds` is the maximum by which
+    a message is slow (or fast). `worst` are the worst streams; empty if the messages have no streams."""
 
     beyond_band: int
     max_seconds: float
@@ -84,7 +81,7 @@ class Blame:
 
 
 class StreamTable:
-    """The results of the second pass for each stream: sums, maxima, and distributions in whole seconds."""
+    """The measurements of all messages, collected per stream: sums, maxima, and distributions in whole seconds."""
 
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
@@ -93,7 +90,8 @@ class StreamTable:
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
-        """Add a batch with each message's measurements, in steps. Messages without a stream count under `NO_STREAM`."""
+        """Add a batch and the measurements of its messages, which are results of `_Order.measure`. A message without a
+        stream counts for the stream NO_STREAM."""
         codes = self._codes_of(batch)
         slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
         judged = (disorder, slow, fast)
@@ -102,16 +100,16 @@ class StreamTable:
             tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
     def __len__(self) -> int:
-        """Count the streams."""
+        """Return the number of streams."""
         return int(self._streams().num_rows)
 
     def beyond_band(self) -> int:
-        """Count the messages with a disorder above the band, including messages without a stream."""
+        """Return the number of messages with a disorder above the band, including messages without a stream."""
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
-        """Return the blame on one side, with its `count` worst streams. Streams are ordered by the number of messages
-        beyond the band, then by their worst message. Streams without such messages are left out."""
+        """Return the slow messages, or the fast ones, and the `count` worst streams: the streams with the most messages
+        beyond the band or, if equal, the worst message. Streams without slow (or fast) messages are left out."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
@@ -147,7 +145,7 @@ class StreamTable:
         )
 
     def _codes_of(self, batch: Batch) -> Ints:
-        """Return each message's stream as a number that is the same in the whole trace."""
+        """Return the stream of each message as a number, which stays the same for all batches."""
         if batch.streams is None:
             return np.full(len(batch), NO_STREAM, dtype=np.int64)
         names = batch.streams.dictionary.to_pylist()
@@ -164,40 +162,42 @@ def _seconds(steps: int) -> float:
 
 
 TOGETHER_US = 5_000_000
-"""Messages with event times in the same five seconds share a typical message."""
+"""Length of the spans of event time whose messages share a typical message: five seconds."""
 
 ENOUGH = 30
-"""Fewest messages for which five seconds have a median of their own. With fewer, the whole trace's median is used."""
+"""Minimum number of messages for a median lag of a span of five seconds. With fewer messages, the median lag of the
+whole trace is used instead."""
 
 
 MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
-"""Values of `max_lag` to choose from: round numbers, from a minute to a week."""
+"""The values of `max_lag` from which one is recommended: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of messages over durations. `seconds` ascend, and `counts` has the number of messages for each of
-    them. Not empty."""
+    """A distribution of messages over durations: `counts[i]` messages have the duration `seconds[i]`. `seconds` ascend.
+    Not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
 
     def quantile(self, share: float) -> float:
-        """Return the least number of seconds that this share of the messages does not exceed."""
+        """Return a quantile in seconds: the least duration such that a share of `share` of the messages is not above
+        it."""
         return quantile(self.seconds, share, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class LagBound:
-    """A value for `max_lag`, and the share of messages whose lag exceeds it."""
+    """A value for `max_lag`, and the share of messages that lag more and so would be passed over."""
 
     max_lag: timedelta
     passed_over_share: float
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Return the least of `MAX_LAGS` that is at least twice the band and is exceeded by at most a share `target` of the
-    messages; None if there is none."""
+    """Return the least value in MAX_LAGS that is at least twice the band, and that at most a share of `target` of the
+    messages exceeds; None if no value qualifies."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(
@@ -210,8 +210,8 @@ def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | N
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """The disorder of a whole topic, and its slow and fast messages. `beyond_band` counts the messages with a disorder
-    above the band."""
+    """The disorder of a whole topic, and its slow and fast messages. `beyond_band` is the number of messages with a
+    disorder above the band."""
 
     messages: int
     rejected: int
@@ -226,8 +226,12 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure a trace against a band, and find its `worst` slowest and fastest streams. Returns None if no message is
-    valid."""
+    """Measure the disorder of a trace, compared with a band, and find its `worst` slowest and fastest streams. Returns
+    None if no message is valid.
+
+    This takes two passes over the messages. Memory depends on the time that the messages span and on the number of
+    streams, not on the number of messages.
+    """
     order = _Order(trace)
     if not order.messages:
         return None
@@ -251,9 +255,12 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
 
 
 class _Order:
-    """The results of the first pass. `step` has, in order, the steps of publish time in which messages were published.
-    For each step, `reached` has the greatest event time published by then, and `yet_to_come` the least event time
-    published from then on. `typical` has the typical lag of each five seconds in `together`."""
+    """The results of the first pass over the messages, which `measure` needs in the second pass.
+
+    `step` are the publish times in which messages were published, in units of STEP_US, in order. For each of them,
+    `reached` has the greatest event time published by then, and `yet_to_come` the least event time published from then
+    on. `typical` has the typical lag of each span of event time in `together`.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.messages = self.rejected = 0
@@ -274,8 +281,8 @@ class _Order:
         self.together, self.typical = _typical(self.lag)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Return three measures of each valid message, in steps: its disorder, its blame (positive if slow, negative if
-        fast), and its distance behind the typical message (negative if ahead)."""
+        """Return three measurements of each message of a batch without rejected ones, in units of STEP_US: the
+        disorder; how slow it is (negative: how fast); and the distance behind the typical message (negative: ahead)."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1
@@ -290,7 +297,7 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return the five-second spans of event time that occur, and the typical lag of each."""
+    """Return the spans of event time in which there are messages, and the typical lag of each span."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

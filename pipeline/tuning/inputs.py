@@ -1,4 +1,4 @@
-"""Tuning reports on a trace file or on a lake's recent traffic, as a whole or by cohort."""
+"""Makes tuning reports on a trace file or on a lake's recent traffic, for all messages or for each cohort."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,19 +26,20 @@ from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_
 from tidemark.pipeline.tuning.sweep import Workload
 
 MOST_COHORTS = 8
-"""Most cohorts that are judged separately. Each takes a report of its own here, and two subscriptions in production."""
+"""Maximum number of cohorts with a report of their own. Each such cohort would need two subscriptions in production."""
 
 MOST_VALUES = 10_000
-"""Most values of a cohort key. A key with more values identifies messages rather than cohorts."""
+"""Maximum number of values of a cohort key. A key with more values identifies messages rather than cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
-"""Schema of one cohort's trace. Its ids and streams are null."""
+"""The schema of the temporary trace of one cohort, in which message ids and streams are null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The messages with one value of the key, including rejected ones. `value` is None if the messages belong to no
-    separate cohort, or are all messages together. `report` is None if no message with an event time has landed."""
+    """The messages with one value of the cohort key. `messages` is their number, including rejected ones. `value` is
+    None for the messages that belong to no separate cohort. `report` is None if no message with an event time has
+    landed."""
 
     value: str | None
     messages: int
@@ -47,8 +48,9 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Cohorts:
-    """The report on all messages together, and `parts`: the largest cohorts in order, then all remaining messages, if
-    any, as one cohort. `values_in_rest` counts the key's values among the remaining messages."""
+    """The report on all messages (`together`), and the reports on the cohorts. `parts` are the largest cohorts, in
+    order, and then, as one cohort, the remaining messages, if any. `values_in_rest` is the number of values of the key
+    among the remaining messages."""
 
     by: CohortKey
     together: TuningReport
@@ -61,17 +63,18 @@ class Cohorts:
 
 
 def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
-    """Report on a whole trace and on each of its cohorts. The streams of its batches must be the key's values.
+    """Make reports on a whole trace and on each of its cohorts, by calling `report_on`. The streams of the trace's
+    batches must be the values of the key `by`. `source` names the trace in messages.
 
-    Each cohort's trace is written to a temporary folder, so memory does not grow with the number of messages. Raises
-    NothingToTune if no message with an event time has landed, if no message has a value, or if there are more than
-    `MOST_VALUES` values.
+    The trace of each cohort is written to a temporary folder, so memory does not grow with the number of messages.
+    Raises NothingToTune if no message with an event time has landed, if no message has a value, or if the key has more
+    than MOST_VALUES values.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
         counts.update({each["values"]: each["counts"] for each in pc.value_counts(_values(batch)).to_pylist()})
         if len(counts) > MOST_VALUES:
-            raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by a key with fewer")
+            raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
     if without and not counts:
         raise NothingToTune(f"none of {without:,} messages in {source} has a value of {by}; split by another key")
@@ -95,7 +98,7 @@ def _values(batch: Batch) -> Any:
 
 
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Write one trace for each value, and one for the other messages."""
+    """Write one trace per value, and one with the messages of all other values. Returns the paths of the files."""
     paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
     with ExitStack() as stack:
         parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
@@ -112,7 +115,7 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
 
 
 def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
-    """Return all figures as plain values for JSON, including the figures of each cohort that has a report."""
+    """Return all figures as plain values for JSON, including the report of each cohort."""
 
     def facts(cohort: Cohort) -> dict[str, Any]:
         figures = {} if cohort.report is None else facts_of(cohort.report)
@@ -132,17 +135,16 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
-    """Make the report on a trace file, at the ticks that a run would have had. Slack is left out, because a trace's
-    times are exact. Raises TraceUnusable.
-    """
+    """Make the report on a trace file, with the ticks that a run would have had. The slack of readings is left out,
+    because the times in a trace are exact. Raises TraceUnusable."""
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
     if not any((batch.valid().landed_us != NEVER).any() for batch in trace.batches()):
         raise TraceUnusable(
-            f"in {path} no message with an event time has landed, so none can be late; write into landed_at when each "
-            "one landed"
+            f"in {path} no message with an event time has landed, so no message can be late; write the time at which "
+            "each message landed into landed_at"
         )
     ticks = ticks_of(trace, watermark.tick, watermark.idle_timeout)
     workload = Workload(ticks, trace, disorder.first_publish_us, disorder.last_publish_us)
@@ -150,11 +152,11 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 
 
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
-    """Make the report on a lake's traffic since `asked.begins`, with its recorded ticks and readings.
+    """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
-    Some earlier ticks, as many as the widest band needs, are decided too, but not counted. Requeued messages are
-    excluded: they landed late because of the contract, which no band changes. Raises NothingToTune if nothing has
-    landed since `asked.begins`.
+    The replay starts some ticks earlier, as the widest band needs; these ticks are not counted. Requeued messages are
+    left out: they landed late because of the contract, whatever the band. Raises NothingToTune if nothing has landed
+    since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -174,10 +176,11 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 
 
 def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
-    """Report on each cohort of a trace file, or of the messages that landed in a lake since `asked.begins`.
+    """Make reports on the cohorts of a trace file, or of the messages that landed in a lake since `asked.begins`.
 
-    A lake's cohorts are decided at its recorded ticks. A cohort's readings are computed from its own messages, for the
-    moments at which base was read, as if tracking had kept up. Raises TraceUnusable and NothingToTune.
+    For a lake, the watermark of each cohort is decided at the recorded ticks. The readings are computed from the
+    cohort's messages, for the times at which base was read, as if tracking had kept up. Raises TraceUnusable,
+    NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins

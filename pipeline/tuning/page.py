@@ -1,4 +1,5 @@
-"""The report as one HTML page with charts, stored in the lake beside its figures. It needs no network and no script."""
+"""The tuning report as one HTML page with charts, which needs no network and no script. The lake stores the page and
+the figures."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -34,27 +35,27 @@ from tidemark.pipeline.tuning.sweep import BandOutcome
 STEP = STEP_US / 1e6
 
 BARS = 80
-"""Approximate number of a histogram's bars."""
+"""Approximate number of bars per histogram."""
 
 OUTERMOST = 0.0001
-"""Share of the messages on either side that a histogram collects in its outermost bar."""
+"""Share of the messages, on each side of a histogram, that are counted in the outermost bar."""
 
 MOST_POINTS = 600
-"""Most points of a curve; more would look the same."""
+"""Approximate maximum number of points per curve. With more points, the curve would look the same."""
 
 
 def charts_of(report: TuningReport) -> list[Chart]:
-    """Draw all charts, in the order in which the page shows them."""
+    """Return all charts, in the order in which the page shows them."""
     drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
     return [chart(report) for chart in drawn]
 
 
 def late_by_band(report: TuningReport) -> Chart:
-    """Draw the late share against the band, for every variant."""
+    """Return the chart of the late share against the band, with a curve per variant."""
     bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
     return Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
-        note="Each point is one band: exactly what a replay with it says. Zero is drawn below the scale.",
+        note="Each point is one band: exactly what a replay with this band says. Zero is drawn below the scale.",
         x=_band_axis(report),
         y=_late_axis(report),
         lines=_late_lines(report, lambda each: each.band.total_seconds()),
@@ -63,7 +64,7 @@ def late_by_band(report: TuningReport) -> Chart:
 
 
 def lag_by_band(report: TuningReport) -> Chart:
-    """Draw the watermark's lag against the band."""
+    """Return the chart of the watermark's lag against the band."""
     lines = []
     for variant in report.rules:
         for name, style, field in (("median", variant.rule, "lag_p50"), ("99 %", f"{variant.rule}-p99", "lag_p99")):
@@ -87,7 +88,7 @@ def lag_by_band(report: TuningReport) -> Chart:
 
 
 def late_by_lag(report: TuningReport) -> Chart:
-    """Draw the late share against the lag, one curve for each variant."""
+    """Return the chart of the late share against the watermark's lag, with a curve per variant."""
     lines = _late_lines(report, lambda each: each.lag_p50)
     enough = (report.recommended(variant).outcome for variant in report.rules)
     band, frontier = (outcome.lag_p50 if outcome else None for outcome in enough)
@@ -107,7 +108,7 @@ def late_by_lag(report: TuningReport) -> Chart:
 
 
 def lag_of_messages(report: TuningReport) -> Chart:
-    """Draw the distribution of publish time less event time."""
+    """Return the histogram of the messages' lags: publish time less event time."""
     lag = report.disorder.lag
     bars = _bars(lag)
     half, nearly_all = lag.quantile(0.5), lag.quantile(0.99)
@@ -129,7 +130,7 @@ def lag_of_messages(report: TuningReport) -> Chart:
 
 
 def disorder_of_messages(report: TuningReport) -> Chart:
-    """Draw the share of messages that are out of order by more than a duration."""
+    """Return the chart of the share of messages that are out of order by more than a duration."""
     disorder = report.disorder.disorder
     total = sum(disorder.counts)
     points = [(0.0, 1.0)] if disorder.seconds[0] > 0 else []
@@ -149,7 +150,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
 
 
 def _bars(distribution: Distribution) -> list[Bar]:
-    """Make bars of equal width. The first and the last bar also count the values beyond them."""
+    """Return bars of equal width. The first and the last bar also count the messages further out."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
     width = round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
@@ -164,16 +165,16 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Make a step curve, in which each share holds until the next duration. Thin it out to about `MOST_POINTS`
-    points."""
+    """Return a step curve through these points, in which each share applies up to the next duration. The points are
+    thinned out to about MOST_POINTS."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
-    """Draw each variant's late share at the x values from `across`; None leaves an outcome out. Only lines of the plain
-    rules have dots."""
+    """Return a line of late shares per variant. `across` returns the x value of an outcome; if it returns None, the
+    outcome is left out. Only the lines in `report.rules` have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
@@ -212,7 +213,7 @@ def _late_axis(report: TuningReport) -> Axis:
 
 TEMPLATES = Environment(
     loader=PackageLoader("tidemark.pipeline.tuning"),
-    autoescape=True,  # stream names and paths come from outside
+    autoescape=True,  # stream names and paths may contain markup
     finalize=lambda value: printable(value) if type(value) is str else value,  # not markup from templates
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -233,7 +234,7 @@ KEEP = 30
 
 
 def page_of(report: TuningReport) -> str:
-    """Render the page: the conclusions, their charts, and every figure. All text is escaped."""
+    """Return the page as HTML: the conclusions, the charts, and all figures. All text is escaped."""
     disorder = report.disorder
     page = TEMPLATES.get_template("page.html").render(
         report=report,
@@ -250,7 +251,8 @@ def page_of(report: TuningReport) -> str:
 
 
 def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:
-    """Write a report, delete all but the newest `keep`, and return the URI of the page. Raises LakeError."""
+    """Write a report to the lake, delete all reports except the newest `keep`, and return the URI of the page. Raises
+    LakeError."""
     key = made_at.astimezone(UTC).strftime(NAME_FORMAT)
     name = FIGURES.prefix + key
     Notes(objects, FIGURES).create(key, facts)

@@ -1,4 +1,5 @@
-"""The report: the cost and benefit of every band on one source, as figures and in sentences."""
+"""The tuning report: how many messages are late, and how far the watermark lags, with each band, as figures and in
+sentences."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,16 +16,17 @@ from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommen
 from tidemark.pipeline.watermark.policy import Policy
 
 SINCE = timedelta(hours=24)
-"""Default period of a report. A day includes the traffic of every hour, and its report takes about four minutes."""
+"""Default period that a report on a lake covers. A day has the traffic of every hour, and a report on it takes about
+four minutes."""
 
 TARGET_LATE_SHARE = 0.0001
 """Default share of late messages to aim at: one in ten thousand."""
 
 SHOWN_QUANTILE = 0.05
-"""Value of `quantile` that a report tries if the settings have none."""
+"""The value of `watermark.quantile` that a report tries in addition if the settings have none."""
 
 AS_FRESH_SECONDS = 0.2
-"""Largest difference at which two median lags count as equal."""
+"""Maximum difference in seconds between two median lags that count as equal."""
 
 BLAME = ("beyond_band", "max_seconds", "streams")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -32,8 +34,8 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters of a report: the settings, the time of the report, the period before that time (for a lake), the
-    late share to aim at, and the bands to try."""
+    """The parameters of a report: the settings, the time at which it is made, the period before that time that it
+    covers (only for a lake), the late share to aim at, and the bands to try."""
 
     settings: Settings
     made_at: datetime
@@ -43,19 +45,20 @@ class Asked:
 
     @property
     def begins(self) -> datetime:
-        """The moment from which a lake's messages count."""
+        """The start of the period that a report on a lake covers."""
         return self.made_at - self.since
 
     def without_slack(self) -> "Asked":
-        """Return the same parameters without slack, for a trace whose times are exact."""
+        """Return the same parameters without the slack of readings, for a trace whose times are exact."""
         exact = self.settings.watermark.model_copy(update={"slack": timedelta(0)})
         return replace(self, settings=self.settings.model_copy(update={"watermark": exact}))
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """The tuning of one source. `present` and `band` come from the settings; `target` is the late share to aim at.
-    `rejected_payloads` are rejected messages with readable times, which are not part of the disorder."""
+    """The tuning report on one source. `present` and `band` are the variant and the band in the settings, and `target`
+    is the late share to aim at. `rejected_payloads` are rejected messages with readable times, which are not part of
+    `disorder`."""
 
     source: str
     made_at: datetime
@@ -68,21 +71,21 @@ class TuningReport:
 
     @property
     def now(self) -> BandOutcome:
-        """Outcome of the present settings."""
+        """The outcome with the present settings."""
         return self.tuning.at(self.present, self.band)
 
     @property
     def rules(self) -> tuple[Variant, Variant]:
-        """The rules `band` and `frontier` with the present quantiles."""
+        """The rules `band` and `frontier`, both with the quantile in the settings."""
         return self.tuning.variants[0], self.tuning.variants[1]
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """Least `max_lag` that passes over at most the target's share."""
+        """The least `max_lag` that passes over at most the target share of messages; None if no value qualifies."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
-        """Return the smallest band that is enough for the target."""
+        """Return the recommendation of a variant: the smallest band that meets the target."""
         return self.tuning.recommended(variant, self.target)
 
 
@@ -95,8 +98,8 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Compare both rules on the same ticks; if `with_quantiles`, also each rule with a quantile. If the settings derive
-    the slack from the band, it is derived from each band that is tried."""
+    """Make the report: try all bands under both rules on the same ticks. With `with_quantiles`, also try both rules
+    with SHOWN_QUANTILE. If the settings derive the slack from the band, it is derived from each tried band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -111,7 +114,8 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """Return the rules `band` and `frontier`, then each with `SHOWN_QUANTILE` if the policy has no quantile."""
+    """Return the variants to try: the rules `band` and `frontier` with the quantile of the policy and, if it has none,
+    both rules with SHOWN_QUANTILE."""
     variants = [Variant("band", present.quantile), Variant("frontier", present.quantile)]
     if not present.quantile:
         variants += [replace(variant, quantile=SHOWN_QUANTILE) for variant in variants]
@@ -119,7 +123,7 @@ def variants_of(present: Policy) -> list[Variant]:
 
 
 def sentences(report: TuningReport) -> list[str]:
-    """Write the report in sentences, the most important first."""
+    """Return the report as sentences, the most important one first."""
     now, disorder = report.now, report.disorder
     said = [
         f"With the present band of {format_duration(report.band)} and the rule {report.present.name}, "
@@ -138,8 +142,8 @@ def sentences(report: TuningReport) -> list[str]:
 
 
 def recommendation_sentence(report: TuningReport) -> str:
-    """Return a sentence such as `For at most 0.01 % late: 14s under the rule band (the watermark 18.2s behind), 12s
-    under …`"""
+    """Return a sentence with the recommended bands, such as `For at most 0.01 % late: 14s under the rule band (the
+    watermark 18.2s behind), 12s under …`"""
     parts = []
     for variant in report.rules:
         found = report.recommended(variant)
@@ -153,8 +157,8 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
-    """Return the widest band that is as fresh as this outcome's band. It may be wider if something other than the band
-    holds the watermark back."""
+    """Return the widest tried band with which the watermark lags no more than in this outcome. It may be wider than the
+    outcome's band if something other than the band holds the watermark."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -165,7 +169,7 @@ def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
 
 
 def _comparison(report: TuningReport) -> list[str]:
-    """Compare the rules `frontier` and `band`: at the same band, and at the same late share."""
+    """Return sentences that compare the rules `frontier` and `band`, with the same band and for the same late share."""
     band, frontier = report.rules
     here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
     said = []
@@ -186,7 +190,8 @@ def _comparison(report: TuningReport) -> list[str]:
 
 
 def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
-    """Return a sentence such as `With max_lag = 5m no slow clock would hold the watermark …`"""
+    """Return a sentence about the recommended `max_lag`, such as `With max_lag = 5m no slow clock would hold the
+    watermark …`"""
     worst = words(max(lag.seconds[-1], 0.0))
     if found is None:
         return f"No max_lag up to {format_duration(MAX_LAGS[-1])} fits: the worst is published {worst} after its event."
@@ -206,7 +211,7 @@ def _fresher(seconds: float) -> str:
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
-    """Return the whole report as plain values for JSON: durations in seconds, shares of one, moments as text."""
+    """Return the whole report as plain values for JSON: durations in seconds, shares as fractions, moments as text."""
     disorder, bound = report.disorder, report.lag_bound
     return {
         "source": report.source,
@@ -235,7 +240,7 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
 
 
 def quantiles_of(distribution: Distribution) -> dict[str, float]:
-    """Return the usual quantiles, in seconds, by name."""
+    """Return the quantiles of a distribution that the report shows, in seconds, by name."""
     return {name: distribution.quantile(share) for name, share in QUANTILES}
 
 
@@ -262,7 +267,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 
 
 def behind(outcome: BandOutcome) -> str:
-    """Say how far the watermark is behind, at the median and at the 99th percentile of the ticks."""
+    """Return a phrase for how far the watermark is behind, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"
     most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)
@@ -272,30 +277,31 @@ def behind(outcome: BandOutcome) -> str:
 SECOND_US = 1_000_000
 
 FEW_STREAMS = 0.1
-"""Streams count as few if they are at most this share of all streams."""
+"""Maximum share of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""Streams are named if they are at most this share of all streams, or of the slow or fast streams."""
+"""Maximum share of all streams, or of the slow or fast streams, that a sentence names."""
 
 NEARLY_ALL = 0.8
-"""A few streams are to blame if they sent at least this share of the slow or fast messages."""
+"""Minimum share of the slow or fast messages that a few streams must have sent to be named as the cause."""
 
 MOST_LAG_LESS = 0.99
 """A rejected message counts as delaying the watermark if it lags more than this share of the landed messages."""
 
 STREAMS_NAMED = 5
-"""The most streams that are named for their rejected messages: the streams with the most rejected messages."""
+"""Maximum number of streams that the sentence about rejected messages names. They are the streams with the most
+rejected messages."""
 
 
 def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) -> list[RejectedPayload]:
-    """Return the messages with a rejected payload that lag more than nearly all landed messages."""
+    """Return those of the `rejected` messages that lag more than nearly all landed messages (MOST_LAG_LESS)."""
     usual_us = disorder.lag.quantile(MOST_LAG_LESS) * SECOND_US
     return [message for message in rejected if message.lag_us > usual_us]
 
 
 def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
-    """Name the streams whose messages hold the watermark although their payload is rejected. None if there are no such
-    messages."""
+    """Return a sentence about rejected messages that lag so much that they may delay the watermark, with their streams.
+    Return None if there are no such messages."""
     delaying = those_that_delay(rejected, disorder)
     if not delaying:
         return None
@@ -313,7 +319,7 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
 
 
 def blame_sentence(disorder: Disorder, side: Side) -> str | None:
-    """Name the streams that are slow, or have clocks that run fast. None if the source names no streams."""
+    """Return a sentence about the slow streams, or the fast ones. Return None if the messages have no streams."""
     if not disorder.streams:
         return None
     found, where = disorder.sides[side], f"{'behind' if side == 'slow' else 'ahead of'} the typical one"

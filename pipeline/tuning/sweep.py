@@ -1,6 +1,6 @@
-"""Tries many bands under several rules on recorded traffic, and measures the late share and the lag of each.
+"""Tries many bands under several rules on recorded traffic, and measures the late share and the watermark's lag.
 
-Given the recorded readings, a band's late share is exactly the late share of a replay with that band.
+The late share of a band is exactly the late share of a replay with this band and the recorded readings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,31 +26,31 @@ SECOND = timedelta(seconds=1)
 Bools = npt.NDArray[np.bool_]
 
 PARTS = 4
-"""Number of parts into which each round of the search divides the interval that contains the smallest sufficient
-band."""
+"""Number of parts into which each round of the search divides the interval that contains the smallest band that meets a
+target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A rule and a quantile: the parts of a policy that are compared, besides the band."""
+    """A rule and a quantile: the parts of a policy that a tuning compares in addition to the band."""
 
     rule: Literal["band", "frontier"] = "band"
     quantile: float = 0.0
 
     @property
     def name(self) -> str:
-        """Human-readable name: `band`, or `frontier, quantile 0.01`."""
+        """The human-readable name, such as `band` or `frontier, quantile 0.01`."""
         return f"{self.rule}, quantile {self.quantile:g}" if self.quantile else self.rule
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""A function that returns the settings' policy, with this variant and this band."""
+"""A function that returns the policy in the settings, changed to the given variant and band."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandOutcome:
-    """The outcome of one variant with one band: the numbers of landed and of late messages, and the watermark's lag at
-    its decisions in seconds (None without a watermark)."""
+    """The outcome of one variant with one band: the numbers of landed and of late messages, and the median and the 99th
+    percentile of the watermark's lag in seconds (None without a watermark)."""
 
     variant: Variant
     band: timedelta
@@ -61,14 +61,14 @@ class BandOutcome:
 
     @property
     def late_share(self) -> float:
-        """Late share of the landed messages with an event time; 0 if none landed."""
+        """The number of late messages, divided by the number of landed ones; 0 if no message landed."""
         return self.late / self.landed if self.landed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest tried band such that neither it nor a larger band exceeds the target late share. `outcome` is None
-    if even the band `largest` exceeds the target."""
+    """The recommended band of a variant for a target late share: the smallest tried band such that this band and all
+    larger ones meet the target. `outcome` is its outcome; None if even the `largest` tried band exceeds the target."""
 
     variant: Variant
     target: float
@@ -76,13 +76,14 @@ class Recommendation:
     largest: timedelta
 
     def __str__(self) -> str:
-        """Human-readable band: `14s`, or `not even 5m`."""
+        """Return the recommended band as text, such as `14s`, or `not even 5m` if no tried band meets the target."""
         return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The outcomes of all variants, each with its bands in ascending order. `targets` are in descending order."""
+    """The outcomes of a tuning, by variant and by band. Bands ascend, and `targets` descend. `ticks` is the number of
+    ticks of the workload."""
 
     tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]
@@ -103,27 +104,26 @@ class Tuning:
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[BandOutcome]:
-        """Return the outcomes of a variant, by ascending band."""
+        """Return the outcomes of a variant, in ascending order of the bands."""
         return list(self.tried[variant].values())
 
     def at(self, variant: Variant, band: timedelta) -> BandOutcome:
-        """Return one outcome. Raises KeyError for a band that was not tried."""
+        """Return the outcome of a variant with a band. Raises KeyError if this band was not tried."""
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """Return the smallest band that is enough for a target."""
+        """Return the recommendation of a variant for a target: the smallest band that meets the target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The traffic on which bands are tried: the ticks of a run, the state before the first tick (None: the beginning of
-    the log), and the messages.
+    """The traffic on which bands are tried: the ticks of a run, the messages, and the state before the first tick
+    (None: the empty state at the beginning of the log).
 
-    The decision in `state` is ignored, because another policy made it. Each policy begins without readings, and without
-    a watermark until its own band is covered. Lags are measured at the ticks from `from_us` to `until_us`, while
-    messages were published: the silence after the end of a trace says nothing about its source.
+    The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
+    to `until_us`, while messages were published: the silence after the end of a trace says nothing about its source.
     """
 
     ticks: Sequence[Tick]
@@ -140,7 +140,7 @@ def tune(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try every band under every variant. Then search, to the second, for the smallest band that meets each target."""
+    """Try all bands under all variants. Then search, to the second, for the smallest band that meets each target."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
@@ -159,8 +159,8 @@ def tune(
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
-    """Return each candidate's outcome. Decisions are made for each candidate separately; one pass over the messages
-    counts the late ones for all candidates."""
+    """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
+    separately; one pass over the messages counts the late ones for all candidates."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -175,14 +175,14 @@ def outcomes_of(
 
 
 def watermarks_of(workload: Workload, policy: Policy) -> Ints:
-    """Return the watermark at each tick under a policy, as the sensors would have decided it."""
+    """Return the watermark that the production code decides at each tick under a policy."""
     begun = workload.state and replace(workload.state, record=None)
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """Count the late messages of a batch under each candidate, whose watermarks are a row of `watermarks_us`. Each
-    count equals the sum of `late_in`."""
+    """Return the number of late messages in a batch for each candidate. Row i of `watermarks_us` has the watermarks of
+    candidate i at the ticks. For one candidate, the number equals the sum of `late_in`."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.
@@ -192,7 +192,8 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
-    """Return the lag's median and 99th percentile in seconds, over the counted ticks that had a watermark."""
+    """Return the median and the 99th percentile of the watermark's lag in seconds, at the counted ticks that have a
+    watermark; None for both if no tick has one."""
     counted = counted & (watermark_us != NO_WATERMARK)
     if not counted.any():
         return None, None
@@ -201,7 +202,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest band such that neither it nor a larger band exceeds the target."""
+    """Return the outcome of the smallest tried band such that this band and all larger ones meet the target; None if
+    the largest band does not."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:
@@ -211,8 +213,8 @@ def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOut
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
-    """Return the bands to try next, in whole seconds: between the smallest band that is enough and the next smaller
-    band that was tried."""
+    """Return the bands to try next for a target, in whole seconds: some between the smallest tried band that meets it
+    and the next smaller tried band."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)
     if enough is None or below is None:
