@@ -1,1 +1,1 @@
-"""The computation of windows on Spark: heartbeats in, rows of every windowed table out."""
+"""Computes windows on Spark: reads heartbeats, and writes the rows of every windowed table."""

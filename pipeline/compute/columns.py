@@ -1,7 +1,6 @@
-"""Heartbeat diffs and stream status as Polars expressions over columns, for a task's Python worker.
+"""Computes heartbeat diffs and stream status with Polars, in the Python worker of a Spark task.
 
-This module does no I/O and does not need Spark. The tests compare its rows with those of plain
-Python.
+This module does no I/O and does not need Spark. The tests compare its rows with the rows of plain Python.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""Name of the column with the index of a row's window in the range, from 0. It replaces the window's key."""
+"""Name of the column that replaces the window's key: the position of a row's window in the computed range, from 0."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
 """The publisher's id if present, else the message id. A redelivery has the same message id, and a retried publication
@@ -41,7 +40,7 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
     """Return the diffs of every heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
     `heartbeats` has the columns of `columns_read` and covers at least `[start - lookback, end)` for its streams. The
-    column `stream_id` of the result is an Enum. Assumption: the range consists of whole windows.
+    column `stream_id` of the result is an Enum. Assumption: `[start, end)` consists of whole windows.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
     ordered = in_order(heartbeats.filter(needed))
@@ -52,7 +51,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     """Sort by stream, event time, id, publish time and message id, with the streams as an Enum in the order of their
     names.
 
-    Stream and time are combined into one number per row to sort by. Only ties are compared by the other columns.
+    For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
+    where that number is equal.
     """
     rows = heartbeats.rechunk()
     streams = pl.Enum(rows["stream_id"].unique().sort())
@@ -74,8 +74,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. It is marked late
-    only if no copy landed in time. Assumption: the rows are in the order of `in_order`."""
+    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. The kept row is
+    marked late only if no copy landed in time. Assumption: `ordered` has the order of `in_order`."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
     is_copy = pl.all_horizontal(
@@ -92,7 +92,8 @@ def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
-    """Compare each heartbeat in `[start, end)` with its stream's previous one, in the order of `(event_time, id)`."""
+    """Compare each heartbeat in `[start, end)` with the previous heartbeat of its stream. Heartbeats are ordered by
+    `(event_time, id)`."""
     event_us = pl.col("event_time").dt.epoch("us")
     gap_us = event_us - event_us.shift()
     is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
@@ -189,7 +190,7 @@ def _of_kind(rows: pl.LazyFrame, kind: StatusKind) -> pl.LazyFrame:
 
 
 def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
-    """Return one row per stream and window with a heartbeat."""
+    """Return one row per stream and window in which the stream has a heartbeat."""
     event_us, has_gap = pl.col("event_time").dt.epoch("us"), pl.col("missed_heartbeats") > 0
     return diffs.group_by("stream_id", NUMBER).agg(
         first_us=event_us.min(),
@@ -202,7 +203,8 @@ def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
-    """Return the last heartbeat of each stream in the lookback before the range, with the number of its window."""
+    """Return each stream's last heartbeat in the lookback before `start`, with the number of that heartbeat's
+    window."""
     before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
     last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
     number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)

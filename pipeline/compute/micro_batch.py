@@ -29,13 +29,14 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 SILENT_NAMED = 10
-"""Maximum number of silent streams named per window; all are counted."""
+"""Maximum number of silent streams listed by name per window. Streams beyond it are only counted."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""By window: the number of stopped streams, and the first SILENT_NAMED of their names."""
+"""Maps a window's key to the number of streams that stopped in that window, and to the first SILENT_NAMED of their
+names."""
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
-"""The files that a run wrote, per table. None means all files in the run's folder of that table."""
+"""For each table, the files that a run wrote. None stands for all files in the run's folder of that table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,18 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def tables(self) -> Sequence[WindowedTable]:
-        """The tables, in the order of their commits. A window counts as computed once the last table has it."""
+        """The tables, in the order of their commits. A window counts as computed once it is committed to the last
+        table."""
 
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """The time before its start from which a window reads heartbeats."""
+        """How long before its start a window begins to read heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute windows and write their files under the run's name. The files are not visible until a commit."""
+        """Compute windows from these files, and write the rows to new files under the run's name. The new files are not
+        visible until a commit."""
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:  # noqa: ARG002 (custom tables need it)
         """Return the additional manifest fields of a run over these windows."""
@@ -79,8 +82,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table. A window with diffs counts as computed, so a run that ended before
-        writing its status would not be repeated."""
+        """The status table, then the diffs table. A window with diffs counts as computed, so status is committed first.
+        In the other order, a run that ended between the commits would leave a window without status for good."""
         return self.status, self.diffs
 
     @property
@@ -112,8 +115,8 @@ class MicroBatch(WindowBatch):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run. `rows` has the row count of each window in the last table. `superseded` has, for each table,
-    the windows that another run replaced in the meantime from input at least as new."""
+    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` has one list per
+    table: the windows that another run had already replaced, from input that is at least as new."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -123,27 +126,30 @@ class ReplacedWindows:
 
 
 def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
-    """Raise WindowNotClosed if the watermark has not passed every window."""
+    """Raise WindowNotClosed unless the watermark has passed the end of every window."""
     still_open = [window for window in windows if not window.is_closed_at(watermark)]
     if still_open:
         where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
         raise WindowNotClosed(
-            f"{len(still_open)} of {len(windows)} windows cannot be trusted yet, the first is {still_open[0]}: {where}"
-            ". Nothing was written. Wait until the watermark has passed the window's end; `tidemark explain` says "
-            "what holds it"
+            f"{len(still_open)} of {len(windows)} windows are not closed yet, the first is {still_open[0]}: {where}"
+            ". Nothing was written. Wait until the watermark has passed the end of the last window; `tidemark explain` "
+            "says what holds the watermark"
         )
 
 
 def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
-    """Compute windows, given in order and possibly with gaps, and replace them in each of the batch's tables.
+    """Compute windows, and replace them in each of the batch's tables. `windows` are in order, possibly with gaps.
 
-    Guarantee: readers see the old or the new rows of each window of each table, never a mix. The same input gives the
-    same rows.
+    Guarantee: for each window of each table, readers see the old rows or the new rows, never a mix. The same input
+    gives the same rows.
 
-    Raises WindowNotClosed if the watermark has not passed every window; nothing is read or written then. Raises
-    ExecutorsUnable if executors cannot run tidemark; nothing is visible then. Raises WindowExpired before an attempt
-    writes any window. Raises LakeError and the errors of the batch's `write`. Nothing is visible after these, except
-    commits to earlier tables or of an earlier attempt.
+    Raises:
+    - WindowNotClosed if the watermark has not passed every window. Nothing was read or written.
+    - ExecutorsUnable if executors cannot run tidemark.
+    - WindowExpired before an attempt writes any window.
+    - LakeError, and the errors of the batch's `write`.
+
+    After an error, nothing is visible, except commits to earlier tables or of an earlier attempt.
     """
     refuse_open(windows, batch.watermark)
     for table in batch.tables:
@@ -199,7 +205,7 @@ def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, wind
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """Return the silent streams of computed windows, given the windows' keys."""
+    """Return the streams that stopped in computed windows, given the windows' keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

@@ -1,4 +1,4 @@
-"""Computes windows of a custom table: reads its input as a frame, and writes its rows to the lake."""
+"""Computes windows of a custom table: reads heartbeats as a Spark frame, and writes the table's rows to the lake."""
 
 import pickle
 import re
@@ -30,26 +30,27 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of input rows for which a table's SQL runs in one task. For more, several tasks are faster. A function
-always gets all tasks, since it may do any amount of work per row."""
+"""Maximum number of input rows for which a table's SQL runs in one task. With more rows, several tasks are faster. A
+table defined by a function always gets all tasks, since the function may do any amount of work per row."""
 
 START, END = "window_start", "window_end"
-"""Columns of the input: the start and the end of the row's window. The window's key is in `window`."""
+"""Columns of the input: the start and the end of the row's window. The column `window` has the window's key."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
 
-FIX_FILE = "Fix its file: the next run reads it again"
-FIX_FUNCTION = "Fix the function: it is read again when the code location is loaded again"
+FIX_FILE = "Fix the table's file: the next run reads it again"
+FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBatch(WindowBatch):
-    """The input of a custom table's windows: a `WindowBatch`, the table's definition, the table, and its inputs.
+    """The input for computing windows of a custom table: a `WindowBatch`, the table's definition, the table, and its
+    inputs.
 
-    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, a window counts as
-    derived from the earlier input, and is recomputed. It never counts as newer than it is.
+    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, a window is
+    recorded as computed from the earlier input, and is computed again later. It is never recorded as newer than it is.
     """
 
     definition: TableDefinition
@@ -58,12 +59,10 @@ class OwnBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The custom table."""
         return (self.table,)
 
     @property
     def lookback(self) -> timedelta:
-        """The lookback of the table's definition."""
         return self.definition.lookback
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
@@ -71,8 +70,8 @@ class OwnBatch(WindowBatch):
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute each run of contiguous windows in one Spark job, and write its rows. Raises TableFailed if the
-        table's function or SQL fails or returns rows that the lake cannot hold. Also raises ExecutorsUnable and
+        """Compute each run of contiguous windows in one Spark job, and write the rows. Raises TableFailed if the
+        table's function or SQL fails, or returns rows that the lake cannot store. Also raises ExecutorsUnable and
         ToolMissing."""
         definition = self.definition
         with naming_what_lacks(), _failing(definition):
@@ -93,8 +92,8 @@ class OwnBatch(WindowBatch):
         return {window.key: self.inputs.digest(window) for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
-        """Return the heartbeats that are input of these contiguous windows, without copies. A heartbeat is late only if
-        none of its copies landed in time. A column that a file lacks reads as null."""
+        """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if none of
+        its copies landed in time. A column that a file lacks reads as null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         if not files.files:
             return self.spark.createDataFrame([], columns)
@@ -113,9 +112,12 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
-        """Find the copies in the input of contiguous windows; None if there are none. A row names a copy by its file
-        and row number. `is_dropped` is true if another copy has a smaller publish time, and false for a kept copy that
-        is not late because another copy landed in time. Raises ExecutorsUnable."""
+        """Find the copies among the heartbeats that these contiguous windows read; None if there are none. Raises
+        ExecutorsUnable.
+
+        A row identifies a copy by its file and row number. `is_dropped` is true if another copy has a smaller publish
+        time. It is false for a kept copy that is not late, because another copy landed in time.
+        """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
@@ -126,7 +128,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Add a check to the rows: Spark fails if it computes a row of a window that is not in `windows`."""
+    """Add a check to the rows: Spark fails if a row belongs to a window that is not in `windows`."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
@@ -134,7 +136,7 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Return one row for each heartbeat and each window that reads it: every window with the event time in
+    """Return one row per heartbeat and window that reads the heartbeat. A window reads the event times in
     `[window_start - lookback, window_end)`. Assumption: the windows are contiguous."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
@@ -158,10 +160,10 @@ def _whole(microseconds: Column, length_us: int) -> Column:
 
 
 def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
-    """Return the schema of the table's rows, with all columns nullable. Raises TableFailed if the lake cannot hold
-    them."""
+    """Return the schema of the table's rows, with all columns nullable. Raises TableFailed if the lake cannot store
+    such rows."""
     if not hasattr(rows, "schema"):
-        raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; return a DataFrame")
+        raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; it must be a DataFrame")
     names = [name.lower() for name in rows.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]
@@ -171,9 +173,9 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
     elif absent:
         wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
     elif len(names) == 1:
-        wrong = f"has no column beside {PARTITION}"
+        wrong = f"has no column except {PARTITION}"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
-        wrong = f"has a column {PARTITION} that is not text; take the heartbeats' own"
+        wrong = f"has a column {PARTITION} that is not text; select the heartbeats' column unchanged"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
     schema = arrow_schema(rows.schema)
@@ -182,7 +184,8 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Turn any error in the table's function or SQL into TableFailed, on the driver and on Spark's executors."""
+    """Within this block, turn any error in the table's function or SQL into TableFailed, on the driver and on Spark's
+    executors."""
     try:
         yield
     except TidemarkError:
@@ -190,14 +193,14 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
     except Exception as error:
         fix = FIX_FILE if definition.file else FIX_FUNCTION
         raise TableFailed(
-            f"the table {definition.name} cannot be computed: {_said(error)}. Nothing of it was committed, and no "
-            f"other table is affected. {fix}, and its windows are then computed automatically"
+            f"the table {definition.name} cannot be computed: {_said(error)}. Nothing was committed to it, and no "
+            f"other table is affected. {fix}, and the table's windows are then computed automatically"
         ) from error
 
 
 def _said(error: Exception) -> str:
-    """Format an error as its first line and, if a Python worker raised it, the worker's line that names the error. Cut
-    to MOST_SAID characters."""
+    """Format an error as its first line and, if a Python worker raised it, the line that names the worker's error. The
+    text is cut to MOST_SAID characters."""
     first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     raised = [line for line in more if RAISED.match(line)]
     return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

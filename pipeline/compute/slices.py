@@ -1,8 +1,8 @@
-"""Slices of a micro-batch: cuts a range of windows by time, and computes each slice in a Spark task.
+"""Cuts a micro-batch's windows into slices of time, and computes each slice in one Spark task.
 
-A row depends only on `[start - lookback, end)`, so a slice needs no shuffle: its task reads the files of its range and
-lookback, computes with Polars, and writes one file per window. For a custom table, the task only finds copies among the
-slice's heartbeats. Spark can then read each heartbeat once, without a shuffle.
+The rows of a slice depend only on heartbeats in `[start - lookback, end)`, so no shuffle is needed. The slice's task
+reads the files that cover this range, computes with Polars, and writes one file per window. For a custom table, the
+task only finds the copies among the slice's heartbeats. Spark can then read each heartbeat once, without a shuffle.
 """
 
 import io
@@ -30,14 +30,15 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
-"""Target row count of a slice: some hundred megabytes in a Python worker."""
+"""Target number of rows per slice. These rows take some hundred megabytes in a Python worker."""
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
-"""A slice with more rows, including its lookback, is also cut by streams. Each part reads the same files."""
+"""Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream, and each part
+reads the same files."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns written to Parquet without a dictionary. They have so many distinct values that the writer would abandon
-it."""
+"""Columns written to Parquet without a dictionary. They have so many distinct values that the writer would give up the
+dictionary."""
 
 DIFFS, STATUSES = "diffs", "status"
 
@@ -51,21 +52,22 @@ ANSWER = pa.schema(
         "size": pa.int64(),
     }
 )
-"""One row per file that a task wrote, or one row that says which executor is unable to compute, and why."""
+"""Schema of what a task returns: one row per file that the task wrote, or a single row that says which executor is
+unable to compute, and why."""
 
 
 PLACE = ("file", "row")
 """The columns that identify a landed row: the end of its file's path, and its row number in the file, from 0."""
 
 COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
-"""One row per landed row that is dropped in favour of another copy, or that is marked late although one of its copies
-landed in time."""
+"""Schema of the result of a search for copies. It has one row per landed row that is dropped in favour of another copy,
+or that is marked late although one of its copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous windows, the files that may hold their heartbeats (including the lookback), and the part of the
-    streams to compute."""
+    """Contiguous windows, and the files that may contain the windows' heartbeats (including the lookback). If `parts`
+    is more than 1, the slice covers only the part of the streams with the number `part`."""
 
     windows: Sequence[Window]
     paths: Sequence[str]
@@ -75,8 +77,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A micro-batch as sent to each task. `diffs` and `status` are file systems rooted at the folders of the two
-    tables."""
+    """A micro-batch as sent to each task. `diffs` and `status` are file systems rooted at the folders of the diffs
+    table and the status table."""
 
     run: str
     plan: DiffPlan
@@ -87,11 +89,11 @@ class Work:
     is_on_disk: bool
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Compute a slice, write its files, and yield one answer per file, with the columns of ANSWER.
+        """Compute a slice, write its files, and yield one row of ANSWER per file.
 
-        Each window gets a file in each table. If a slice is cut by streams, only its first part writes a file without
-        rows. File names are unique to the attempt. If an attempt is killed or superseded, no answer lists its files,
-        and they become orphans.
+        Each window gets a file in each table, even if it has no rows. If a slice is cut by stream, only its first part
+        writes files without rows. File names are unique to the attempt. If an attempt is killed or superseded, no
+        answer lists its files, and the files become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
         since = start - self.plan.lookback
@@ -104,10 +106,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for copies as sent to each task.
+    """A search for copies of heartbeats, as sent to each task.
 
-    Copies share one event time, so a slice holds all copies of a heartbeat. A copy is identified by its file and its
-    row number. Most heartbeats have no copies, so the tasks' answers are small.
+    Copies of a heartbeat have the same event time, so they are in the same slice. A copy is identified by its file and
+    its row number. Most heartbeats have no copies, so the tasks' answers are small.
     """
 
     slices: Sequence[Slice]
@@ -134,13 +136,14 @@ class Search:
 
 
 def place_of(path: str) -> str:
-    """Return the last two parts of a file's path, its partition and its name. They are unique in the table."""
+    """Return the last two parts of a file's path: its partition and its name. Together they are unique in the table."""
     return "/".join(path.split("/")[-2:])
 
 
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
-    """Cut contiguous windows into slices with about equal row counts: one per core, more if they would exceed
-    ROWS_OF_A_SLICE, at most one per window. Slices of more than MOST_ROWS are also cut by streams."""
+    """Cut contiguous windows into slices with about equal row counts. There is one slice per core, or more if slices
+    would exceed ROWS_OF_A_SLICE rows, but at most one slice per window. Slices of more than MOST_ROWS rows are also cut
+    by stream."""
     ends = [windows[0].start, *(window.end for window in windows)]
     before = files.rows_before(ends)
     slices = min(len(windows), max(cores, ceil((before[-1] - before[0]) / ROWS_OF_A_SLICE)))
@@ -158,7 +161,8 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Select the columns of the schema, in its order and types, but with the window's number instead of its key."""
+    """Select the columns of the schema, in its order and with its types. The window's number replaces the window's
+    key."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
@@ -172,8 +176,9 @@ def scan(
     end: datetime,
     row: str | None = None,
 ) -> pl.LazyFrame:
-    """Return the heartbeats of these files with event times in `[since, end)` that belong to the slice's part. A field
-    that a file lacks reads as null. `row` names a column for the row number within the files."""
+    """Return the heartbeats in the files `paths` that have an event time in `[since, end)` and belong to the slice's
+    part of the streams. A field that a file lacks reads as null. `row` names an additional column for the row number
+    within a file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not paths:
         return pl.LazyFrame(schema=schema)
@@ -194,15 +199,16 @@ def scan(
 
 
 def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
-    """Return a mask of the streams in this part, by a checksum that does not depend on library versions."""
+    """Return a mask that is true for the streams in the slice's part. The part follows from a checksum of the stream's
+    name that does not depend on library versions."""
     names = streams.unique()
     ours = [name for name in names.to_list() if crc32(name.encode()) % one.parts == one.part]
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
 
 
 def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write one file per window, and yield the answer for each. The column NUMBER says which window a row belongs
-    to."""
+    """Write one file per window, and yield a row of ANSWER per file. The column NUMBER of `rows` says which window a
+    row belongs to."""
     files = work.diffs if table == DIFFS else work.status
     attempt = uuid.uuid4().hex
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}

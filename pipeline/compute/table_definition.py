@@ -1,4 +1,4 @@
-"""Definitions of custom tables over closed windows: a function or SQL."""
+"""Definitions of custom tables over closed windows. A table is defined by a Python function or by SQL."""
 
 import hashlib
 import importlib.util
@@ -33,18 +33,18 @@ TAKEN = frozenset(
 """Names of tidemark's own tables, assets and jobs (`compute_...`), which custom tables may not use."""
 
 MOST_WINDOWS_REACHED = 100
-"""Maximum number of windows that may read one heartbeat. The lookback makes a copy of it for each of them."""
+"""Maximum number of windows that may read one heartbeat. Reason: each of these windows gets a copy of the heartbeat."""
 
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""Stands for the version and the file digest of a table whose file is unusable."""
+"""The version and file digest of a table whose file is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The contiguous windows that a call computes, in order. Each also reads heartbeats from `lookback` before its
-    start."""
+    """The contiguous windows that one call of a table's function or SQL computes, in order. Each window also reads
+    heartbeats from up to `lookback` before its start."""
 
     windows: Sequence[Window]
     lookback: timedelta
@@ -76,11 +76,16 @@ Build = Callable[["DataFrame", Windows], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A custom table: `build` computes its rows from heartbeats. `source` is its code, for people to read. `version`
-    changes whenever the code or an option changes. `key` names the columns that identify a row within a window.
-    `window` is the length of its windows; None means the pipeline's length. `file` is a digest of the file that defines
-    the table; empty if a project passes in a function. `is_sql` means that none of the table's own code runs in Spark's
-    tasks."""
+    """A custom table.
+
+    - `build` computes the table's rows from heartbeats.
+    - `source` is the code of `build`, in human-readable form.
+    - `version` changes whenever the code or an option changes.
+    - `key` names the columns that identify a row within a window.
+    - `window` is the length of the table's windows; None means the pipeline's window length.
+    - `file` is a digest of the file that defines the table; empty if the table is defined by a function in a project.
+    - `is_sql` is true if none of the table's own code runs in Spark's tasks.
+    """
 
     name: str
     build: Build
@@ -97,7 +102,7 @@ class TableDefinition:
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """Return the table's windowing: windows of its own length, from the first that starts at or after
+        """Return the table's windowing: windows of the table's length, beginning with the first that starts at or after
         `windows.first`."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
@@ -106,7 +111,8 @@ class TableDefinition:
 def windowed(
     *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
 ) -> Callable[[Build], TableDefinition]:
-    """Decorate a function that defines a table over closed windows, named after the function, or `name`.
+    """Decorate a function that defines a custom table over closed windows. The table is named `name` or, by default,
+    like the function.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
     the columns of the table `heartbeats`, and three more for the window that reads the row: `window`, `window_start`
@@ -114,9 +120,11 @@ def windowed(
     that looks back to it. Only rows with `event_time >= window_start` are the window's own.
 
     Assumption: a row depends only on the input rows with its `window`, never on the current time or on another table.
-    Then the rows do not depend on how a range is split into runs. `key` names the columns that identify a row within a
-    window. `window` is a multiple of `windows.length`, such as "1h". Changing the function changes the table's version.
-    If only code that it calls has changed, change `version` yourself. Raises ValueError.
+    Under this assumption, the rows do not depend on how a range of windows is split into runs.
+
+    `key` names the columns that identify a row within a window. `window` is a multiple of `windows.length`, such as
+    "1h". Changing the function changes the table's version. If only code that the function calls has changed, change
+    `version` yourself. Raises ValueError if `lookback` or `window` is not a duration.
     """
 
     def define(build: Build) -> TableDefinition:
@@ -136,21 +144,21 @@ def windowed(
 
 
 def own_tables(settings: Settings) -> dict[str, TableDefinition]:
-    """Read the tables of `[tables]` from their files, by name. Raises InvalidSettings."""
+    """Read the custom tables of the settings section `[tables]` from their files, by name. Raises InvalidSettings."""
     return {name: read_table(settings, name) for name in settings.tables}
 
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """Read the tables of `[tables]` for Dagster, and add the tables in `more`. If a table's file is unusable, its runs
-    fail until the file is fixed, and other tables are not affected. Raises InvalidSettings if `[tables]` itself is
-    wrong."""
+    """Read the custom tables of the settings section `[tables]` for Dagster, and add the tables in `more`. If a table's
+    file is unusable, only this table's runs fail, until the file is fixed. Raises InvalidSettings if `[tables]` itself
+    is wrong."""
     found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
             found[name] = read_table(settings, name)
         except InvalidSettings as error:
             found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
-            logger.error("%s; its runs fail until that is fixed", error)
+            logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
@@ -168,8 +176,9 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
 
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
-    """Read a table of `[tables]` from its file, or return `known` if the file has not changed since `known` was read.
-    Modules that the file imports are not reloaded. Raises InvalidSettings, also if importing the file fails."""
+    """Read a table of the settings section `[tables]` from its file, or return `known` if the file has not changed
+    since `known` was read. Modules that the file imports are not reloaded. Raises InvalidSettings if the file is
+    unusable, also if importing it fails."""
     table = settings.tables[name]
     path = Path(table.file)
     text = _text_of(name, path)
@@ -180,7 +189,8 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
-    """Return a digest of a table's current file, the table's version if it has no file, or "unreadable"."""
+    """Return a digest of the table's file as it is now, or "unreadable". For a table without a file, return its
+    version."""
     if table.name not in settings.tables:
         return table.version
     named = settings.tables[table.name]
@@ -191,17 +201,18 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
 
 
 def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
-    """Return the table if it fits the pipeline. Raises InvalidSettings."""
+    """Return the table unchanged. Raises InvalidSettings if its name, window length or lookback does not fit the
+    pipeline."""
     name, length = definition.name, definition.window or windows.length
     wrong = None
     if not NAME.fullmatch(name) or name in TAKEN:
-        wrong = "is not a free name: use small letters, digits and _, and none of tidemark's own tables"
+        wrong = "cannot have this name: use small letters, digits and _, and not the name of a table of tidemark"
     elif length not in LENGTHS or length % windows.length:
         lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)
-        wrong = f"has windows of {format_duration(length)}, which must be one of {lengths}"
+        wrong = f"has windows of {format_duration(length)}; their length must be one of {lengths}"
     elif definition.lookback >= MOST_WINDOWS_REACHED * length:
         most = format_duration(MOST_WINDOWS_REACHED * length)
-        wrong = f"looks back {format_duration(definition.lookback)}; write less than {most}, or a longer window"
+        wrong = f"looks back {format_duration(definition.lookback)}; use less than {most}, or longer windows"
     if wrong:
         raise InvalidSettings(f"the table {name} {wrong}")
     return definition
@@ -210,7 +221,7 @@ def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefin
 def _of_python(name: str, path: Path, text: str) -> TableDefinition:
     found = getattr(_imported(name, path, text), name, None)
     if not isinstance(found, TableDefinition):
-        raise InvalidSettings(f"tables.{name}: {path} has no function {name} that @tidemark.windowed decorates")
+        raise InvalidSettings(f"tables.{name}: {path} has no function {name} decorated with @tidemark.windowed")
     return found if found.name == name else replace(found, name=name)
 
 
@@ -238,18 +249,18 @@ def _text_of(name: str, path: Path) -> str:
     try:
         content = path.read_bytes()
         if len(content) > MOST_SOURCE_BYTES:
-            raise InvalidSettings(f"tables.{name}: {path} has {len(content)} bytes, more than {MOST_SOURCE_BYTES}")
+            raise InvalidSettings(f"tables.{name}: {path} has {len(content)} bytes; the maximum is {MOST_SOURCE_BYTES}")
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"tables.{name}: {path} cannot be read: {error}") from error
 
 
 def _imported(name: str, path: Path, text: str) -> ModuleType:
-    """Import a file as a module, given its text. Spark's workers cannot import that module, so its functions are
-    pickled by value.
+    """Import a table's file as a module, given the file's text. Spark's workers cannot import that module, so its
+    functions are pickled by value.
 
-    The text is compiled here, because Python's own import might use stale bytecode: its cache identifies a file by size
-    and by modification time in seconds.
+    The text is compiled here, because Python's own import might use stale bytecode: its cache identifies a file only by
+    size and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(called, path)

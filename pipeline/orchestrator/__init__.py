@@ -1,4 +1,4 @@
-"""The part of Dagster that commands need: names that its definitions share with them, and a client of its GraphQL API.
+"""Names shared by tidemark's commands and its Dagster definitions, and a client of Dagster's GraphQL API.
 
 Nothing here imports Dagster.
 """

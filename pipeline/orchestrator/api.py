@@ -1,7 +1,7 @@
-"""Requests runs from Dagster over GraphQL: from the instance of `tidemark up`, or from any other with this pipeline's
-jobs.
+"""A client that requests runs from Dagster over GraphQL: from the instance that `tidemark up` starts, or from any other
+instance with this pipeline's jobs.
 
-It uses plain HTTP and imports nothing of Dagster's, so the command works from any machine.
+The client uses plain HTTP and does not import Dagster, so commands that use it work from any machine.
 """
 
 import os
@@ -20,19 +20,20 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
-"""The environment variable with additional request headers, such as for a login: one `Name: value` per line."""
+"""The environment variable with additional request headers, such as credentials for a login. It contains one `Name:
+value` per line."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
-"""Timeouts of a connection and of each part of the response. Dagster may have to load a code location before it
-responds."""
+"""Timeouts for connecting, and for receiving each part of the response. The second is long because Dagster may have to
+load a code location before it responds."""
 
 PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
-"""Bytes of a response that are read at a time, and the maximum that is read in total."""
+"""Number of bytes of a response to read at a time, and the maximum number of bytes to read in total."""
 
 REFUSALS = (401, 403)
 
 QUOTED = 300
-"""Maximum number of characters of external text that a message quotes."""
+"""Maximum number of characters of external text that an error message quotes."""
 
 A_HEADER = re.compile(r"([A-Za-z0-9\-]+): *([\x21-\x7e][\x20-\x7e]*)")
 
@@ -64,20 +65,21 @@ mutation Launch($run: ExecutionParams!) {
 
 
 class DagsterApi:
-    """A client of Dagster's GraphQL API. Every failure is a ServiceFailed that says what to do."""
+    """A client of Dagster's GraphQL API. A failed request raises ServiceFailed, and the message says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
-        """Read the headers of the environment. Raises InvalidSettings if they cannot be read, or would be sent in the
-        clear."""
+        """Read the request headers from the environment variable HEADERS. Raises InvalidSettings if they are malformed,
+        or would be sent unencrypted to another machine."""
         self._ui, self._location = settings.ui, settings.location
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
 
     def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
-        """Request one run of a job, with these tags in addition to the job's own. Returns the run's address in the UI.
+        """Request one run of `job`, with `tags` in addition to the job's own tags. Returns the run's address in
+        Dagster's UI.
 
-        The job is found by its tag for this lake, since its name may have the pipeline's name as a prefix. If the
-        response is lost, the run may have been requested, so the request is not repeated.
+        The job is found by its tag for `lake`, because its name in Dagster may have a prefix. If the response is lost,
+        the run may have been requested, so the request is not repeated.
         """
         repository, name = self._found(job, lake)
         selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
@@ -87,7 +89,7 @@ class DagsterApi:
         if answer["__typename"] != "LaunchRunSuccess":
             whys = [answer.get("message"), *(error["message"] for error in answer.get("errors", ()))]
             why = "; ".join(_quoted(text) for text in whys if text)
-            raise ServiceFailed(f"Dagster did not take the run of {job}: {answer['__typename']}: {why}")
+            raise ServiceFailed(f"Dagster did not accept the run of {job}: {answer['__typename']}: {why}")
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
@@ -99,15 +101,15 @@ class DagsterApi:
             entries = answer["locationStatusesOrError"].get("entries", ())
             names = ", ".join(sorted(one["name"] for one in entries)) or "none"
             raise ServiceFailed(
-                f"the Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Name "
-                "the one with tidemark's jobs in dagster.location"
+                f"the Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Set "
+                "dagster.location to the one with tidemark's jobs"
             )
         location = entry.get("locationOrLoadError", entry)  # it is null while the location loads
         if location is None or "repositories" not in location:
             why = _quoted((location or {}).get("message") or "it is still loading")
             raise ServiceFailed(
                 f"the code location {self._location!r} of the Dagster at {self._ui} is not loaded: {why}. Start its "
-                "code server (`tidemark up` does), or reload the location in the UI, and try again"
+                "code server (`tidemark up` starts it), or reload the location in the UI, and try again"
             )
         for repository in location["repositories"]:
             for one in repository["pipelines"]:
@@ -115,30 +117,31 @@ class DagsterApi:
                 if is_it and any(mark in one["tags"] for mark in marks):
                     return repository["name"], one["name"]
         raise ServiceFailed(
-            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} of the pipeline "
-            f"with the lake {lake}. Name the location that has it in dagster.location, and use the same settings"
+            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} for the lake "
+            f"{lake}. Set dagster.location to the location that has the job, and use the settings of that location"
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        """Return the data of a GraphQL response."""
+        """Send a GraphQL query, and return the data of the response."""
         status, body = self._post({"query": query, "variables": variables})
         try:
             answer = orjson.loads(body)
             errors = "; ".join(error["message"] for error in answer.get("errors") or ())
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ServiceFailed(
-                f"what answers at {self._ui}/graphql is not Dagster's GraphQL (status {status}): {_quoted(body)}. Set "
-                "dagster.url to the address of the UI"
+                f"the server at {self._ui}/graphql is not Dagster's GraphQL (status {status}): {_quoted(body)}. Set "
+                "dagster.url to the address of Dagster's UI"
             ) from error
         if errors or not isinstance(answer.get("data"), dict):
             raise ServiceFailed(
-                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. Its version may be "
-                "too far from the one in constraints.txt"
+                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. Its version may "
+                "differ too much from the version in constraints.txt"
             )
         return answer["data"]
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Return the status and the body of the response. A long body is cut."""
+        """Send a GraphQL query, and return the status and the body of the response. A body of more than MOST_BYTES is
+        cut."""
         proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
         try:
             with requests.post(
@@ -147,7 +150,7 @@ class DagsterApi:
                 headers=self._headers,
                 auth=lambda request: request,  # else requests would send a login that it finds in ~/.netrc
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
-                allow_redirects=False,  # it could lead the headers elsewhere
+                allow_redirects=False,  # a redirect could send the headers to another server
                 proxies=proxies,
                 stream=True,
             ) as response:
@@ -158,8 +161,8 @@ class DagsterApi:
                         break
         except requests.ReadTimeout as error:
             raise ServiceFailed(
-                f"the Dagster at {self._ui} took longer than {ANSWER_SECONDS} s to answer; it may have taken the run: "
-                f"look at {self._ui}/runs"
+                f"the Dagster at {self._ui} took longer than {ANSWER_SECONDS} s to answer. The run may exist: "
+                f"check {self._ui}/runs before you try again"
             ) from error
         except requests.RequestException as error:
             raise ServiceFailed(
@@ -169,13 +172,14 @@ class DagsterApi:
         if response.is_redirect or response.status_code in REFUSALS:
             raise ServiceFailed(
                 f"the Dagster at {self._ui} refused with {response.status_code}: "
-                f"{_quoted(response.headers.get('location') or body)}. If it wants a login, set ${HEADERS}"
+                f"{_quoted(response.headers.get('location') or body)}. If it requires a login, set ${HEADERS}"
             )
         return response.status_code, body
 
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:
-    """Read the headers in the variable HEADERS. Raises InvalidSettings, whose message does not contain them."""
+    """Read the headers that requests to `ui` need from the environment variable HEADERS. Raises InvalidSettings if they
+    are malformed, or would be sent unencrypted to another machine. The message does not quote the headers."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())

@@ -9,22 +9,23 @@ COMPUTE_WINDOWS = "compute_windows"
 """The job that computes windows of `heartbeat_diffs` and `stream_status`."""
 
 INGEST = "ingest"
-"""The job whose readers on Spark pull messages instead of the ticks; also the sensor that requests it."""
+"""The job whose readers on Spark pull messages instead of the ticks. The sensor that requests this job has the same
+name."""
 
 READS = "tidemark/reads"
-"""The tag of an ingest run that has finished its first round, after which ticks need not pull."""
+"""The tag of an ingest run that has finished its first round of reading. From then on, ticks need not pull."""
 
 STAYS = "tidemark/stays"
-"""The tag of an ingest run that stays after it has caught up, because ticks could not keep up earlier."""
+"""The tag of an ingest run that keeps running after it has caught up, because ticks could not keep up earlier."""
 
 ENDED = "tidemark/ended"
 """The tag that says why an ingest run ended."""
 
 REQUEUE = "requeue"
-"""The job that judges quarantined messages again; also the sensor that requests it."""
+"""The job that judges quarantined messages again. The sensor that requests this job has the same name."""
 
 CONTRACT = "tidemark/contract"
-"""The tag of a requeue run: the start of the digest of the message contract that it was requested for."""
+"""The tag of a requeue run. Its value is the start of the digest of the message contract that the run applies."""
 
 PIPELINE = "tidemark/pipeline"
 """The tag that identifies a run's pipeline: `pipeline_tag` of its lake."""
@@ -33,8 +34,8 @@ TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
-"""The tag with the windows that a run computes: `first..last`, by key, and their number. If the run's config names no
-windows, the tag requests them."""
+"""The tag with the windows that a run computes: the first and the last window's key as `first..last`, and the number of
+windows. If the config of a requested run names no windows, the run computes the windows in this tag."""
 
 TO = ".."
 """Separates the first and the last key of a range of windows."""
@@ -43,19 +44,20 @@ BACKLOG = "tidemark/backlog"
 """The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
 
 DEFINITION = "tidemark/definition"
-"""The tag with two digests of a custom table's file: one as Dagster loaded it, one as the run reads it."""
+"""The tag with two digests of a custom table's file: one of the file that Dagster loaded, one of the file that the run
+read."""
 
 
 def pipeline_tag(lake: str) -> str:
-    """Return the value of PIPELINE for a lake: the end of the lake's address, and a digest of the whole address. It is
-    short enough for a row of the UI."""
+    """Return the value of the tag PIPELINE for a lake: the end of the lake's address, and a digest of the whole
+    address. The value is short enough for a row of Dagster's UI."""
     named = re.sub(r"[^A-Za-z0-9_]+", "-", lake.rstrip("/").rpartition("/")[2])
     return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
 
 
 def pipeline_tags(lake: str) -> list[str]:
-    """Return all values of PIPELINE that this pipeline's runs may have. An earlier version wrote the lake's address
-    there."""
+    """Return all values of the tag PIPELINE that runs for this lake may have. The second is the lake's address, which
+    an earlier version of tidemark used."""
     return [pipeline_tag(lake), lake]
 
 
@@ -65,11 +67,11 @@ def compute_job(table: str) -> str:
 
 
 def op_of(job: str) -> str:
-    """Return the name of the op in a job that computes windows."""
+    """Return the name of the op within a job that computes windows."""
     return f"{job}_by_name"
 
 
 def name_of(settings: Settings, name: str) -> str:
-    """Return the name in Dagster of a job, op, sensor, schedule or resource. The prefix `dagster.name`, if set, keeps
-    it from clashing with other definitions."""
+    """Return the name that a job, op, sensor, schedule or resource has in Dagster: `name`, after the prefix
+    `dagster.name` if that is set. The prefix avoids clashes with other definitions."""
     return f"{settings.dagster.name}_{name}" if settings.dagster.name else name

@@ -1,1 +1,1 @@
-"""The Pub/Sub client code: pulling and acknowledging, reading backlogs, provisioning."""
+"""Tidemark's use of Pub/Sub: pulls and acknowledges messages, reads backlogs, and provisions subscriptions."""

@@ -1,9 +1,9 @@
 """Reads the publish time of a subscription's oldest unacknowledged message, from a snapshot, or from Cloud Monitoring's
 metrics, which are minutes old.
 
-Pub/Sub has no call for this. But a new snapshot expires seven days after the publish time of its oldest message, or
-after its own creation if it holds no message. So the expiry gives the reading, and the snapshot is deleted at once.
-Source: the API reference of `Snapshot.expire_time`.
+Pub/Sub has no call that returns this time. But a new snapshot expires seven days after the publish time of its oldest
+message, or after its own creation if it contains no message. So the expiry time gives the reading, and the snapshot is
+deleted at once. Source: the API reference of `Snapshot.expire_time`.
 
 Google's list of metrics says that `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
 are GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
@@ -37,15 +37,15 @@ from tidemark.pipeline.watermark.readings import Reading
 logger = logging.getLogger(__name__)
 
 LIFETIME = timedelta(days=7)
-"""A snapshot expires this long after its oldest message's publish time."""
+"""Time from the publish time of a snapshot's oldest message until the snapshot expires."""
 
 REFUSED_WITHIN = timedelta(hours=1)
-"""Pub/Sub refuses a snapshot that would expire sooner than this. Its oldest message is then older than `LIFETIME` minus
-this."""
+"""Pub/Sub refuses to create a snapshot that would expire sooner than this. A refusal therefore means that the oldest
+message is older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading that is at least this much older than the moment it was taken is a message's publish time, not the
-snapshot's creation time."""
+"""A reading that is at least this much older than the time of the request is the publish time of a message. A newer
+reading may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -57,21 +57,21 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""For each second that the monotonic clock counts, at least this many true seconds pass. The clock is slewed by at most
-0.0005, and stops while the machine is suspended."""
+"""Minimum number of true seconds per second that the monotonic clock counts. The clock's rate is off by at most 0.0005,
+and the clock stops while the machine is suspended."""
 
 
 class ReadingTimes:
-    """Determines when a reading was observed, by this machine's clock, or by the server's clock if the server's is
-    provably ahead.
+    """Determines when a reading was observed, by this machine's clock, or by the server's clock if that is provably
+    ahead.
 
     A reading proves that the server's clock had reached the reading's time when the server answered. Since the answer,
-    at least the time counted by the monotonic clock has passed. So a clock that is behind or set back does not make a
-    reading look older.
+    at least the time counted by the monotonic clock has passed. So a local clock that is behind or set back does not
+    make a reading look older.
 
-    The readings of both subscriptions share an instance. The reading `T` of tracking is taken first and proves that
-    time. So a message on base that is older than `T` by more than `A_MESSAGE` counts as a message, whatever the clocks
-    show.
+    The readings of both subscriptions share an instance. The reading `T` of tracking is taken first, and proves that
+    the server's clock had reached `T`. So if base's reading is older than `T` by more than `A_MESSAGE`, it counts as
+    the publish time of a message, whatever the clocks show.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -79,11 +79,12 @@ class ReadingTimes:
         self._server: tuple[datetime, float] | None = None
 
     def ask(self) -> tuple[datetime, float]:
-        """Return the current time and the monotonic clock, before a request."""
+        """Return the current time and the monotonic clock's value. To be called before a request."""
         return self._clock.now(), self._clock.monotonic()
 
     def reading(self, asked: tuple[datetime, float], oldest: datetime) -> Reading:
-        """Create the reading for an answer that has just arrived."""
+        """Create the reading for a response that has just arrived. `asked` is the result of `ask` before the request.
+        `oldest` is the time that the response gives for the oldest message."""
         (asked_at, since), (answered_at, until) = asked, self.ask()
         observed_at = max(asked_at, oldest - timedelta(seconds=until - since), self._server_at(since) or asked_at)
         known = self._server_at(until)
@@ -101,14 +102,15 @@ class ReadingTimes:
 
 
 class Backlog(Protocol):
-    """Reads the publish time of one subscription's oldest unacknowledged message."""
+    """Reads the publish time of the oldest unacknowledged message of one subscription."""
 
     def read(self) -> Reading:
         """Return a reading. Raises ReadingUnavailable if no reading is possible now, and other PubSubErrors."""
 
 
 class SnapshotBacklog:
-    """Readings by snapshot, as precise as the service's expiry times (a millisecond on the official emulator)."""
+    """Reads a subscription's backlog from snapshots. A reading is as precise as the server's expiry times (a
+    millisecond on the official emulator)."""
 
     def __init__(
         self,
@@ -129,9 +131,9 @@ class SnapshotBacklog:
         self._prefix = f"{self._project}/snapshots/{NAME_PREFIX}{name[:150]}-"
 
     def read(self) -> Reading:
-        """Take a snapshot, read its expiry, delete it.
+        """Take a snapshot, read its expiry time, and delete the snapshot.
 
-        Raises SnapshotRefused if the oldest message is less than an hour from a snapshot's limit of 7 days.
+        Raises SnapshotRefused if Pub/Sub refuses the snapshot, as it does if the oldest message is almost 7 days old.
         """
         asked = self._times.ask()
         name = self._prefix + uuid.uuid4().hex
@@ -141,8 +143,8 @@ class SnapshotBacklog:
                 snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
-                    f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless that names another "
-                    "cause, its oldest message is less than an hour from a snapshot's limit of 7 days; the "
+                    f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless it names another "
+                    "cause, the subscription's oldest message is almost 7 days old, the limit for snapshots. The "
                     "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.
@@ -184,17 +186,17 @@ ROUNDING = timedelta(seconds=1)
 """Largest error of an age in whole seconds, whatever the rounding."""
 
 LOOK_BACK = timedelta(minutes=10)
-"""Older points are ignored. Without gaps, the newest point is at most three minutes old."""
+"""Points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
 """Ages of at least this are ignored. A subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""The longest gap in the metrics before the watermark is held, in addition to `max_reading_age`. Without a gap, a point
-is up to four minutes old."""
+"""How long the metrics may have a gap, in addition to `max_reading_age`, before the watermark is held. Even without a
+gap, a point is up to four minutes old."""
 
 MAX_PAGES = 20
-"""Maximum pages of one answer. Its points fit into one page."""
+"""Maximum number of pages of one answer. One page is enough for all points that are requested."""
 
 SEE_METRICS = (
     "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
@@ -210,7 +212,8 @@ def monitoring_client(server: Server) -> MetricServiceClient:
 def request_of(
     project: str, metric: str, resource: str, since: datetime, until: datetime, **labels: str
 ) -> dict[str, Any]:
-    """Return the request for a metric's points in `(since, until]`, of a project's resources with these labels."""
+    """Return the request for a metric's points in `(since, until]`, for the project's resources of this type with these
+    labels."""
     # A metrics scope also has other projects' resources, perhaps of the same name.
     wanted = {"project_id": project, **labels}
     of = " AND ".join(f'resource.labels.{name} = "{value}"' for name, value in wanted.items())
@@ -222,13 +225,16 @@ def request_of(
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
-    """Create the reading of a metric's point. The point says: at some moment `s` in the minute before `sampled_by`, the
-    oldest outstanding message was `age_seconds` old, give or take a second. So that message was published after `s -
-    age - 1 s`.
+    """Create the reading for a point of the metric OLDEST_AGE. The point says that at some moment `s` in the minute
+    before `sampled_by`, the oldest outstanding message was `age_seconds` old, give or take a second. So the oldest
+    outstanding message was published after `s - age_seconds - 1 s`.
 
-    Guarantee: no message outstanding at `s` or published since has a publish time below `oldest_unacked`. `observed_at`
-    is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this also holds with
-    nothing outstanding, when the age is 0. The reading names no message, since the exact second is unknown.
+    Guarantees, also if nothing is outstanding and the age is 0:
+    - No message that was outstanding at `s`, or published since, has a publish time below `oldest_unacked`.
+    - `observed_at` is not after `s`.
+    - The oldest message, if any, was not published after `no_later_than`.
+
+    The reading has `names_a_message=False`, since the exact second is unknown.
     """
     observed_at = sampled_by - SAMPLE_PERIOD
     return Reading(
@@ -242,12 +248,16 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Readings from the two metrics. A reading is two to four minutes old, and is dated another minute back, to err on
-    the side of caution.
+    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old. Its time is set back
+    by another minute, to err on the side of caution.
 
-    An unknown backlog never counts as empty: reading raises ReadingUnavailable for no series, no point within
-    `LOOK_BACK`, a value that is not a whole number, or an incomplete or missing answer. An age of 0 counts only if the
-    number of messages is also 0, in all samples less than SAMPLE_PERIOD away, because a fault may look like 0.
+    An unknown backlog never counts as empty. Reading raises ReadingUnavailable in these cases:
+    - Cloud Monitoring does not answer, or its answer is incomplete.
+    - There is no series, or no point within `LOOK_BACK`.
+    - The value is not a whole number.
+
+    An age of 0 may be a fault. It counts only if the number of messages is also 0 in all samples less than
+    SAMPLE_PERIOD away.
     """
 
     def __init__(
@@ -260,8 +270,8 @@ class MonitoringBacklog:
         _, self._project, _, self._name = subscription_path.split("/")
 
     def read(self) -> Reading:
-        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is none or the service does
-        not answer, and PermissionMissing and PubSubError for lasting faults."""
+        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is no such point or Cloud
+        Monitoring does not answer. Raises PermissionMissing or PubSubError for lasting faults."""
         possible = OLDEST_POSSIBLE.total_seconds()
         ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
         numbers: dict[datetime, int] | None = None
@@ -283,8 +293,8 @@ class MonitoringBacklog:
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """Return the possible values within `LOOK_BACK`, keyed by the end of their sample. If a sample has two values,
-        the larger one counts: for both metrics this is the cautious choice."""
+        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of their sample. If a sample has two
+        values, the larger one is used, which is the cautious choice for both metrics."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):
@@ -292,13 +302,14 @@ class MonitoringBacklog:
             points[end] = max(points.get(end, 0), value)
         if len(kinds) > 1:
             raise ReadingUnavailable(
-                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
-                "none is used"
+                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; tidemark expects "
+                "one series, and uses none of these"
             )
         return points
 
     def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
-        """Yield the possible values within `LOOK_BACK`: the series, the end of the sample, and the value."""
+        """Yield a metric's valid values within `LOOK_BACK`, each as its series, the end of its sample, and the
+        value."""
         until = self._clock.now()
         since = until - LOOK_BACK
         of = {"subscription_id": self._name}
@@ -334,11 +345,11 @@ class MonitoringBacklog:
 
 
 class AutoBacklog:
-    """Readings by snapshot, or by monitoring while snapshots are refused. Keep the instance across ticks: it remembers
-    a refusal.
+    """Reads a subscription's backlog from snapshots, or from Cloud Monitoring while Pub/Sub refuses snapshots. Keep the
+    instance across ticks, because it remembers a refusal.
 
-    The two sources may alternate: a reading that is smaller because its source is slower has no effect, and is not
-    mistaken for a seek.
+    Alternating between the sources is safe. Cloud Monitoring is slower, so its reading may be smaller than the previous
+    reading. A smaller reading has no effect, and is not mistaken for a seek.
     """
 
     def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
@@ -348,8 +359,8 @@ class AutoBacklog:
         self._is_refused = False
 
     def read(self) -> Reading:
-        """Return a reading, with its `source`. If both sources fail, raises SnapshotRefused with both reasons. Also
-        raises the errors of the source that it uses."""
+        """Return a reading, with its `source`. If Pub/Sub refuses a snapshot and Cloud Monitoring fails too, raises
+        SnapshotRefused with both reasons. Other errors of the snapshot are raised unchanged."""
         if self._is_refused:
             with suppress(PubSubError):
                 reading = self._monitoring.read()
@@ -362,6 +373,6 @@ class AutoBacklog:
             try:
                 return self._monitoring.read()
             except PubSubError as error:
-                raise SnapshotRefused(f"{refusal}. There is no reading by monitoring either: {error}") from error
+                raise SnapshotRefused(f"{refusal}. Cloud Monitoring gave no reading either: {error}") from error
         self._is_refused = False
         return reading

@@ -1,4 +1,4 @@
-"""Clients for the service or an emulator, and the translation of Pub/Sub's errors into tidemark's, which say what to
+"""Creates clients for Pub/Sub or an emulator, and translates Google's errors into tidemark's errors, which say what to
 do."""
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +23,11 @@ TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerErr
 """Errors that may pass without any action."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""google-auth's words inside a gRPC error that looks transient."""
+"""Text of google-auth in the error for a missing permission to impersonate. The gRPC error around it looks
+transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""The scope of a token. The roles of its account determine its permissions."""
+"""The scope of every token. The roles of the token's account determine what is permitted."""
 
 ANSWERS_WITHIN_SECONDS = 5.0
 """Timeout for looking up a topic on an emulator, which takes milliseconds."""
@@ -37,22 +38,23 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""The status of a call to a server that is not Pub/Sub, and what it means."""
+"""Maps the gRPC status with which a server answers, if it is not Pub/Sub, to the status's meaning."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
-"""Timeout of a call other than a pull, retries included: Dagster allows a tick 60 s for all its calls."""
+"""Timeout of any call except a pull, retries included. Reason: Dagster allows a tick 60 s for all its calls."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
-ONCE_MORE = "Nothing is lost: then run the command again"
-"""The sentence that tells the user about a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
+ONCE_MORE = "Nothing is lost: run the command again"
+"""The last sentence of the error for a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
-    """Create a client of the service, or of the `server` at host:port, which needs neither TLS nor credentials.
+    """Create a client of the class `kind`: for Google's service or, if `server` (host:port) is set, for this server. A
+    client for `server` uses neither TLS nor credentials.
 
-    `endpoint` is the service's address, such as a regional one. With `impersonate`, the client acts as this service
-    account, and fetches its short-lived tokens with the machine's own credentials. Raises PermissionMissing if there
-    are no credentials; the message says how to get them.
+    `endpoint` is the address of Google's service, such as a regional one. With `impersonate`, the client acts as this
+    service account, and fetches its short-lived tokens with the machine's own credentials. Raises PermissionMissing if
+    there are no credentials; the message says how to get them.
     """
     if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -76,10 +78,11 @@ publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherC
 
 
 def credentials_of(impersonate: str | None) -> Any:
-    """Return the machine's default credentials. With `impersonate`, return this service account's credentials, which
-    are fetched with the machine's. Raises GoogleAuthError if the machine has none.
+    """Return the machine's default credentials or, with `impersonate`, the credentials of this service account. Raises
+    GoogleAuthError if the machine has no credentials.
 
-    An impersonated account's first token is fetched on first use, so a missing permission shows only then.
+    The account's tokens are fetched with the machine's credentials, on first use. So a missing permission to
+    impersonate the account shows only then.
     """
     own, _ = google.auth.default(scopes=[SCOPE])
     if impersonate is None:
@@ -108,12 +111,13 @@ def refuse_foreign_server(emulator_host: str | None) -> None:
 
 
 def retrying(within: timedelta) -> Retry:
-    """Return a retry of TRANSIENT errors, for at most this long."""
+    """Return a policy that retries a call after TRANSIENT errors, for at most `within` overall."""
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
 def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
-    """Return the arguments of a client call that is retried, and ends within this time."""
+    """Return keyword arguments that make a client call retry after TRANSIENT errors, and end within `within`
+    overall."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 
 
@@ -121,8 +125,8 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Translate the client's errors into tidemark's, which name the resource and the permission to grant. If there was
-    no answer, the error ends with `then`."""
+    """Within this block, translate the errors of Google's client into tidemark's errors. The message names the
+    resource, and the permission to grant. If the service did not answer, the message ends with `then`."""
     try:
         yield
     except api.NotFound as error:

@@ -12,14 +12,14 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of it is enough to
-pull a batch, and a killed process's messages are redelivered within a minute."""
+"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of this time is
+enough to pull a batch, and the messages of a killed process are redelivered within a minute."""
 
 IDS_PER_CALL = 2500
-"""Maximum ack ids of one request. An id has up to about 200 bytes, and a request may have 512 KiB."""
+"""Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request may have 512 KiB."""
 
 SHARE = 3
-"""Number of extensions per lease duration."""
+"""How often a lease is extended within its duration."""
 
 
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
@@ -27,7 +27,8 @@ FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Sums):
-    """The result of an acknowledgement. Messages whose acknowledgement failed are durable, and are redelivered."""
+    """The result of acknowledging messages: how many succeeded and failed, and the first few errors. A message whose
+    acknowledgement failed is durable, and is redelivered."""
 
     count: int = 0
     failed: int = 0
@@ -38,8 +39,8 @@ class Leases:
     """Extends the leases of one subscription's messages, in a thread that runs while there are leases to extend.
     Thread-safe.
 
-    `extend` is called with up to IDS_PER_CALL ids, and makes their leases last another `seconds`. A failed extension is
-    logged and retried: at worst the messages are delivered twice.
+    `extend` is called with up to IDS_PER_CALL ack ids, and must extend each lease to `seconds` from now. A failed
+    extension is logged and retried: at worst the messages are delivered twice.
     """
 
     def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], object]) -> None:

@@ -1,4 +1,4 @@
-"""Creates the topic and its two subscriptions, and refuses options that would break the method.
+"""Creates the topic and its two subscriptions, and refuses options that would make the watermark wrong.
 
 The watermark relies on both subscriptions getting the same messages. Provisioning never changes existing resources: it
 reports differences from the settings, and refuses anything that would make the two subscriptions differ.
@@ -48,8 +48,8 @@ def provision(
     signal_topic: str | None = None,
     lease: timedelta = LEASE,
 ) -> ProvisionReport:
-    """Create the missing resources: the topic, then tracking, then base, so that tracking has every message that base
-    has. With `pubsub.attach`, only tracking is created, with base's filter. The topic for watermark signals, if
+    """Create the missing resources: the topic, then tracking, then base, so that tracking gets every message that base
+    gets. With `pubsub.attach`, only tracking is created, with base's filter. The topic for watermark signals, if
     configured, is created last.
 
     Idempotent, and safe to run concurrently. Changes no existing resource. Raises ProvisionRefused with all reasons at
@@ -93,7 +93,7 @@ def provision(
 
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
-    """Create the topic and both subscriptions of the settings if they are missing."""
+    """Create the topic and the two subscriptions that the settings name, if they are missing."""
     server = settings.pubsub.server
     refuse_foreign_server(settings.pubsub.emulator_host)
     clients = subscriber_client(*server), publisher_client(*server)
@@ -103,7 +103,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
 def _refuse(reasons: Iterable[str]) -> None:
     if found := "; ".join(reasons):
         raise ProvisionRefused(
-            f"the two subscriptions would not see the same messages, and no existing resource was changed: {found}"
+            f"the two subscriptions would not get the same messages, and no existing resource was changed: {found}"
         )
 
 
@@ -114,11 +114,11 @@ def _older_backlog(
     base = settings.base_path
     if settings.attach:
         yield (
-            f"tracking is new: the watermark holds (HELD_INCOMPLETE) until everything on {base} that was published "
-            "before is acknowledged"
+            "tracking is new: the watermark holds (HELD_INCOMPLETE) until all messages that were published before "
+            f"tracking existed are acknowledged on {base}"
         )
         return
-    held = "the watermark holds (HELD_INCOMPLETE) until base has landed what was published before tracking existed"
+    held = "the watermark holds (HELD_INCOMPLETE) until base has landed all messages from before tracking existed"
     try:
         reading = SnapshotBacklog(subscriber, base, clock).read()
     except SnapshotRefused:

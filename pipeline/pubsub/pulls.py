@@ -1,9 +1,10 @@
-"""Unary pulls that are never cancelled. They are sent ahead, several at once if answers are slow, and live on between
-batches.
+"""Unary pulls that are never cancelled. They are sent in advance, several at once if answers are slow, and continue
+between batches.
 
-A pull that its client cancels may still be answered, and the messages of that answer stay leased until the ack deadline
-(google-cloud-python #8087). So a pull's deadline is longer than the service waits for messages, and an answer that
-arrives after its batch is part of the next batch. Answers become Arrow columns, without a Python object per message.
+If a client cancels a pull, the server may still answer it. The messages of this answer then stay leased until the ack
+deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits for messages, and an answer
+that arrives after its batch is part of the next batch. Answers become Arrow columns, without a Python object per
+message.
 """
 
 import logging
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 ACK_ID = "ack_id"
 RECEIVED = MESSAGE.append(pa.field(ACK_ID, pa.string(), nullable=False))
-"""A message, and the ack id of this delivery."""
+"""Schema of received messages: the columns of MESSAGE, and the ack id of this delivery."""
 
 ANSWER: Any = PullResponse.pb()
 
@@ -43,31 +44,32 @@ NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Shares of a lease. A batch is pulled within a third of a lease, and its leases are first extended after another
-third. So messages that waited longer than LATE are extended when they are taken. Messages that waited longer than OVER
-are dropped, because they may be redelivered."""
+"""Shares of a lease's duration. A batch is pulled within a third of a lease, and its leases are first extended after
+another third. So a message that waited longer than LATE gets its lease extended when it is taken. A message that waited
+longer than OVER is dropped, because it may be redelivered."""
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
-"""The gRPC method. Its answer is read as bytes."""
+"""The gRPC method for a pull. Its answer is read as bytes."""
 
 PULL_AT_MOST = 1000
-"""Maximum messages requested by one pull: the service's limit. The official emulator answers with at most 100."""
+"""Maximum number of messages requested per pull: the service's limit. The official emulator answers with at most
+100."""
 
 HELD_BYTES = 16 << 20
-"""A pull triggers the next one while fewer bytes than this wait to be taken."""
+"""A pull that returned messages sends the next pull only if fewer bytes of messages than this wait to be taken."""
 
 SLOW_SECONDS = 0.025
-"""Another pull is sent if the pulls in flight have returned nothing for this long."""
+"""An additional pull is sent if the pulls in flight have returned nothing for this long."""
 
 DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
 
 GIVEN_BACK_SECONDS = 1
-"""Remaining lease of messages that are given back. With 0, the official emulator's snapshots omit these messages until
-they are redelivered, and the watermark would pass them."""
+"""How long messages stay leased after they are given back. With 0, the official emulator's snapshots would omit these
+messages until they are redelivered, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
-"""Pause after a pull was refused for lack of quota, or ran into a deadline."""
+"""Pause after a pull was refused for lack of quota, or reached a deadline."""
 
 
 @cache
@@ -100,11 +102,12 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 class Pulls:
     """One subscription's pulls in flight, and the received messages that wait for `take`.
 
-    A pull that returned messages triggers the next one from gRPC's thread, while more are wanted. The number of waiting
-    messages is at most the number wanted, plus one answer per pull in flight. Messages taken late get their leases
-    extended; messages that wait until their leases are nearly over are redelivered. With `keeps`, answers that arrive
-    during a pause are kept; otherwise they are given back at once. `on_call` is called, from any thread, when a pull is
-    sent. Assumption: one thread at a time takes, goes ahead, pauses and closes.
+    A pull that returned messages sends the next pull, in gRPC's thread, while more messages are wanted. The number of
+    waiting messages is at most the number wanted, plus one answer per pull in flight. If messages wait long before they
+    are taken, their leases are extended; if their leases are nearly over, they are dropped and redelivered.
+
+    With `keeps`, answers that arrive during a pause are kept; otherwise they are given back at once. `on_call` is
+    called, from any thread, when a pull is sent. Assumption: only one thread at a time calls the public methods.
     """
 
     def __init__(
@@ -143,11 +146,12 @@ class Pulls:
         self._failed: Exception | None = None  # raised once the messages received before are taken
 
     def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
-        """Return up to `at_most` messages of one answer, and their size in bytes. Empty if nothing arrives within
-        `seconds`.
+        """Return up to `at_most` messages of one answer, and their size in bytes. Returns no messages if none arrive
+        within `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, after the messages received before are taken. A pull that reaches
-        its own deadline has not failed. If a pull was refused for lack of quota, raises only if nothing arrived.
+        Raises GoogleAPICallError if a pull failed, but only after all messages received before are taken. A pull that
+        reaches its own deadline does not count as failed. A pull that was refused for lack of quota raises only if no
+        message arrived.
         """
         self._open()
         until = self._began + seconds
@@ -177,7 +181,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Send no further pulls. Pulls in flight go on."""
+        """Send no further pulls. Pulls in flight continue."""
         self._failed = None
         with self._lock:
             self._wanted = 0
@@ -185,14 +189,14 @@ class Pulls:
             self.close()
 
     def go_ahead(self, at_most: int) -> None:
-        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing without `keeps`."""
+        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing if `keeps` is false."""
         if self._keeps and at_most > 0:
             self._open()
             self._send(at_most)
 
     def close(self) -> None:
-        """Give back messages that were not taken, and messages that pulls in flight still return. `take` reopens the
-        instance.
+        """Give back messages that were not taken, and messages that pulls in flight will still return. `take` opens the
+        instance again.
 
         If giving back fails, the messages are redelivered when their leases end.
         """
@@ -218,8 +222,8 @@ class Pulls:
             self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
-        """Collect the answers that have arrived; wait up to `block_seconds` for the first. Drop messages that waited
-        too long."""
+        """Collect the answers that have arrived, and wait up to `block_seconds` for the first. Drop messages that
+        waited too long."""
         found = False
         while True:
             try:
@@ -236,7 +240,8 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """Return an answer, or an empty table for an error. The error is stored unless it arrived during a pause."""
+        """Return an answer, or an empty table if the answer is an error. The error is stored, unless it arrived during
+        a pause."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
@@ -251,9 +256,9 @@ class Pulls:
         return NOTHING
 
     def _send(self, wanted: int) -> None:
-        """Send pulls until `_level` are in flight, for messages that are wanted and not requested yet.
+        """Send pulls until `_level` pulls are in flight, for messages that are wanted but not yet requested.
 
-        Sends none while a failure waits to be raised.
+        Sends no pull while a failure waits to be raised.
         """
         if self._failed is not None:
             return
@@ -268,7 +273,8 @@ class Pulls:
             self._ask(asks)
 
     def _may_ask(self) -> int:
-        """Return how many messages to request now, and count them as requested. The caller holds the lock."""
+        """Return the number of messages to request now, and count these messages as requested. The caller holds the
+        lock."""
         asks = max(0, min(PULL_AT_MOST, self._wanted - self._asked - self._held))
         self._asked += asks
         return asks
@@ -280,8 +286,8 @@ class Pulls:
         call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
-        """Handle an answer, in one of gRPC's threads. The next pull is sent from here, so that it does not wait for the
-        taker."""
+        """Handle a pull's answer in one of gRPC's threads. The next pull is sent from here, so that it does not wait
+        until the messages are taken."""
         size = 0
         try:
             content = call.result()

@@ -1,4 +1,5 @@
-"""One process's use of both subscriptions, for sensors and commands: pulling, readings, and their cost."""
+"""One process's access to both subscriptions, for sensors and commands: pulling, reading the backlogs, and counting the
+cost."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +31,7 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Subscriptions:
-    """Base and tracking: pulls, and readings of their backlogs. All lasting state is in `kept`, which any number of
+    """Pulls from base and tracking, and reads their backlogs. All lasting state is in `kept`, which any number of
     instances may share.
 
     With `pubsub.attach`, base's backlog is read only from Cloud Monitoring. Exceptions: `reading = "snapshot"` is set,
@@ -44,25 +45,27 @@ class Subscriptions:
         self._clock = clock
 
     def base(self) -> PubSubSubscription:
-        """Return the subscription that carries the data, to pull from. It is kept between ticks because a pull may be
-        in flight. Only one thread may use it. Raises BaseReadByOthers if another application reads base."""
+        """Return the base subscription, which carries the data, to pull from. The object is kept between ticks because
+        a pull may be in flight. Only one thread may use it. Raises BaseReadByOthers if another application reads
+        base."""
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the subscription whose messages are only tracked. Like `base`, it is kept between ticks, for one
-        thread."""
+        """Return the tracking subscription, whose messages are only tracked, to pull from. The object is kept between
+        ticks, and only one thread may use it."""
         return self._subscription(self._pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
-        """Return base's backlog. Each `user` gets a separate object, because threads must not share it."""
+        """Return an object that reads base's backlog. Each `user` gets a separate object, because threads must not
+        share it."""
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking_backlog(self, user: str = "") -> Backlog:
-        """Return tracking's backlog, a separate object per `user`."""
+        """Return an object that reads tracking's backlog. Each `user` gets a separate object."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
-        """Return this process's usage account and snapshot budget, shared by all readings."""
+        """Return this process's usage account and snapshot budget. All readings share it."""
         pubsub, tick = self._pubsub, self._settings.watermark.tick
         paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
         return self._kept.get(
@@ -79,14 +82,14 @@ class Subscriptions:
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Return the current problems of both subscriptions. Raises PubSubError if Pub/Sub cannot be asked."""
+        """Return what is currently wrong with the options of both subscriptions. Raises PubSubError if Pub/Sub cannot
+        be asked."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """If another application reads base, yield sentences about messages that were recently removed from base
-        unread. Yields nothing if there are no metrics, if they cannot be read now, or if only snapshots are
-        configured."""
+        """If another application reads base, yield sentences about messages that recently left base unread. Yields
+        nothing if the metrics that show this do not exist, cannot be read now, or are not configured."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return
@@ -99,8 +102,8 @@ class Subscriptions:
                 )
             if moved := counts.counted(DEAD_LETTERED):
                 yield (
-                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): its reader has not "
-                    "acknowledged them, and the watermark passes them"
+                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): base's reader did not "
+                    "acknowledge these messages, and the watermark passes them"
                 )
 
     def client(self) -> SubscriberClient:
@@ -118,7 +121,6 @@ class Subscriptions:
         )
 
     def _is_monitored(self, path: str) -> bool:
-        """Return whether the subscription's backlog is read only from Cloud Monitoring."""
         pubsub = self._pubsub
         if pubsub.reading != "auto":
             return pubsub.reading == "monitoring"

@@ -1,6 +1,9 @@
-"""The method's requirements on the two subscriptions. This module builds the request that creates a subscription, finds
-options that break the method or only differ from the settings, and looks at existing subscriptions, whose options may
-have changed since `provision`."""
+"""What the watermark requires of the two subscriptions.
+
+This module builds the request that creates a subscription. It also checks existing subscriptions, whose options may
+have changed since `provision`. It tells options that make the watermark wrong from options that only differ from the
+settings.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,12 +34,12 @@ function keepMetadata(message, metadata) {
 attributes gets a dash as payload."""
 
 KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
-"""The transform as a field of a subscription's request."""
+"""The message transform with TRANSFORM_CODE, as a field of the request that creates a subscription."""
 
 
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
-    """Return the request that creates the subscription at `path`: a pull subscription with the settings' filter that
-    never expires."""
+    """Return the request that creates the subscription at `path`: a pull subscription that never expires, with the
+    filter in the settings."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -52,7 +55,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings. With `pubsub.attach`, add base's filter if the settings have no filter."""
+    """Return the settings. With `pubsub.attach`, and if the settings have no filter, the result has base's filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -61,18 +64,18 @@ def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
 def refusals(
     settings: PubSubSettings, contract: MessageContract, tracking: Any | None, base: Any | None
 ) -> Iterator[str]:
-    """Yield each reason why the method would not hold, with a remedy. None stands for a subscription yet to be
-    created."""
+    """Yield each reason why a watermark over these subscriptions would be wrong, with a remedy. `tracking` or `base` is
+    None if the subscription is yet to be created."""
     if settings.metadata_only and contract.needs_payload:
         yield (
             "pubsub.metadata_only = true drops the payload on tracking, but message.each, message.event_time, "
-            "message.stream_id or message.publisher_id is read from the payload: publish them as attributes, or set it "
-            "to false"
+            "message.stream_id or message.publisher_id is read from the payload: publish these as attributes, or set "
+            "pubsub.metadata_only to false"
         )
     if settings.attach and base is None:
         yield (
             f"{settings.base_path} does not exist, and with pubsub.attach tidemark never creates it: name the "
-            "subscription that somebody else reads in pubsub.base_subscription and pubsub.project, or have it created"
+            "other application's subscription in pubsub.base_subscription and pubsub.project, or have it created"
         )
     for role, found in (("tracking", tracking), ("base", base)):
         if found is not None:
@@ -87,28 +90,28 @@ def refusals(
         )
         yield (
             f"{settings.tracking_path} keeps messages for {format_duration(tracked)} and {settings.base_path} for "
-            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {remedy}"
+            f"{format_duration(kept)}, so tracking could lose messages that base still delivers: {remedy}"
         )
 
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
-    """Return a warning that the topic lacks the schema needed to read its messages."""
+    """Return a warning that the topic lacks the schema that is needed to read its messages."""
     return (
-        f"{topic} has no schema, and message.payload = {contract.payload.encoding.value!r} with an empty "
-        "message.schema reads messages by that: all of them would go to quarantine (UNREADABLE_PAYLOAD). Before "
+        f"{topic} has no schema, but message.payload = {contract.payload.encoding.value!r} with an empty "
+        "message.schema needs one: all messages would go to quarantine (UNREADABLE_PAYLOAD). Before "
         f"you publish, give the topic its schema, `gcloud pubsub topics update {named(topic)} "
-        "--schema=NAME --message-encoding=binary`, or delete it and create it with one; or name a file in "
+        "--schema=NAME --message-encoding=binary`, or create the topic again with a schema; or name a schema file in "
         "message.schema"
     )
 
 
 def ignored(settings: PubSubSettings) -> Iterator[str]:
-    """Yield a sentence for each setting that an emulator stores and ignores."""
+    """Yield a sentence for each setting that an emulator stores but ignores."""
     if settings.emulator_host is not None and settings.metadata_only:
-        yield "pubsub.metadata_only: the emulator ignores message transforms, tracking carries the payload"
+        yield "pubsub.metadata_only: the emulator ignores message transforms, so tracking carries the payload"
     if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
         yield (
-            "pubsub.filter: Google's official emulator keeps filters and ignores them, so that both subscriptions "
+            "pubsub.filter: Google's official emulator stores filters but ignores them, so both subscriptions "
             'would get every message; use tidemark\'s own Pub/Sub, which applies them: pubsub.emulator = "local"'
         )
 
@@ -129,7 +132,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
         has, wants = (f"the filter {text!r}" if text else "no filter" for text in (found.filter, settings.filter))
         yield (
             f"{name} has {has}, and pubsub.filter asks for {wants}. A filter is fixed for a subscription's life: set "
-            f"pubsub.filter to what both subscriptions have, or {again}"
+            f"pubsub.filter to the filter that both subscriptions have, or {again}"
         )
     if name == settings.read_by_others:
         return
@@ -140,7 +143,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
         )
     if found.push_config.push_endpoint:
         yield (
-            f"{name} pushes to {found.push_config.push_endpoint}, and tidemark pulls: run "
+            f"{name} pushes to {found.push_config.push_endpoint}, but tidemark pulls: run "
             f"`gcloud pubsub subscriptions modify-push-config {named(found.name)} --push-endpoint=`, or {another}"
         )
     for config in ("bigquery_config", "cloud_storage_config", "bigtable_config"):
@@ -157,20 +160,20 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
         elif contract.needs_payload:
             yield (
                 f"{name} drops the payload, but message.each, message.event_time, message.stream_id or "
-                "message.publisher_id is read from there: remove its message transform"
+                "message.publisher_id is read from the payload: remove the subscription's message transform"
             )
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """Yield a sentence for each option of a subscription that differs from the settings; `role` is tracking or base.
-    Yields nothing for a subscription that another application reads."""
+    """Yield a sentence for each option in which an existing subscription differs from the settings. `role` is tracking
+    or base. Yields nothing for a subscription that another application reads."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
     kept = found.message_retention_duration
     if kept != settings.retention:
         yield (
-            f"{name} keeps unacknowledged messages for {format_duration(kept)}, configured is "
+            f"{name} keeps unacknowledged messages for {format_duration(kept)}, but pubsub.retention is "
             f"{format_duration(settings.retention)}: run "
             f"`{update} --message-retention-duration={_seconds(settings.retention)}s`"
         )
@@ -189,14 +192,14 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
     drops = any(not transform.disabled for transform in found.message_transforms)
     if role == "tracking" and drops != settings.metadata_only:
         yield (
-            f"{name} {'drops' if drops else 'carries'} the payload, pubsub.metadata_only is "
+            f"{name} {'drops' if drops else 'carries'} the payload, but pubsub.metadata_only is "
             f"{str(settings.metadata_only).lower()}: change the setting, or the subscription's message transforms"
         )
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """Yield a sentence for each option that will lose messages later, although the method holds today. With `attach`,
-    also for options that remove unread messages from base, which another application reads."""
+    """Yield a sentence for each option that will lose messages later, although the watermark is right today. With
+    `attach`, also yield one for each option that removes unread messages from base, which another application reads."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
@@ -211,21 +214,21 @@ def _unread(found: Any) -> Iterator[str]:
     if dead.dead_letter_topic:
         yield (
             f"{name} moves messages to the dead-letter topic {dead.dead_letter_topic} after "
-            f"{dead.max_delivery_attempts} attempts: such a message leaves the subscription unacknowledged by its "
-            "reader, and the watermark passes it. Watch what arrives there"
+            f"{dead.max_delivery_attempts} attempts. Such a message leaves the subscription without an acknowledgement "
+            "of its reader, and the watermark passes it. Watch the dead-letter topic"
         )
     if any(not transform.disabled for transform in found.message_transforms):
         yield (
-            f"{name} has a message transform: a message that it drops counts as acknowledged, and the watermark passes "
-            "it although no reader got it"
+            f"{name} has a message transform: a message that the transform drops counts as acknowledged, and the "
+            "watermark passes it although no reader got it"
         )
     if found.state == found.State.RESOURCE_ERROR:
-        yield f"{name} cannot deliver (RESOURCE_ERROR): nothing is acknowledged, and the watermark holds, until it can"
+        yield f"{name} cannot deliver (RESOURCE_ERROR): until it can, nothing is acknowledged, and the watermark holds"
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """Return the idle time after which Pub/Sub deletes the subscription: 31 days without a policy, None if it never
-    does."""
+    """Return the idle time after which Pub/Sub deletes the subscription. Without an expiration policy it is 31 days;
+    None means never."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl
@@ -237,7 +240,7 @@ def _update(found: Any) -> str:
 
 
 def named(path: str) -> str:
-    """Return a resource's name as `gcloud pubsub` takes it."""
+    """Return a resource's name and project in the form that `gcloud pubsub` takes."""
     _, project, _, name = path.split("/")
     return f"{name} --project={project}"
 
@@ -248,9 +251,13 @@ def _seconds(duration: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Human-readable sentences about the subscriptions' options, each with a remedy. `breaks`: the method does not
-    hold. `dangers`: messages will be lost later. `differences` from the settings: harmless, but they may cost money or
-    surprise. `promises`: what a watermark over base promises, if another application reads base."""
+    """Human-readable sentences about the subscriptions' options, each with a remedy.
+
+    - `breaks`: options that make the watermark wrong.
+    - `dangers`: options that will lose messages later.
+    - `differences`: options that differ from the settings. They are harmless, but may cost money or surprise.
+    - `promises`: what a watermark over base promises, if another application reads base.
+    """
 
     breaks: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
@@ -259,7 +266,8 @@ class Drift:
 
 
 def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping[str, Any | None]) -> Drift:
-    """Compare existing subscriptions, keyed by role (None if missing), with the settings that `followed` returned."""
+    """Compare existing subscriptions with the settings that `followed` returned. `found` is keyed by role, and None
+    means missing."""
     existing = [(role, one) for role, one in found.items() if one is not None]
     base = found["base"]
     return Drift(
@@ -271,9 +279,9 @@ def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """Find problems of the two subscriptions, with two requests that are not retried. Changes nothing.
+    """Check the two subscriptions for problems, with two requests that are not retried. Changes nothing.
 
-    Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on them.
+    Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on the subscriptions.
     """
     server, paths = Resources(client, look=True), {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: server.find("subscription", path) for role, path in paths.items()}
@@ -288,17 +296,17 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Yield a sentence for each option that determines what a watermark over the subscription promises. `dangers`
-    covers the options that void the promise."""
+    """Yield a sentence for each option that determines what a watermark over the subscription promises. Options that
+    void the promise are left to `dangers`."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
-        yield "it delivers exactly once: what counts as acknowledged is not delivered again"
+        yield "it delivers exactly once: an acknowledged message is not delivered again"
     else:
         yield "it delivers at least once: the first acknowledgement of a message counts, and it may be redelivered"
     if found.filter:
-        yield f"it has the filter {found.filter!r}, as tracking has: other messages are outside the promise"
+        yield f"it has the filter {found.filter!r}, like tracking: the promise does not cover other messages"
     kept = format_duration(found.message_retention_duration)
-    yield f"it keeps unacknowledged messages for {kept}: unread messages are lost then, and the watermark passes them"
+    yield f"it keeps unacknowledged messages for {kept}: older unread messages are lost, and the watermark passes them"
 
 
 def _acknowledged(found: Any) -> str:
@@ -319,10 +327,10 @@ def _acknowledged(found: Any) -> str:
         )
     if found.push_config.push_endpoint:
         return (
-            f"pushes to {found.push_config.push_endpoint}: a message is acknowledged once that answers with success, "
-            "so the promise covers only what the endpoint has made durable by then"
+            f"pushes to {found.push_config.push_endpoint}: a message is acknowledged once the endpoint answers with "
+            "success, so the promise covers only what the endpoint has made durable by then"
         )
     return (
-        "is pulled by others: a message is acknowledged when its reader says so, so the promise covers only what "
+        "is pulled by others: a message is acknowledged when its reader does so, and the promise covers only what "
         "the reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
     )

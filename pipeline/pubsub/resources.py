@@ -1,4 +1,4 @@
-"""Finds, creates, deletes and lists topics, subscriptions and snapshots by kind and name."""
+"""Finds, creates, deletes and lists topics, subscriptions and snapshots by their kind and path."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -9,13 +9,13 @@ from google.api_core import exceptions as api
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, TICKS_GO_ON, bounded, reported
 
 LOOKS_WITHIN = timedelta(seconds=10)
-"""Timeout of a request that only looks. It runs beside a tick, and its answer is not urgent."""
+"""Timeout of a request that only looks something up. The request runs beside a tick, and is not urgent."""
 
 
 class Resources:
-    """A command's requests to Pub/Sub. Each is limited in time by `bounds`, and its errors say what to do. With `look`,
-    requests are not retried. Creating an existing resource is not an error, nor is deleting a missing one. `needed` is
-    the permission that an error tells the user to grant."""
+    """Finds, creates, deletes and lists resources in Pub/Sub. Each request is limited in time by `bounds`, and its
+    errors say what to do. With `look`, requests are not retried. Creating an existing resource is not an error, nor is
+    deleting a missing one. `needed` is the permission that an error tells the user to grant."""
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:
         self._clients = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
@@ -23,7 +23,7 @@ class Resources:
         self.bounds = {"retry": None, "timeout": LOOKS_WITHIN.total_seconds()} if look else bounded()
 
     def find(self, kind: str, path: str) -> Any | None:
-        """Return the resource at the path, or None."""
+        """Return the resource at the path, or None if there is none."""
         get = getattr(self._clients[kind], f"get_{kind}")
         with reported("look up", path, f"pubsub.{kind}s.get on it", then=self._then), suppress(api.NotFound):
             return get(**{kind: path}, **self.bounds)

@@ -1,6 +1,6 @@
-"""Samples messages of the topic, with a temporary subscription.
+"""Samples messages of the topic with a temporary subscription.
 
-The pipeline's two subscriptions are not affected: each subscription gets its own copy of every message.
+The pipeline's two subscriptions are not affected, because each subscription gets its own copy of every message.
 """
 
 import uuid
@@ -23,14 +23,14 @@ PREFIX = "tidemark-sample-"
 """Prefix of the temporary subscriptions' names. Leftover subscriptions are recognized by it."""
 
 EXPIRES_AFTER = DAY
-"""Expiration of an unused subscription, the shortest that the service allows. It removes the subscription of a killed
-process."""
+"""Time after which Pub/Sub deletes an unused temporary subscription, such as one that a killed process left behind. It
+is the shortest time that Pub/Sub allows."""
 
 LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
 """The ack deadline and the message retention, both the shortest that the service allows."""
 
 MOST_BYTES = 64 << 20
-"""Maximum bytes of a sample, which is held in memory."""
+"""Maximum number of bytes per sample. Reason: a sample is held in memory."""
 
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
 DELETE = "pubsub.subscriptions.delete on it"
@@ -39,7 +39,8 @@ DELETE = "pubsub.subscriptions.delete on it"
 def sample_messages(
     client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
 ) -> list[pa.Table]:
-    """Return up to `count` messages published to the topic within `wait`, each once, as a row of MESSAGE.
+    """Return up to `count` messages that are published to the topic within `wait`. Each message is one row with the
+    columns of MESSAGE, and occurs once.
 
     The temporary subscription is deleted in any case, unless the process is killed. Raises SubscriptionMissing if the
     topic does not exist, PermissionMissing, PubSubUnreachable.
@@ -62,7 +63,8 @@ def sample_messages(
 
 
 def short_lived(path: str, topic: str) -> dict[str, Any]:
-    """Return the request for a subscription that expires, and drops its messages, as soon as the service allows."""
+    """Return the request for a subscription that expires as soon as Pub/Sub allows, and drops its messages as soon as
+    allowed."""
     return {
         "name": path,
         "topic": topic,
@@ -74,8 +76,8 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 
 @contextmanager
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
-    """Create a subscription of the topic for the duration of the block. It is deleted even if its creation was
-    interrupted."""
+    """Create a temporary subscription for the duration of the block, and yield its path. The subscription is deleted
+    even if creating it was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
     bounds = bounded()
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}
@@ -94,4 +96,4 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
                 client.delete_subscription(subscription=path, **bounds)
         except PubSubError as error:
             if is_made:
-                raise type(error)(f"{error}. Delete it; otherwise Pub/Sub does after a day without use") from error
+                raise type(error)(f"{error}. Delete it, or Pub/Sub will delete it after a day") from error

@@ -1,5 +1,5 @@
-"""The schemas stored in Pub/Sub. If a topic has a schema, each message names the schema revision that it was written
-with."""
+"""Looks up schemas that are stored in Pub/Sub. If a topic has a schema, each message names the schema and the revision
+with which it was written."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -30,26 +30,26 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""Minimum time before a schema's revisions are listed again, after a success and after a failure."""
+"""Minimum time, in microseconds, before a schema's revisions are listed again: after a success, and after a failure."""
 
 MOST_SCHEMAS = 20
-"""Maximum number of schemas looked up for one batch, and kept. There is more than one only until the first is accepted,
-or if the settings name several."""
+"""Maximum number of schemas that are looked up per batch, and that are kept in memory. There are several only until the
+first is accepted, or if the settings name several."""
 
 
 class Accepted(Protocol):
-    """The schemas that the pipeline reads. The set only grows."""
+    """The schemas that the pipeline reads. Schemas are added, never removed."""
 
     def names(self) -> frozenset[str]:
-        """Return the schemas' full names. If there are none, the first schema found is accepted."""
+        """Return the accepted schemas' full names. While there are none, the first schema found will be accepted."""
 
     def accept(self, name: str) -> None:
-        """Accept this schema as the first, unless another process was faster."""
+        """Accept this schema as the first. Has no effect if another process has already accepted a schema."""
 
 
 class PubSubSchemas:
-    """Looks up schemas in Pub/Sub: only the `accepted` ones, or any schema if `accepted` is None. One listing of a
-    schema answers for all its revisions, including those that do not exist. The client is created on first use."""
+    """Looks up schemas in Pub/Sub: only the `accepted` ones, or any schema if `accepted` is None. One request lists all
+    revisions of a schema, so it also shows which revisions do not exist. The client is created on first use."""
 
     def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
@@ -61,11 +61,12 @@ class PubSubSchemas:
         self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the schema's full name with its revision. Raises Unreadable."""
+        """Return the full name of a message's schema with the revision, given the message's attributes. Raises
+        Unreadable if the attributes do not name an accepted schema."""
         schema = attributes.get(SCHEMA_NAME)
         if not schema:
             raise Unreadable(
-                f"the attribute {SCHEMA_NAME}, the schema's name, is absent: does its topic have a schema?"
+                f"the attribute {SCHEMA_NAME} with the schema's name is missing: does the topic have a schema?"
             )
         if schema.rpartition("/")[2] == DELETED_SCHEMA:
             raise Unreadable("its schema was deleted in Pub/Sub")
@@ -79,13 +80,15 @@ class PubSubSchemas:
         if accepted and schema not in accepted:
             raise Unreadable(
                 f"its schema {quoted(schema)} is not accepted: the pipeline reads {', '.join(sorted(accepted))}. If "
-                "the topic has another one now, name both in message.schema, and requeue"
+                "the topic has a new schema, name both schemas in message.schema, and requeue"
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the definition of a revision, or None if it does not exist, and the time at which the schema's
-        revisions were requested. The first schema found is accepted. Raises Unknown if Pub/Sub gave no answer. Raises
-        Unreadable if another schema has been accepted."""
+        """Return the definition of a schema's revision, or None if the revision does not exist, and the time at which
+        the schema's revisions were requested. The first schema found is accepted.
+
+        Raises Unknown if Pub/Sub gave no answer, and Unreadable if another schema has been accepted.
+        """
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and at_us - asked_us >= AGAIN_US:
@@ -101,7 +104,7 @@ class PubSubSchemas:
             raise Unknown(why)
         self._asked_at_us, self._asked = at_us, self._asked + 1 if self._asked_at_us == at_us else 1
         if self._asked > MOST_SCHEMAS:
-            raise Unknown(f"its schema {quoted(schema)} was not looked up yet, after {MOST_SCHEMAS} others")
+            raise Unknown(f"its schema {quoted(schema)} is looked up later: the batch has {MOST_SCHEMAS} other schemas")
         if self._client is None:
             self._client = client_of(SchemaServiceClient, *self._server)
         request = {"name": schema, "view": types.SchemaView.FULL}
@@ -123,6 +126,6 @@ def _definition(name: str, schema: Any) -> Definition | None:
 
 
 def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
-    """Create the reader of a contract. If the contract needs schemas and names no file, the reader looks up the
-    `accepted` schemas in Pub/Sub, with the connection settings `asked`."""
+    """Create the reader of a message contract. If the contract needs schemas and names no schema file, the reader looks
+    up the `accepted` schemas in Pub/Sub. `asked` has the settings of the connection."""
     return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))

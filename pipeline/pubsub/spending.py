@@ -1,4 +1,4 @@
-"""The snapshot budget: what readings cost, and when the next one may be taken.
+"""The snapshot budget: what readings cost, and when the next reading may be taken.
 
 A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges for their size. So the price of a
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
@@ -28,16 +28,19 @@ LONGEST = timedelta(hours=4)
 backlog is larger than the budget. At most six readings per subscription and day exceed the budget."""
 
 SHARES = 2
-"""Base and tracking get equal shares of the remaining budget."""
+"""Number of equal shares into which the remaining budget is divided: one for base, one for tracking."""
 
 NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
 class SnapshotPace:
-    """The pace of one reader of a subscription. `last` is when it took its last snapshot, by this machine's clock. The
-    next is due at most `promised` later. `observed_at` is when the last reading was observed, perhaps by the server's
-    clock."""
+    """The pace of one reader of a subscription.
+
+    - `last` is when the reader took its last snapshot, by this machine's clock.
+    - `promised` is the time after `last` by which the next snapshot is due.
+    - `observed_at` is when the last reading was observed, perhaps by the server's clock.
+    """
 
     last: datetime | None = None
     promised: timedelta = LONGEST
@@ -45,7 +48,7 @@ class SnapshotPace:
 
     @property
     def clock_behind(self) -> timedelta:
-        """The least time by which this machine's clock was behind the server's at the last reading."""
+        """Lower bound for how far this machine's clock was behind the server's clock at the last reading."""
         if self.last is None or self.observed_at is None:
             return NOTHING
         return max(self.observed_at - self.last, NOTHING)
@@ -53,8 +56,8 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a reading is due (None: now). `is_over_budget` is true if it is due only because of `LONGEST`: the budget
-    alone would delay it further."""
+    """When a reading is due (None: now). `is_over_budget` is true if the reading is due only because of `LONGEST`: the
+    budget alone would delay it further."""
 
     due_at: datetime | None
     is_over_budget: bool = False
@@ -88,8 +91,8 @@ class Spending:
     # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Take over the usage and the newest readings from the log. Other trackers recorded them, or this one before a
-        restart."""
+        """Take over the usage and the newest readings from the log. Another process recorded them, or this process
+        before a restart."""
         decision = state.decision
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
@@ -98,8 +101,8 @@ class Spending:
                 self._follow(self._tracking_path, decision.tracking)
 
     def reached(self, path: str, oldest: datetime | None) -> None:
-        """Record that a tick made its messages durable. `oldest` is their smallest publish time, or None if the tick
-        pulled nothing.
+        """Record that a tick made its messages durable. `oldest` is the smallest publish time of these messages, or
+        None if the tick pulled nothing.
 
         Assumption: a tick that finds a backlog pulls some of its older messages. A tick that pulls nothing proves
         nothing, since another consumer may hold the outstanding messages.
@@ -115,8 +118,8 @@ class Spending:
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Yield the usage since the last call, for a decision to record. If the block fails, the next call includes
-        this usage."""
+        """Yield the usage since the last call, so that the block can record it with a decision. If the block fails, the
+        next call includes this usage."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -176,7 +179,7 @@ class Spending:
         return max(now - max(known), NOTHING) if known else None
 
     def _price(self, path: str, age: timedelta | None) -> int:
-        """Estimate the bytes published within `age`; 0 if nothing is known."""
+        """Estimate the number of bytes published within `age`; 0 if nothing is known."""
         used = self._known + self._usage
         seconds = self._known.seconds + self._clock.monotonic() - self._since
         is_tracking = path == self._tracking_path or not self._lands
@@ -194,13 +197,13 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
-        """Return the estimated bytes that the last day's snapshots kept."""
+        """Return the estimated number of bytes that the snapshots of the last day kept."""
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
 
 
 class BudgetedBacklog:
-    """Readings within the budget. If there is `monitoring`, it provides the reading when a snapshot is not due or over
-    the budget.
+    """Reads a subscription's backlog within the snapshot budget. If no snapshot is due, or if a snapshot would exceed
+    the budget, the reading comes from `monitoring`, if there is one.
 
     Each `user` has its own pace. The user "" reads for decisions, and the log records when its next reading is due.
     """
@@ -215,7 +218,7 @@ class BudgetedBacklog:
         self._monitoring = monitoring
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingPostponed if no reading is due, and whatever `backlog` raises."""
+        """Return a reading. Raises ReadingPostponed if no reading is due, and the errors of `backlog`."""
         turn = self._spending.turn(self._path, self._user)
         if turn.due_at is not None:
             return self._instead(turn.due_at)
@@ -227,7 +230,7 @@ class BudgetedBacklog:
 
     def _instead(self, due_at: datetime) -> Reading:
         text = (
-            f"a reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one in "
+            f"the next reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
             f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
         )
         if self._monitoring is None:
@@ -235,4 +238,4 @@ class BudgetedBacklog:
         try:
             return self._monitoring.read()
         except PubSubError as error:
-            raise ReadingPostponed(f"{text}. There is no reading by monitoring either: {error}") from error
+            raise ReadingPostponed(f"{text}. Cloud Monitoring gave no reading either: {error}") from error

@@ -1,6 +1,6 @@
-"""Pulls batches and acknowledges them. Leases are kept until messages are acknowledged or given back.
+"""Pulls batches of messages and acknowledges them. Leases are extended until messages are acknowledged or given back.
 
-Acknowledging is the caller's last step: a batch is acknowledged only after it is durable.
+The caller acknowledges a batch as its last step, after the batch is durable.
 """
 
 import logging
@@ -26,31 +26,31 @@ from tidemark.pipeline.settings_sections import ZERO, ServerSettings
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""If the time between two pulls is at most this share of the ack deadline, messages may be pulled in advance."""
+"""Messages may be pulled in advance if the time between two pulls is at most this share of the ack deadline."""
 
 AHEAD_MESSAGES = 10_000
-"""Maximum messages pulled while a batch is processed."""
+"""Maximum number of messages that are pulled in advance while a batch is processed."""
 
 QUICK_SHARE = 0.25
-"""Nothing is pulled while a batch is processed if the previous batch took longer than this share of the ack
-deadline."""
+"""If the previous batch took longer than this share of the ack deadline, nothing is pulled in advance while the next
+batch is processed."""
 
 PULL_WAIT = timedelta(seconds=2)
-"""Maximum wait of a pull for its first message. The service answers in 20 to 60 ms if messages wait."""
+"""Maximum time that a pull waits for its first message. The service answers in 20 to 60 ms if there are messages."""
 
 PULLS_AT_ONCE = 8
-"""Maximum pulls in flight on the service, which answers each pull with few messages although many wait. On an emulator
-one pull is enough: it answers at once, with many messages."""
+"""Maximum number of pulls in flight on the service. Several are needed because the service answers a pull with few
+messages, even if there are many. An emulator answers at once with many messages, so it gets one pull at a time."""
 
 ACKNOWLEDGED_AT_ONCE = 8
-"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, mostly waiting."""
+"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, most of it waiting."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
 
 @dataclass(frozen=True, slots=True)
 class PulledBatch:
-    """Leased messages with their ack ids, in the same order."""
+    """Leased messages, and their ack ids in the same order."""
 
     messages: Messages
     ack_ids: Sequence[str]
@@ -61,13 +61,15 @@ class PulledBatch:
 
 
 class PubSubSubscription:
-    """A subscription of the service or of the emulator.
+    """A subscription of the service or of an emulator. Only this class pulls or acknowledges.
 
-    A pull that is in flight when a batch ends goes on, and its messages are part of the next batch: keep the instance,
-    or close it. `idle` is the longest time between two pulls; messages that arrive in this time are given back if their
-    leases would not last. `on_call` is called, from any thread, when a pull is sent. Only this class pulls or
-    acknowledges. With `pubsub.attach`, it raises BaseReadByOthers for base, so that no code can pull from base or
-    acknowledge there.
+    - `idle` is the longest time between two pulls. Messages that arrive in this time are given back if their leases
+      would not last until the next pull.
+    - `on_call` is called, from any thread, when a pull is sent.
+
+    A pull that is in flight when a batch ends continues, and its messages are part of the next batch. So keep the
+    instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code
+    can pull from base or acknowledge there.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class PubSubSubscription:
     ) -> None:
         if path == settings.read_by_others:
             raise BaseReadByOthers(
-                f"{path} is read by somebody else (pubsub.attach = true): tidemark never pulls from it"
+                f"{path} is read by another application (pubsub.attach = true): tidemark never pulls from it"
             )
         self._client = client
         self.path = path
@@ -109,9 +111,9 @@ class PubSubSubscription:
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the limits is reached, or until an empty pull ends. An empty batch does not prove an empty
-        backlog. The batch's leases are extended until it is acknowledged or given back. Up to `ahead` further messages
-        may be pulled while it is processed.
+        """Pull until one of the limits is reached, or until a pull returns no message. An empty batch does not prove an
+        empty backlog. The batch's leases are extended until it is acknowledged or given back. Up to `ahead` further
+        messages may be pulled while the batch is processed.
 
         A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. If nothing
         was pulled before an error, raises PubSubUnreachable, SubscriptionMissing or PermissionMissing.
@@ -148,16 +150,16 @@ class PubSubSubscription:
         return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
 
     def pause(self) -> None:
-        """Stop pulling. The messages of pulls in flight are part of the next batch."""
+        """Stop pulling. Messages of pulls that are still in flight are part of the next batch."""
         self._pulls.pause()
 
     def close(self) -> None:
-        """Give back messages pulled ahead, and stop extending leases. Pulling again is allowed."""
+        """Give back messages that were pulled in advance, and stop extending leases. Pulling again is allowed."""
         self._pulls.close()
         self._leases.close()
 
     def hold(self, ack_ids: Sequence[str]) -> None:
-        """Keep the leases of messages that another process has pulled."""
+        """Extend the leases of messages that another process has pulled."""
         self._leases.hold(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
@@ -166,8 +168,8 @@ class PubSubSubscription:
         self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge messages in chunks, several at once, and stop extending their leases. A failed chunk is reported
-        in the result, and the other chunks go on.
+        """Acknowledge messages in chunks, several chunks at once, and stop extending the messages' leases. If a chunk
+        fails, the result reports its error, and the other chunks are still acknowledged.
 
         Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
@@ -190,9 +192,9 @@ class PubSubSubscription:
 
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
-    """Look up how long the subscription leases a message, because tidemark may not have created it. Returns LEASE if
-    these credentials may not look it up. Also returns LEASE for a subscription that another application reads, because
-    tidemark never pulls from it.
+    """Look up how long the subscription leases a message, because tidemark may not have created the subscription.
+    Returns LEASE if the credentials do not permit looking it up, or if another application reads the subscription,
+    because tidemark then never pulls from it.
 
     Raises SubscriptionMissing, PubSubUnreachable.
     """

@@ -1,1 +1,1 @@
-"""Spark: sessions, and the Java, connector and executors that they need."""
+"""Spark sessions, and what they need: Java, the Cloud Storage connector, and executors that can run tidemark."""

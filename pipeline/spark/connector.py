@@ -21,20 +21,20 @@ from tidemark.pipeline.lake.store.address import spark_storage_config
 from tidemark.pipeline.settings import Settings
 
 JARS = "spark.jars"
-"""Spark's setting for a session's JARs. The user's value replaces ours."""
+"""Spark's setting for a session's JARs. A value set by the user replaces tidemark's value."""
 
 CONNECTOR_CLASS = "GoogleHadoopFileSystem"
-"""The class that Spark loads from the JAR. Without our settings, Spark looks for a class of this name in Hadoop's
-package."""
+"""The class that Spark loads from the JAR. Without tidemark's settings, Spark looks for a class of this name in
+Hadoop's package."""
 
 ANSWERS_WITHIN_SECONDS = 30.0
-"""Timeout of a single response while fetching a JAR."""
+"""Timeout for each network operation while a JAR is fetched."""
 
 FETCHED_WITHIN_SECONDS = 900.0
-"""Maximum total time for fetching a JAR: 40 MB at half a megabit per second."""
+"""Maximum total time for fetching a JAR. It is enough for 40 MB at half a megabit per second."""
 
 CHUNK = 1 << 20
-"""Maximum bytes per read."""
+"""Maximum number of bytes per read while a JAR is fetched."""
 
 Progress = Callable[[int, int], None]
 """Progress callback: called with the number of bytes fetched, and the total."""
@@ -62,34 +62,37 @@ CONNECTOR = Jar(
 
 
 def storage_config(settings: Settings) -> dict[str, str]:
-    """Return the lake's settings for every Spark that tidemark configures: how to access the lake and, for a bucket,
-    the connector's JAR. `spark.config` overrides them."""
+    """Return the settings that give Spark access to the lake and, for a bucket, name the connector's JAR. They apply to
+    every Spark that tidemark configures; `spark.config` overrides them."""
     jar = {JARS: str(connector_file())} if wants_connector(settings) else {}
     return {**spark_storage_config(settings.lake), **jar}
 
 
 def wants_connector(settings: Settings) -> bool:
-    """True if Spark needs our JAR: for a bucket, unless the user sets JARs."""
+    """True if Spark needs the JAR from tidemark's cache: the lake is in a bucket, and the user has not set
+    `spark.jars`."""
     return settings.lake.folder is None and JARS not in settings.spark.config
 
 
 def connector_file() -> Path:
-    """Return the path of the JAR: in `$XDG_CACHE_HOME/tidemark` or, without that variable, in `~/.cache/tidemark`.
-    Raises ToolMissing for a user without a home folder, such as an arbitrary user id in a container."""
+    """Return the path of the connector's JAR: in `$XDG_CACHE_HOME/tidemark` or, without that variable, in
+    `~/.cache/tidemark`. Raises ToolMissing if the user has no home folder, such as an arbitrary user id in a
+    container."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "tidemark" / CONNECTOR.name
     try:
         return Path.home() / ".cache" / "tidemark" / CONNECTOR.name
     except RuntimeError as error:
         raise ToolMissing(
-            f"there is no folder for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to your "
-            f"folder, or {JARS} in [spark.config]"
+            f"there is no folder for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a "
+            f"writable folder, or set {JARS} in [spark.config]"
         ) from error
 
 
 def check_connector(config: Mapping[str, str]) -> None:
-    """Raise ToolMissing if a session's configuration names our JAR, and the JAR is missing or incomplete. The message
-    says how to get it. Checks only the size: the checksum was verified when the file was fetched."""
+    """Raise ToolMissing if a session's configuration names the JAR in tidemark's cache, and this file is missing or
+    incomplete. The message says how to get the JAR. Only the size is checked: the checksum was verified when the file
+    was fetched."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(
@@ -100,7 +103,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 @contextmanager
 def naming_what_lacks() -> Iterator[None]:
-    """Turn the error of a Spark without the connector into ToolMissing, which says what to do."""
+    """Within this block, turn Spark's error about the missing connector into ToolMissing, which says what to do."""
     try:
         yield
     except Exception as error:
@@ -114,7 +117,7 @@ def naming_what_lacks() -> Iterator[None]:
 
 
 def is_there(file: Path) -> bool:
-    """True if the file is the connector's JAR, by its checksum."""
+    """True if the file exists and is the connector's JAR, by its checksum."""
     if not file.is_file() or file.stat().st_size != CONNECTOR.size:
         return False
     with file.open("rb") as content:
@@ -124,8 +127,8 @@ def is_there(file: Path) -> bool:
 def fetch(
     clock: Clock, file: Path | None = None, source: str | None = None, progress: Progress = lambda _done, _of: None
 ) -> bool:
-    """Fetch the connector's JAR to `file` (by default, in the cache), unless it exists there. Returns True if it was
-    fetched.
+    """Fetch the connector's JAR to `file` (by default, in the cache), unless the JAR is already there. Returns True if
+    it was fetched.
 
     `source` replaces the JAR's URL: an address, or a file's path. The checksum is verified, whatever the source. The
     file appears whole or not at all, and any number of processes may fetch it concurrently. Raises ToolMissing, which
@@ -147,8 +150,8 @@ def fetch(
     except (OSError, HTTPException, ValueError) as error:
         raise ToolMissing(
             f"the Cloud Storage connector for Spark cannot be fetched from {address}: {error}. Without a network, "
-            f"bring the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark provision --connector "
-            f"--source {jar.name}`, which puts it at {file}; $XDG_CACHE_HOME names another cache"
+            f"copy the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark provision --connector "
+            f"--source {jar.name}`, which puts it at {file}. To use another cache, set $XDG_CACHE_HOME"
         ) from error
     return True
 
@@ -162,11 +165,11 @@ def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Prog
         while chunk := answer.read1(CHUNK):
             done += len(chunk)
             if done > jar.size:
-                raise ValueError(f"it is longer than the {jar.size:,} bytes that it has to be")
+                raise ValueError(f"it is longer than the expected {jar.size:,} bytes")
             if clock.monotonic() > until:
-                raise TimeoutError(f"only {done:,} of {jar.size:,} bytes came within {FETCHED_WITHIN_SECONDS:g} s")
+                raise TimeoutError(f"only {done:,} of {jar.size:,} bytes arrived within {FETCHED_WITHIN_SECONDS:g} s")
             digest.update(chunk)
             target.write(chunk)
             progress(done, jar.size)
     if digest.hexdigest() != jar.sha256:
-        raise ValueError(f"its SHA-256 is {digest.hexdigest()} ({done:,} bytes) and has to be {jar.sha256}")
+        raise ValueError(f"its SHA-256 is {digest.hexdigest()} ({done:,} bytes), but {jar.sha256} is expected")

@@ -1,13 +1,13 @@
 """Packs an archive of tidemark and its dependencies, and ships it to executors whose Python lacks them.
 
-The archive holds packages, not a Python: the executor's Python, of the same minor version, imports them. So it does not
-depend on where it was created, or where it is unpacked. Spark unpacks it on each executor. The archive's program
-`bin/python` starts the executor's Python with the archive's packages.
+The archive contains packages, but no Python. An executor's Python of the same minor version imports the packages, so
+the archive does not depend on where it was created or is unpacked. Spark unpacks it on each executor. The program
+`bin/python` in the archive starts the executor's Python with the archive's packages.
 
 A Spark Connect server has two working folders. A session's Python workers start in the session's folder, where Spark
 unpacks the session's archives. The workers of a streaming query start in the executor's folder, where Spark unpacks the
-archives with which the server was started. So a server started with the archive serves both: its sessions get a link to
-the archive.
+archives with which the server was started. If a server was started with the archive, it can use it for both: its
+sessions get only a link to the archive.
 """
 
 import gzip
@@ -34,18 +34,19 @@ from tidemark.pipeline.spark.executors import CONTRACT, PYTHON
 from tidemark.pipeline.version import DISTRIBUTION, own_version
 
 ENDINGS = (".tar.gz", ".tgz")
-"""The allowed endings of the archive's name. Spark recognises the format by them."""
+"""Allowed endings of the archive's file name. Spark recognizes the archive's format by the ending."""
 
 LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspark", "py4j"})
-"""Distributions that are not packed, and neither are dependencies that only they need. Executors have their own
-PySpark, and do not run Dagster."""
+"""Distributions that are not packed: executors have their own PySpark, and do not run Dagster. Dependencies that only
+these distributions need are not packed either."""
 
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
 """Files of an installation that are not packed: they reveal its location and its source, including any credentials in
 the source's URL."""
 
 OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
-"""Endings of tidemark's files that are packed. In a checkout, settings files are next to them, with other endings."""
+"""Endings of tidemark's own files that are packed. In a checkout, there are also settings files with other endings,
+which are not packed."""
 
 COMPRESSION = 3
 """gzip's level, from 1 to 9. A higher level takes several times as long and makes the archive a tenth smaller."""
@@ -74,7 +75,7 @@ ARCHIVE = "spark.tidemark.executor_environment"
 """The setting of a session that names the archive."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The setting of a session that records the archive already sent to it, in the form of `identity`."""
+"""The setting of a session that records which archive was already sent to the session: the result of `identity`."""
 
 MUST_AGREE = ("python", "machine")
 
@@ -86,8 +87,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program of the link archive, which a session gets instead of the archive. The session's folder is within the
-executor's folder."""
+"""The program in the link archive, which a session gets if its server was started with the whole archive. The program
+starts the one in the executor's folder, which contains the session's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +113,14 @@ def own_manifest() -> Manifest:
 
 
 def pack(file: Path) -> list[str]:
-    """Write the archive, replacing an existing file, and return the packed distributions. Raises InvalidSettings for a
-    name that Spark would not unpack, ToolMissing if an installed package cannot be packed. An existing file is
-    unchanged after an error."""
+    """Write the archive to `file`, replacing an existing file, and return the names of the packed distributions.
+
+    Raises InvalidSettings for a file name that Spark would not unpack, and ToolMissing if an installed package cannot
+    be packed. After an error, an existing file is unchanged.
+    """
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(
-            f"{file}: name the archive with the ending .tar.gz, by which Spark knows how to unpack it"
+            f"{file}: the archive's name must end in .tar.gz, because Spark recognizes the format by it"
         )
     manifest, packed = own_manifest(), distributions()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -151,8 +154,8 @@ def manifest_of(file: Path) -> Manifest:
 
 
 def distributions() -> dict[str, metadata.Distribution]:
-    """Return the distributions that tidemark needs on an executor, including itself, by name. Raises ToolMissing if any
-    is not installed."""
+    """Return the distributions that an executor needs to run tidemark, including tidemark itself, by name. Raises
+    ToolMissing if any is not installed."""
     found: dict[str, metadata.Distribution] = {}
     extras_of: dict[str, set[str]] = {}
     wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]
@@ -198,8 +201,8 @@ def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield tidemark's own files. They are the same from a wheel and from a checkout, where the package's folders are
-    links."""
+    """Yield tidemark's own files, each as its path below `site-packages` and its source file. A wheel and a checkout
+    give the same files."""
     root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
     for folder, _, names in os.walk(root, followlinks=True):
         for file in (Path(folder) / name for name in sorted(names)):
@@ -208,7 +211,8 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Add a file with this content, without user or time, so that the archive is reproducible."""
+    """Add a file with this content to the archive. The file gets no user and no time, so that the archive is
+    reproducible."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))
@@ -223,7 +227,7 @@ def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def environment_config(archive: str | None) -> dict[str, str]:
-    """Return the settings that make a session's executors run the archive's packages."""
+    """Return the settings that make a session's executors use the packages of the archive; empty without an archive."""
     return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
 
 
@@ -237,26 +241,29 @@ def check_archive(config: Mapping[str, str]) -> None:
     for name in MUST_AGREE:
         if theirs[name] != ours[name]:
             raise InvalidSettings(
-                f"spark.executor_environment = {archive!r} was packed for {name} {theirs[name]}, and this is {name} "
-                f"{ours[name]}: driver and executors run the same; pack it again here, with `tidemark provision "
+                f"spark.executor_environment = {archive!r} was packed for {name} {theirs[name]}, but this is {name} "
+                f"{ours[name]}, and driver and executors must agree: pack it again here, with `tidemark provision "
                 f"--executors {archive}`"
             )
 
 
 def archives_config(archive: str, others: str = "") -> dict[str, str]:
     """Return the setting that makes executors unpack the archive when they start, in addition to the `others` in
-    `spark.archives`. Returns no setting for an address: Spark would read it before it loads any JAR, so gs:// would
-    need the connector on each machine."""
+    `spark.archives`. For an address, return no setting: Spark would read the address before it loads any JAR, so each
+    machine would need the connector for gs://."""
     return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
 
 
 def carry_environment(session: SparkSession, archive: str) -> None:
-    """Make the session's executors run the archive's packages from the next task on. Executors that start later run
-    them too.
+    """Make the session's executors use the archive's packages from the next task on, including executors that start
+    later.
 
-    A Spark Connect server that was started with such an archive keeps using its own. To any other server, a file on
-    this machine is sent once per session. An address is read by Spark's machines. Assumption: the session has no other
-    such archive yet. Raises InvalidSettings, or ToolMissing if Spark cannot read gs://.
+    - A Spark Connect server that was started with an archive for executors keeps using that archive.
+    - To any other Spark Connect server, an archive on this machine is sent once per session.
+    - In all other cases, Spark itself reads the archive.
+
+    Assumption: no other archive was sent to the session before. Raises InvalidSettings if the archive is unusable, and
+    ToolMissing if Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_archive(config)
@@ -281,14 +288,14 @@ def is_brought(session: SparkSession) -> bool:
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """True if this session's streaming queries cannot start Python: they would look for it in a folder without the
-    archive."""
+    """True if this session's streaming queries cannot start Python, because they look for it in a folder that does not
+    contain the archive."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 
 def _link(session: SparkSession) -> None:
-    """Send the session an archive with only a link to the archive in the executor's folder. Its content is always the
-    same, because a server refuses a different archive of the same name."""
+    """Send the session an archive that contains only a link to the archive in the executor's folder. The content is
+    always the same, because a server refuses a different archive of the same name."""
     program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"

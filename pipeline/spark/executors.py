@@ -1,7 +1,7 @@
-"""The functions that tasks run on an executor before tidemark is known to be installed there.
+"""Functions that tasks run on an executor before it is known whether tidemark is installed there.
 
-They are pickled by value, so that an executor without tidemark or Polars can report that it lacks them. Then a run over
-windows fails before it writes anything, and a run of readers fails before it pulls anything.
+The functions are pickled by value, so that an executor without tidemark or Polars can report what it lacks. A run that
+computes windows then fails before it writes anything, and a run of readers fails before it pulls anything.
 """
 
 import pickle
@@ -18,13 +18,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 3
-"""Version of the data sent to tasks, and of how tasks process it: executors may have another version of tidemark."""
+"""Version of the data that tasks receive, and of how tasks process it. Executors may have another version of tidemark;
+they can run tasks only if this number is the same."""
 
 LOOKS = 4
 """Number of tasks that check executors: more than one, since executors may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
-"""The columns of a check of an executor: its Python and machine, and why it is unable (null if it is able)."""
+"""Schema of the answer when an executor is checked: the executor's Python and machine, and why it cannot run tidemark
+(null if it can)."""
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.rounds")
@@ -36,8 +38,8 @@ PYTHON = "spark.sql.execution.pyspark.python"
 Python."""
 
 ABLE = "spark.tidemark.executors_able"
-"""Prefix of session settings that record which modules the executors can run, with CONTRACT and PYTHON. So all runs
-that share a session check only once."""
+"""Prefix of the session settings that record which modules the executors can run, and with which CONTRACT and PYTHON.
+Because of this record, the executors of a shared session are checked only once."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
@@ -81,7 +83,8 @@ def _here() -> str:
 
 
 def _unable(needs: Sequence[str]) -> str | None:
-    """Return this executor's name and why it cannot run the driver's version of these modules; None if it can."""
+    """Return this executor's name and why it cannot run the driver's version of these modules. Return None if it
+    can."""
     from importlib import import_module
 
     try:
@@ -101,10 +104,10 @@ def answers_of(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     of: pa.Schema,
 ) -> pa.Table:
-    """Run `task` in this number of Spark tasks, each with its number in the column `id`, and return their rows.
+    """Run `task` in `tasks` Spark tasks, each with its number in the column `id`, and return their rows.
 
-    Raises ExecutorsUnable if a task reports that its executor is `unable`, or if Python does not start there. The next
-    run then checks the session again.
+    Raises ExecutorsUnable if a task reports that its executor is `unable`, or if Python does not start on an executor.
+    After such an error, the next run checks the session's executors again.
     """
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
@@ -128,14 +131,14 @@ def answers_of(
 
 
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
-    """Run a few tiny tasks, and return the Python and the machine of each executor that ran one. Raises ExecutorsUnable
-    within seconds if any of them cannot run these modules."""
+    """Run a few tiny tasks, and return the Python and the machine of each executor that ran a task. Raises
+    ExecutorsUnable within seconds if any of these executors cannot run the modules in `needs`."""
     return sorted(set(answers_of(session, LOOKS, partial(look, needs), SAYS)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
-    """Raise ExecutorsUnable if the executors cannot run these modules. A session that passed is not checked again.
-    Limit: an executor that joins later is checked only by its tasks."""
+    """Raise ExecutorsUnable if the executors cannot run the modules in `needs`. A session that has passed is not
+    checked again. Limit: an executor that joins later is checked only when it runs a task."""
     able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
     if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
         look_at(session, needs)

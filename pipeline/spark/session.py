@@ -53,26 +53,27 @@ SESSION = {
 """Settings that micro-batches rely on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Settings for a lake in a folder: the driver lists local files faster than a job does. In a bucket, each file costs a
-request."""
+"""Settings for a lake in a folder, where the driver lists files faster than a Spark job does. In a bucket, each file
+costs a request."""
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
-"""Settings for Python workers that import the micro-batch's modules before they are forked. Spark ends idle workers
-after a minute, and imports take longer than a small window."""
+"""Settings that make Spark's Python workers import the micro-batch's modules before they are forked. Otherwise a new
+worker would spend more time on imports than on a small window, and Spark ends idle workers after a minute."""
 
 
 SESSION_TIMEOUT = "25h"
-"""Time for which our server keeps a session without calls: a daily window is computed once a day."""
+"""How long the Spark Connect server that tidemark starts keeps a session that is not used. It is more than a day
+because daily windows are computed once a day."""
 
 GENERATIONS = 50
-"""Maximum number of closed sessions that are skipped. A server never reopens a session, and remembers a thousand closed
-ones."""
+"""Maximum number of closed sessions that are skipped to find an open one. A server never reopens a session, and
+remembers the last thousand closed sessions."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Return the settings for Python workers if Spark is local and its workers run this process's Python. Another
-    Python may lack tidemark."""
+    """Return WORKERS if Spark is local and its workers run this process's Python; otherwise no settings, because
+    another Python may lack tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -82,8 +83,8 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_executors(settings: Settings) -> dict[str, str]:
-    """Return the settings for executors that get tidemark in an archive. In a local classic session there are none:
-    executors run the driver's Python, which has tidemark."""
+    """Return a session's settings for executors that get tidemark from an archive. A local classic session needs none:
+    its executors run the driver's Python, which has tidemark."""
     chosen = settings.spark
     if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
@@ -94,8 +95,8 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """Return the settings for executors on a cluster. They make the executors unpack the archive in their folder, where
-    streaming queries look for it."""
+    """Return a server's settings for executors on a cluster. The executors unpack the archive in their own folder,
+    where streaming queries look for it."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     if archive is None or settings.spark_master.startswith("local"):
         return {}
@@ -148,11 +149,12 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
 
 
 def shared_session(config: Mapping[str, str]) -> SparkSession:
-    """Return the session with this configuration on a Spark Connect server, shared by all processes that request it.
+    """Return the session with this configuration on a Spark Connect server. All processes with the same configuration
+    share the session.
 
     Spark starts new Python workers for each session and never ends the process that forks them, so a session per run
-    would cost seconds and memory each time. Stopping the client leaves the session on the server. To interrupt only one
-    process's calls, tag them. If a remote address names a session, that session is used.
+    would cost seconds and memory each time. Stopping the client leaves the session on the server. To interrupt only the
+    calls of this process, tag them. If the address in `spark.remote` names a session, that session is used.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
@@ -258,8 +260,8 @@ def refuse_other_token(remote: str) -> None:
             code, named = error.code(), without_options(remote)
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 raise SparkUnreachable(
-                    f"the Spark Connect server at {named} refuses the token of this environment: set ${TOKEN} to that "
-                    "server's, stop it, or choose another address with spark.remote"
+                    f"the Spark Connect server at {named} refuses the token of this environment: set ${TOKEN} to the "
+                    "server's token, stop the server, or choose another address with spark.remote"
                 ) from error
             if not is_secure and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
                 raise SparkUnreachable(
@@ -276,14 +278,14 @@ def speaks_tls(remote: str) -> bool:
 
 
 def _client_of(remote: str) -> "DefaultChannelBuilder":
-    """Parse an address like PySpark's client: its endpoint, token and options."""
+    """Parse a Spark Connect address as PySpark's client does: into endpoint, token and options."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # takes a while to import
 
     return DefaultChannelBuilder(remote)
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """Do a TLS handshake as gRPC does. It accepts certificates that the newest Python versions reject as malformed.
+    """Do a TLS handshake like gRPC, which accepts certificates that the newest Python versions reject as malformed.
     Raises SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)

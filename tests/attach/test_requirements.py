@@ -91,7 +91,7 @@ def test_what_takes_messages_away_unread_is_a_danger_and_no_refusal(options: dic
         (base(detached=True), {}, "is detached"),
         (base(filter='attributes.a = "b"'), {"filter": ""}, "heartbeats-tracking has no filter"),
         (base(), {"filter": 'attributes.a = "b"'}, "heartbeats-tracking has the filter"),
-        (base(message_retention_duration=timedelta(days=8)), {}, "tracking could lose what base still delivers"),
+        (base(message_retention_duration=timedelta(days=8)), {}, "tracking could lose messages that base still"),
         (base(), {"push_config": {"push_endpoint": "https://example.org/"}}, "tidemark pulls"),
         (None, {}, "tidemark never creates it"),
     ],

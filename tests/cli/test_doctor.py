@@ -115,7 +115,7 @@ def test_both_filters_are_shown_and_that_the_official_emulator_would_ignore_them
     said = house.doctor()
     assert said.code == 0
     assert f"are what the method needs, both with the filter {text!r}" in " ".join(said.out.split())
-    assert "Google's official emulator keeps filters and ignores them" in " ".join(said.out.split())
+    assert "Google's official emulator stores filters but ignores them" in " ".join(said.out.split())
 
 
 def nothing_provisioned(house: House) -> None: ...

@@ -152,7 +152,7 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
                 raise_on_error=False,
             )
 
-        assert "cannot be trusted yet" in failure_of(picked(HOUR))
+        assert "are not closed yet" in failure_of(picked(HOUR))
         theirs.decide(START + timedelta(hours=3))
         result = picked("2026-11-21T07-00Z")
         assert result.success

@@ -239,7 +239,7 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
             (None, f"tables.python: {file} cannot be read: "),
             ("def python(:", f"tables.python: importing {file} failed: SyntaxError: "),
             ("raise SystemExit(3)", f"tables.python: importing {file} failed: SystemExit: 3"),
-            ("x = 1", f"tables.python: {file} has no function python that @tidemark.windowed decorates"),
+            ("x = 1", f"tables.python: {file} has no function python decorated with @tidemark.windowed"),
         ):
             file.unlink(missing_ok=True) if text is None else file.write_text(text)
             assert live.fails().startswith(said)

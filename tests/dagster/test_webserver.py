@@ -130,7 +130,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Name the one with tidemark's"),
+        ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Set dagster.location to the"),
         ({"LOCATION": "broken"}, "the code location 'broken' of the Dagster at {ui} is not loaded: "),
         ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not one of this page's; where"),
         ({"URL": "http://127.1:{web}"}, "add it to dagster.allowed_hosts in the settings"),

@@ -131,7 +131,7 @@ def test_metadata_only_is_for_tracking_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"message_retention_duration": timedelta(days=8)}, "for 8d, configured is 7d"),
+        ({"message_retention_duration": timedelta(days=8)}, "for 8d, but pubsub.retention is 7d"),
         ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
         ({"expiration_policy": None}, "expires after 31d"),
         ({"enable_exactly_once_delivery": True}, "delivers exactly once"),

@@ -89,7 +89,7 @@ def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.M
     [
         (CONTENT[::-1], "/connector.jar", "its SHA-256 is"),
         (CONTENT[:-1], "/connector.jar", "4,999 bytes"),
-        (CONTENT + b"!", "/connector.jar", "longer than the 5,000 bytes"),
+        (CONTENT + b"!", "/connector.jar", "longer than the expected 5,000 bytes"),
         (CONTENT, "/absent.jar", "404"),
     ],
 )
@@ -113,7 +113,7 @@ def test_one_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
     with serving(CONTENT) as address:
         name_jar_at(address, monkeypatch)
-        with pytest.raises(ToolMissing, match="came within 900 s"):
+        with pytest.raises(ToolMissing, match="arrived within 900 s"):
             fetch(Slow(clock.now()))
 
 

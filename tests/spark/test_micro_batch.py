@@ -136,7 +136,7 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
 ) -> None:
     house.land(("a", 0))
     before = sorted(house.folder.rglob("*"))
-    with pytest.raises(WindowNotClosed, match=r"cannot be trusted yet.*Nothing was written"):
+    with pytest.raises(WindowNotClosed, match=r"are not closed yet.*Nothing was written"):
         house.compute(WINDOWS, watermark)
     assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()

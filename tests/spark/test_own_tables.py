@@ -290,7 +290,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         (in_a_worker, "ZeroDivisionError"),
         (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
         (lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("a"), F.lit(2).alias("A")), "column a twice"),
-        (lambda heartbeats, _: heartbeats.select("window"), "has no column beside window"),
+        (lambda heartbeats, _: heartbeats.select("window"), "has no column except window"),
         (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is not text"),
         (
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
@@ -300,7 +300,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
             lambda heartbeats, _: heartbeats.select("late", F.lit(None).cast("string").alias("window")),
             "cannot be computed",
         ),
-        (lambda _, __: None, "is a NoneType; return a DataFrame"),
+        (lambda _, __: None, "is a NoneType; it must be a DataFrame"),
         (lambda heartbeats, _: heartbeats.select("window", F.expr("make_dt_interval(1)").alias("i")), "cannot be"),
     ],
 )
@@ -339,12 +339,12 @@ def written(folder: Path, text: str) -> TableSettings:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "has no function mine that @tidemark.windowed decorates"),
+        ("x = 1", "has no function mine decorated with @tidemark.windowed"),
         ("import no_such_module", "ModuleNotFoundError"),
-        ("import tidemark\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "has windows of 7m, which must"),
+        ("import tidemark\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "has windows of 7m; "),
         (
             "import tidemark\n@tidemark.windowed(lookback='600m')\ndef mine(h, w): return h",
-            "looks back 10h; write less",
+            "looks back 10h; use less",
         ),
         ("import tidemark\n@tidemark.windowed(lookback='soon')\ndef mine(h, w): return h", "importing"),
     ],
