@@ -114,7 +114,7 @@ def test_a_topic_without_a_schema_is_broken_only_where_messages_are_read_by_it(w
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", **message)})
         findings = [one for one in examine(replace(world.setup(), settings=settings), CHECKS) if one.level != Level.OK]
         assert [one.level for one in findings] == levels
-    assert "has no schema, and message.payload = 'avro' with an empty message.schema" in findings[0].said
+    assert "has no schema, but message.payload = 'avro' with an empty message.schema" in findings[0].said
 
 
 def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> None:
