@@ -1,4 +1,4 @@
-"""`python -m tidemark.pipeline.cli` is `tidemark`."""
+"""`python -m tidemark.pipeline.cli` runs the same command as `tidemark`."""
 
 from tidemark.pipeline.cli.app import main
 

@@ -31,18 +31,20 @@ PANELS = {
     "Tune": ("tune:tune", "replay:replay"),
     "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
 }
-"""The commands by panel, in the order of `--help`. A panel is also a folder; a command is `module:function`."""
+"""The commands by panel, in the order of `--help`. Each panel is also a folder, and each command is given as
+`module:function`."""
 
 PLACES = {
     place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"
     for panel, places in PANELS.items()
     for place in places
 }
-"""The folder, module and function of each command. Only the module of the command that runs is imported."""
+"""Maps each command to its folder, module and function. Only the module of the command that runs is imported."""
 
 
 class Commands(TyperGroup):
-    """The group of commands. An error message quotes a refused option or argument without control characters."""
+    """The group of commands. If an option or argument is refused, the error message quotes it without control
+    characters."""
 
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():
@@ -97,7 +99,7 @@ def loaded(name: str) -> Command:
 
 def without_pandas() -> None:
     """Keep Arrow from importing pandas when it converts its first value: the import takes longer than `status` itself.
-    Arrow imports pandas anyway when `to_pandas` is called."""
+    Calling `to_pandas` still imports pandas."""
     import pyarrow as pa  # not for --help
 
     places, sys.path[:] = sys.path[:], []
@@ -136,11 +138,11 @@ def settings_file(
 
 
 PRIVATE = 0o077
-"""The umask of the command and of everything it starts: only this user can read what they write."""
+"""The umask of the command and of all processes that it starts: only this user can read the files that they write."""
 
 
 def main() -> None:
-    """Run the command with the shell's arguments, and exit with its code."""
+    """Run the command with the shell's arguments, and exit with the command's exit code."""
     os.umask(PRIVATE)
     # Both signals stop what was started. A shell starts background commands with SIGINT ignored: restore it.
     for number in (signal.SIGINT, signal.SIGTERM):

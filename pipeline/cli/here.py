@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings in force, a clock, and the lake. A command opens each part of the lake only once."""
+    """The settings, a clock, and the lake. A command opens each part of the lake only once."""
 
     settings: Settings
     clock: Clock
@@ -20,8 +20,8 @@ class Here:
 
 
 def here(landing: str = "") -> Here:
-    """Read the settings and open the lake. A command that needs landed data gives its name as `landing`: then
-    BaseReadByOthers is raised if `pubsub.attach` is set."""
+    """Read the settings and open the lake. `landing` is the name of a command that needs landed messages. Such a
+    command gets BaseReadByOthers if `pubsub.attach` is set."""
     settings, clock = load_settings(), SystemClock()
     if landing:
         refuse_attached(settings, landing)
@@ -34,17 +34,17 @@ def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
 
 
 def config_file() -> Path:
-    """Return the path of the settings file in force."""
+    """Return the path of the settings file that the command uses."""
     return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
 
 
 def refuse_attached(settings: Settings, command: str) -> None:
-    """Raise BaseReadByOthers if `pubsub.attach` is set, since then nothing lands."""
+    """Raise BaseReadByOthers if `pubsub.attach` is set, because nothing lands then."""
     pubsub = settings.pubsub
     if pubsub.attach:
         raise BaseReadByOthers(
-            f"`tidemark {command}` is about what tidemark lands, and with pubsub.attach = true another consumer reads "
-            f"{pubsub.base_path}: nothing lands, and only its reader can let messages go"
+            f"`tidemark {command}` needs landed messages, but with pubsub.attach = true another consumer reads "
+            f"{pubsub.base_path}: nothing lands, and only that consumer can acknowledge messages"
         )
 
 

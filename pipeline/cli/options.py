@@ -1,4 +1,4 @@
-"""The options that commands share, and how the values of options are read."""
+"""The options that commands share, and functions that parse the values of options."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -11,21 +11,21 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-"""The latest time that an option takes: times derived from it stay before the year 10000."""
+"""Times given as options must be before this time, so that times derived from them stay before the year 10000."""
 
 MOST_ROWS = 1_000_000
-"""The largest `--limit`: all rows are held in memory before they are printed."""
+"""Maximum value of `--limit`. Reason: all rows are held in memory before they are printed."""
 
 
 class Span(timedelta):
-    """The default of a duration option. `--help` shows it as a user types it, `30s`, and not as `0:00:30`."""
+    """The default of a duration option. `--help` shows the default as a user types it: `30s`, not `0:00:30`."""
 
     def __str__(self) -> str:
         return format_duration(self)
 
 
 def option(help_text: str, *names: str, **more: Any) -> Any:
-    """Define an option with its help, its names if they differ from the parameter's, and typer's other arguments."""
+    """Define an option: its help, its names if they differ from the parameter's name, and typer's other arguments."""
     return typer.Option(*names, help=help_text, **more)
 
 
@@ -41,16 +41,16 @@ def positive(text: str | timedelta) -> timedelta:
     """Parse a duration that is longer than zero."""
     read = duration(text)
     if read <= timedelta(0):
-        raise typer.BadParameter(f"{text} is not longer than zero")
+        raise typer.BadParameter(f"{text} must be longer than zero")
     return read
 
 
 NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
-"""A window's key without its Z. It is ambiguous: ISO 8601 reads it as a time with an offset in hours."""
+"""A window's key without its final Z. Such a text is ambiguous: ISO 8601 reads it as a time with an offset in hours."""
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. If the text is not a time, `otherwise` says so in the error message."""
+    """Parse a time with its time zone. `otherwise` is the error message's wording for a text that is not a time."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -81,19 +81,20 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Return the time that `--since` names: a time, or a duration before `now`, but not before the epoch."""
+    """Return the time that `--since` means: the given time, or the given duration before `now`. Never before the
+    epoch."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def share(text: str | float) -> float:
-    """Parse a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
+    """Parse a share, such as `0.0001` or `0.01%`. A share is at least 0 and less than 1."""
     written = str(text)
     try:
         read = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
     except ValueError as error:
         raise typer.BadParameter(f"{text} is not a share; write it as 0.01% or 0.0001") from error
     if not 0 <= read < 1:
-        raise typer.BadParameter(f"{text} is not from 0 up to, but not including, 1 (100%)")
+        raise typer.BadParameter(f"{text} must be from 0 up to, but not including, 1 (100%)")
     return read
 
 
@@ -108,34 +109,35 @@ def time_option(help_text: str, *names: str, **more: Any) -> Any:
 
 
 def since_option(help_text: str, **more: Any) -> Any:
-    """Define an option that takes a duration before now, or a time with its zone: see `since_when`."""
+    """Define an option that takes a duration before now, or a time with its zone. `since_when` converts the value to a
+    time."""
     return option(f"{help_text}: 2h, or a time with its zone.", parser=ago, metavar="<duration|time>", **more)
 
 
 AsJson = Annotated[bool, option("Print JSON, for scripts.", "--json")]
 DryRun = Annotated[bool, option("Change nothing; say what would be done.", "--dry-run")]
 From = Annotated[str | None, option("The first window: its key (2026-11-21T05-20Z), or a time in it.", "--from")]
-To = Annotated[str | None, option("The last window, in the same way.", "--to")]
+To = Annotated[str | None, option("The last window: its key, or a time in it.", "--to")]
 InWindow = Annotated[str | None, option("Only this window: its key (2026-11-21T05-20Z), or a time in it.", "--window")]
-Limit = Annotated[int, option("The most rows to print.", min=1, max=MOST_ROWS)]
+Limit = Annotated[int, option("Maximum number of rows to print.", min=1, max=MOST_ROWS)]
 
 
 def only_with(main: str, **given: object) -> None:
-    """Refuse options that only make sense with `main`. `given` has their values by name."""
+    """Refuse options that only make sense together with the option `main`. `given` has the options' values by name."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it only works with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def apart_from(main: str, **given: object) -> None:
-    """Refuse options that cannot be combined with `main`. `given` has their values by name."""
+    """Refuse options that cannot be combined with the option `main`. `given` has the options' values by name."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def window_named(settings: Settings, text: str) -> Window:
-    """Return the window that an option names by its key or by any time within it."""
+    """Return the window that an option names, by the window's key or by any time within the window."""
     try:
         try:
             window = settings.windowing.named(text)

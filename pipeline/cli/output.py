@@ -1,4 +1,4 @@
-"""Output of the commands: JSON for scripts, tables and lines for people, and values as text.
+"""Output of the commands: JSON for scripts, human-readable tables and lines, and values as text.
 
 All external text (stream names, attributes, paths, errors) goes through `safe` or `printable`, so that neither Rich nor
 the terminal interprets it. JSON has the exact value, written in ASCII.
@@ -21,13 +21,14 @@ from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.phrases import printable
 
 FILE_WIDTH = 150
-"""Width of a line in a file or a pipe, where Rich would assume 80 and fold the tables."""
+"""Width of a line in a file or a pipe. Rich would assume 80 there, and fold the tables."""
 
 WARNING = "[yellow]warning[/] "
 
 
 def console() -> Console:
-    """Return the console for people: as wide as the terminal, or `FILE_WIDTH`. It highlights nothing by itself."""
+    """Return the console for human-readable output: as wide as the terminal, or `FILE_WIDTH` without a terminal. The
+    console highlights nothing by itself."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
 
 
@@ -41,7 +42,7 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, for a text of several lines. The lines after the first are indented."""
+    """Like `safe`, for a text of several lines. All lines but the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
@@ -51,7 +52,7 @@ def without_stop(sentence: str) -> str:
 
 
 def text_of(value: object) -> str:
-    """Format a value for people."""
+    """Format a value as human-readable text."""
     match value:
         case None:
             return "—"
@@ -77,7 +78,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def exact_iso(time: datetime) -> str:
-    """Format a time to the microsecond; `iso` stops at the millisecond."""
+    """Format a time to the microsecond, unlike `iso`, which stops at the millisecond."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -113,8 +114,8 @@ def _strict(value: Any) -> Any:
 
 
 def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_names: bool = False) -> Table:
-    """Build a table without a header, from rows in Rich's markup. The last column wraps; with `bold_names` the first is
-    bold."""
+    """Build a table without a header, from rows in Rich's markup. The last column wraps. With `bold_names`, the first
+    column is bold."""
     table = Table.grid(padding=(0, gap))
     for column in range(columns):
         table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
@@ -124,7 +125,7 @@ def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_name
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
-    """Build a table of bold names and their values. Both may be external text."""
+    """Build a table of bold names and their values. Names and values may be external text."""
     return grid(2, ((safe(name), safe(value)) for name, value in facts.items()), gap=3, bold_names=True)
 
 
@@ -137,7 +138,7 @@ def columns(
     folds: bool = False,
 ) -> Table:
     """Build a table with a bold header and no lines: left-aligned columns, then right-aligned columns. Long values in
-    left-aligned columns are cut, or with `folds` wrapped. The values of the rows may be external text."""
+    left-aligned columns are cut, or wrapped if `folds` is true. The values of the rows may be external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
@@ -152,7 +153,8 @@ def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
     """Print rows as a table, or as JSON with one object per line. The table has the columns `names`, by default the
-    names in the first row, and the text `said` below. A null is an empty cell. The column `whole` is never cut."""
+    columns of the first row. The text `said` follows below. A null is an empty cell. The column named by `whole` is
+    never cut."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -174,7 +176,7 @@ def warn(terminal: Console, sentences: Iterable[str]) -> None:
 
 @contextmanager
 def progress_bar(*shown: ProgressColumn, quiet: bool = False) -> Iterator[Progress]:
-    """Show a temporary progress bar on standard error. Show nothing if `quiet`, or if standard error is not a
+    """Show a temporary progress bar on standard error. Show nothing if `quiet` is true, or if standard error is not a
     terminal."""
     target = Console(stderr=True)
     bars = (TextColumn("{task.description}"), BarColumn(), *(shown or (TimeElapsedColumn(),)))

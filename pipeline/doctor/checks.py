@@ -1,4 +1,5 @@
-"""The list of all checks, ordered by subject. Without credentials, checks that need credentials are left out."""
+"""The list of all checks, ordered by subject. If Google's credentials are missing, the checks that need them are left
+out."""
 
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 NO_LAKE = (errors.BucketMissing, errors.LakeUnreachable, errors.LakeUnwritable)
-"""The errors of the lake that `check_lake` reports."""
+"""Errors of the lake that `check_lake` reports, so that other checks need not."""
 
 CHECKS = (
     Check(SETTINGS, lake.check_own_tables, seconds=60.0),
@@ -52,12 +53,12 @@ CHECKS = (
 
 
 UP_WAITS_SECONDS = 4.0
-"""Longest time that `tidemark up` waits for its checks."""
+"""Maximum time that `tidemark up` waits for checks beyond this machine."""
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
     """Run the checks. If credentials for Google's services are missing, report this once, and leave out the checks that
-    need them. With `pubsub.attach`, also leave out the checks of custom tables and of Spark."""
+    need credentials. With `pubsub.attach`, also leave out the checks of custom tables and of Spark."""
     settings = setup.settings
     if settings.pubsub.attach:
         checks = [check for check in checks if check.subject not in (SETTINGS, SPARK)]
@@ -79,7 +80,7 @@ def running(settings: Settings) -> Sequence[Component]:
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
     """Run the quick checks for `tidemark up`, and return the findings that are not OK. The checks of this machine
-    (disk, Java, token) run first. If they find nothing broken, the other checks run for a few seconds at most."""
+    (disk, Java, token) run first. If these find nothing broken, the other checks run for a few seconds at most."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

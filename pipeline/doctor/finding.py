@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """A sentence about a subject. Unless the level is OK, the sentence says what to do."""
+    """One sentence about a subject, such as Spark. Unless the level is OK, the sentence says what to do."""
 
     subject: str
     level: Level
@@ -32,10 +32,10 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings to check, and the parts that will run with these credentials.
+    """What to check: the settings, and the parts of tidemark that will run with these credentials.
 
-    `resource_manager` is the address of the API for a project's permissions. With an emulator, a project has no
-    permissions, and the API is called only if another address is given.
+    `resource_manager` is the address of the API that tells a project's permissions. With an emulator, a project has no
+    permissions, so the API is called only if another address is given.
     """
 
     settings: Settings
@@ -49,23 +49,23 @@ Look = Callable[[Setup], Iterable[Said]]
 
 
 def ok(sentence: str) -> Said:
-    """Return a finding that something is in order."""
+    """Return a sentence that says that something is in order."""
     return Level.OK, sentence
 
 
 def warning(sentence: str) -> Said:
-    """Return a finding that something may go wrong or is unknown."""
+    """Return a sentence about something that is unknown or may go wrong."""
     return Level.WARNING, sentence
 
 
 def broken(sentence: str) -> Said:
-    """Return a finding that the pipeline would not run."""
+    """Return a sentence about something without which the pipeline would not run."""
     return Level.BROKEN, sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a subject, and its time limit in seconds. `tidemark up` also runs the checks that are quick."""
+    """A check of one subject, and its time limit in seconds. `tidemark up` also runs the quick checks."""
 
     subject: str
     look: Look
@@ -79,11 +79,12 @@ class Check:
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
-    """Run the checks concurrently and return all findings, in the order of the checks. A check that exceeds its time
-    limit gets a finding. `within` is an additional limit for all checks; a check that exceeds it is left out.
+    """Run the checks concurrently and return all findings, in the order of the checks. A check that exceeds its own
+    time limit gets a finding that says so. `within` is an additional limit for each check; a check that exceeds
+    `within` gets none.
 
-    An error that tidemark raises on purpose becomes a broken finding with its message; any other error becomes a
-    warning. The thread of an overdue check is abandoned and ends with the process.
+    A TidemarkError becomes a broken finding with the error's message; any other error becomes a warning. The thread of
+    an overdue check is abandoned, and ends with the process.
     """
     began = setup.clock.monotonic()
     found: list[list[Said]] = [[] for _ in checks]

@@ -1,5 +1,5 @@
-"""The permissions that each part of tidemark needs, on which resources, and the roles that grant them.
-`tests/identity/` records the calls of each part and compares them with this table."""
+"""The permissions that each part of tidemark needs on each resource, and the roles that grant them. `tests/identity/`
+records the calls of each part and compares these with the table NEEDS."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -54,25 +54,25 @@ BY_HAND = (Component.PROVISION, Component.MEASURE)
 """Commands that a person runs occasionally. They need all their permissions, whatever `pubsub.reading` is."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
-"""The parts that `tidemark up` runs. The first three are sensors, and share the code server's process and its
+"""The parts that `tidemark up` runs. The first three are sensors. They run in the code server's process and have its
 identity."""
 
 
 class Need(NamedTuple):
-    """A permission and its purpose."""
+    """A permission, and what it is needed for."""
 
     permission: Permission
     why: str
 
 
 SNAPSHOTS = (
-    Need(Permission("pubsub.snapshots.create", On.PROJECT), "a reading is a snapshot's expiry"),
-    Need(Permission("pubsub.snapshots.delete", On.PROJECT), "the snapshot is deleted at once"),
+    Need(Permission("pubsub.snapshots.create", On.PROJECT), "read a backlog by a snapshot's expiry time"),
+    Need(Permission("pubsub.snapshots.delete", On.PROJECT), "delete the snapshot of a reading"),
 )
-METRICS = Need(Permission("monitoring.timeSeries.list", On.PROJECT), "readings by Cloud Monitoring")
+METRICS = Need(Permission("monitoring.timeSeries.list", On.PROJECT), "read backlogs from Cloud Monitoring")
 SCHEMA = Need(
     Permission("pubsub.schemas.listRevisions", On.PROJECT),
-    "read the revisions of the topic's schema, where payloads have one",
+    "read the revisions of the topic's schema, if payloads have a schema",
 )
 PUBLISH = Need(Permission("pubsub.topics.publish", On.SIGNAL), "send the watermark, with signal.publish_to")
 OBJECTS = (
@@ -87,7 +87,7 @@ LANDING = (LEASES, *SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (
-        Need(CONSUME, "pull and acknowledge on tracking, and take readings of both"),
+        Need(CONSUME, "pull and acknowledge on tracking, and read the backlogs of both subscriptions"),
         LEASES,
         *SNAPSHOTS,
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
@@ -95,21 +95,21 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         SCHEMA,
         PUBLISH,
         *OBJECTS,
-        Need(DELETE, "replace the note of how far the log has come"),
+        Need(DELETE, "replace the object that records the log's newest entry"),
     ),
     Component.LANDER: (
-        Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
+        Need(CONSUME, "pull and acknowledge on base, and read its backlog"),
         *LANDING,
         Need(DELETE, "replace a table's pointer to its newest checkpoint"),
         *LARGE_FILES,
     ),
     Component.CHECKS: (
-        Need(LOOK, "notice that a subscription no longer is what the method needs"),
+        Need(LOOK, "notice that a subscription no longer meets the watermark's requirements"),
         *OBJECTS,
-        Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
+        Need(DELETE, "replace the checkpoint of the check for missed heartbeats, and the recorded message contract"),
     ),
     Component.RUNS: (
-        Need(CONSUME, "read both subscriptions, and how much is left of them"),
+        Need(CONSUME, "pull and acknowledge on both subscriptions, and read their backlogs"),
         *LANDING,
         Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
         *LARGE_FILES,
@@ -119,49 +119,49 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.get", On.TOPIC), "check whether the topic exists"),
         Need(Permission("pubsub.topics.create", On.PROJECT), "create the topic if it is missing"),
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "create a subscription if it is missing"),
-        Need(LOOK, "compare both with the settings"),
+        Need(LOOK, "compare both subscriptions with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "create a subscription if it is missing"),
-        Need(REMOVE, "with `tidemark try --sample`: delete the subscription that it made"),
+        Need(REMOVE, "delete the subscription that `tidemark try --sample` created"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
     Component.ATTACH: (
-        Need(CONSUME._replace(on=On.TRACKING), "pull and acknowledge on tracking, and read how much is left of it"),
-        Need(LOOK._replace(on=On.TRACKING), "notice that it no longer is what the method needs"),
-        Need(LOOK._replace(on=On.BASE), "see which kind of subscription it is, and its filter"),
+        Need(CONSUME._replace(on=On.TRACKING), "pull and acknowledge on tracking, and read its backlog"),
+        Need(LOOK._replace(on=On.TRACKING), "notice that tracking no longer meets the watermark's requirements"),
+        Need(LOOK._replace(on=On.BASE), "look up base's kind of subscription, and its filter"),
         *SNAPSHOTS,
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
         METRICS,
         SCHEMA,
         *OBJECTS,
-        Need(DELETE, "replace the object that says where the watermark is"),
+        Need(DELETE, "replace the object with the current watermark"),
         PUBLISH,
     ),
     Component.MEASURE: (
         *(
             Need(Permission(f"pubsub.{name}", On.PROJECT), why)
             for name, why in (
-                ("topics.create", "a throw-away topic"),
-                ("topics.attachSubscription", "its subscriptions"),
-                ("topics.publish", "publish its own messages"),
-                ("topics.delete", "remove it again"),
-                ("topics.list", "find what a killed measurement left behind"),
-                ("subscriptions.create", "at most four, of that topic"),
-                ("subscriptions.consume", "pull, acknowledge, and take readings"),
-                ("subscriptions.delete", "remove them again"),
-                ("subscriptions.list", "find what a killed measurement left behind"),
+                ("topics.create", "create a throw-away topic"),
+                ("topics.attachSubscription", "create subscriptions of that topic"),
+                ("topics.publish", "publish messages to that topic"),
+                ("topics.delete", "delete that topic again"),
+                ("topics.list", "find topics that a killed measurement left behind"),
+                ("subscriptions.create", "create at most four subscriptions of that topic"),
+                ("subscriptions.consume", "pull, acknowledge, and read backlogs"),
+                ("subscriptions.delete", "delete those subscriptions again"),
+                ("subscriptions.list", "find subscriptions that a killed measurement left behind"),
             )
         ),
         *SNAPSHOTS,
-        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a killed measurement left behind"),
+        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find snapshots that a killed measurement left behind"),
         METRICS,
     ),
 }
-"""The permissions that each part needs."""
+"""The permissions that each part of tidemark needs."""
 
 ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
-    'with `pubsub.reading = "snapshot"`: read base by a snapshot. It would also allow pulling',
+    'read base by a snapshot, with `pubsub.reading = "snapshot"`. The permission also allows pulling',
 )
 """The permission that `tidemark attach` needs on base only with `pubsub.reading = "snapshot"`. No role file grants it.
 """
@@ -174,8 +174,8 @@ def permissions_of(
     components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False, publishes: bool = False
 ) -> dict[Permission, list[Component]]:
     """Return the permissions that these parts need, each with the parts that need it, in the order of NEEDS. `reading`
-    is `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema, and `publishes` if the
-    watermark is sent to a topic."""
+    is the setting `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema, and
+    `publishes` if the watermark is sent to a topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
     by_reading = {"snapshot": {METRICS.permission.name}, "monitoring": BY_CHOICE}.get(reading, frozenset())
     found: dict[Permission, list[Component]] = {}
@@ -188,11 +188,12 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return the needs of a part with this `pubsub.reading`, including needs that depend on other settings."""
+    """Return what a part needs with this value of `pubsub.reading`, including needs that depend on other settings."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 
 
 def role_id(component: Component, on: On) -> str:
-    """Return the name of the role in the project, such as `tidemark.tracker.bucket`."""
+    """Return the name of the role that grants a part its permissions on this kind of resource, such as
+    `tidemark.tracker.bucket`."""
     return f"tidemark.{component}.{on}"

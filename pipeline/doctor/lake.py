@@ -1,5 +1,5 @@
-"""Checks where the lake is (a folder, or a bucket and its configuration), its owner, its version and its tables, the
-running pipeline that writes it, and Dagster's storage."""
+"""Checks the lake: its folder or bucket, its owner, its version, its tables, and the running pipeline that writes it.
+Also checks Dagster's storage."""
 
 import json
 import os
@@ -29,20 +29,21 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
 
 LITTLE_BYTES = 1 << 30
-"""Less free space than this is a warning: a busy tick writes some hundred megabytes."""
+"""Less free space than this gives a warning. A busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""With less free space than this, nothing is started: one tick would fill the disk."""
+"""With less free space than this, nothing is started, because one tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
-    """Check that the folder is writable, or that the bucket exists and neither deletes objects nor forbids deletion."""
+    """Check that the lake's folder is writable, or that its bucket exists and neither deletes objects nor forbids
+    deleting them."""
     lake = setup.settings.lake
     yield from _bucket(lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
 def check_state(setup: Setup) -> Iterator[Said]:
-    """Check that the folder with Dagster's storage, the logs and `services.json` is writable."""
+    """Check that the folder for Dagster's storage, the logs and `services.json` is writable."""
     yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
 
 
@@ -66,7 +67,7 @@ def _bucket(lake: LakeSettings) -> Iterator[Said]:
         yield broken(
             f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
             "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
-            "lake.uri to another one"
+            "lake.uri to another bucket"
         )
     elif response.status_code in (401, 403):
         yield warning(
@@ -81,49 +82,48 @@ def _bucket(lake: LakeSettings) -> Iterator[Said]:
 
 
 def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
-    """Report the effects of a bucket's configuration on a lake. `bucket` is the resource of the JSON API."""
+    """Report how a bucket's configuration affects a lake. `bucket` is the bucket's resource in the JSON API."""
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
         if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
             yield broken(
-                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), and log and tables need their "
-                f"old ones: remove it (`{update} --clear-lifecycle`), or have it match another prefix"
+                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), but log and tables need old "
+                f"objects: remove the rule (`{update} --clear-lifecycle`), or make it match another prefix"
             )
     if bucket.get("versioning", {}).get("enabled"):
         yield warning(
-            f"gs://{name} keeps each object that is deleted or replaced (object versioning), forever and billed: "
-            f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions"
+            f"gs://{name} keeps and bills each deleted or replaced object forever (object versioning): run "
+            f"`{update} --no-versioning`, or add a lifecycle rule for noncurrent versions"
         )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
         yield warning(
-            f"gs://{name} keeps what is deleted for {soft // 86400} more days and bills it (soft delete), also the "
-            f"files that compaction replaces: `{update} --clear-soft-delete`, unless you want it"
+            f"gs://{name} keeps and bills deleted objects for {soft // 86400} more days (soft delete), including "
+            f"files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
         )
     access = bucket.get("iamConfiguration", {})
     if access.get("publicAccessPrevention") != "enforced":
-        yield warning(f"gs://{name} could be made public: `{update} --public-access-prevention`")
+        yield warning(f"gs://{name} could be made public: run `{update} --public-access-prevention`")
     if not access.get("uniformBucketLevelAccess", {}).get("enabled"):
-        yield warning(f"gs://{name} has access lists of single objects: `{update} --uniform-bucket-level-access`")
+        yield warning(f"gs://{name} allows access lists per object: run `{update} --uniform-bucket-level-access`")
     yield ok(f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there")
 
 
 def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Said]:
     if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
-        locked = " It is locked, so take another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
+        locked = " The policy is locked, so use another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
         yield broken(
-            f"the retention policy of gs://{name} forbids to delete or replace an object for {seconds} s, which "
-            f"commits and housekeeping do: `{update} --clear-retention-period`.{locked}"
+            f"the retention policy of gs://{name} forbids deleting or replacing an object for {seconds} s, but "
+            f"commits and housekeeping do so: run `{update} --clear-retention-period`.{locked}"
         )
     if bucket.get("defaultEventBasedHold"):
         yield broken(
-            f"gs://{name} holds each new object (default event-based hold), so that it can neither be deleted nor "
-            f"replaced: `{update} --no-default-event-based-hold`"
+            f"gs://{name} holds each new object (default event-based hold), so objects can be neither deleted nor "
+            f"replaced: run `{update} --no-default-event-based-hold`"
         )
 
 
 def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
-    """Return whether a lifecycle rule's conditions match live objects: objects that were not replaced."""
     only_old_versions = condition.get("isLive") is False or any(
         key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
     )
@@ -143,8 +143,8 @@ def check_owner(setup: Setup) -> Iterator[Said]:
     there, life, is_damaged = ownership.look()
     if is_damaged:
         yield warning(
-            f"{NAME} in the lake is damaged, so the pipeline that writes the lake is not known; its next start writes "
-            "it again"
+            f"{NAME} in the lake is damaged, so the pipeline that writes the lake is unknown; the next start of that "
+            "pipeline replaces the damaged object"
         )
     elif there is None:
         yield ok("no pipeline has written the lake yet")
@@ -152,16 +152,16 @@ def check_owner(setup: Setup) -> Iterator[Said]:
         yield ok(f"the lake is this pipeline's: {ownership.sentence(there)}")
     elif life is Life.DEAD:
         yield warning(
-            f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this one "
-            "takes the lake over; if that is not meant, set lake.uri"
+            f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this "
+            "pipeline takes over the lake; to prevent this, set lake.uri to another lake"
         )
     else:
         yield broken(ownership.refusal(there))
 
 
 def check_running(setup: Setup) -> Iterator[Said]:
-    """Check that a running pipeline makes decisions and uses the current settings file. Failures are broken if the
-    pipeline's process is alive. Otherwise they are warnings, because the pipeline may have been stopped."""
+    """Check that a running pipeline makes decisions and uses the current settings file. A failure is broken if the
+    pipeline's process is alive. Otherwise it is a warning, because the pipeline may have been stopped on purpose."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
@@ -175,7 +175,8 @@ def check_running(setup: Setup) -> Iterator[Said]:
 
 
 def check_lake_version(setup: Setup) -> Iterator[Said]:
-    """Check that this program can read the newest entries of the tracking log. Raises NewerFormat, CorruptObject."""
+    """Check that this version of tidemark can read the newest entries of the tracking log. Raises NewerFormat,
+    CorruptObject."""
     state = lake_of(setup).tracking_log().catch_up()
     if state.number < 0:
         yield ok(f"the lake has no tracking log yet; this is tidemark {own_version()}")
@@ -195,7 +196,7 @@ def check_own_tables(setup: Setup) -> Iterator[Said]:
 
 
 def check_window_lengths(setup: Setup) -> Iterator[Said]:
-    """Check that computed windows have the configured length. Silent if they do."""
+    """Check that windows that were already computed have the configured length. Yields nothing if they do."""
     settings, lake = setup.settings, lake_of(setup)
     lengths = {HEARTBEAT_DIFFS: settings.windows.length}
     with suppress(InvalidSettings):  # `check_own_tables` reports it
@@ -214,8 +215,8 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
-    """Check that Dagster's storage can be opened, in a separate process as Dagster would. Does not create a folder that
-    `tidemark up` will create."""
+    """Check that Dagster's storage can be opened. A separate process tries this, as Dagster would. A folder that
+    `tidemark up` will create is not created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
@@ -225,7 +226,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     if is_ours and not storage.exists():
         yield ok(
             f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. If your own Dagster runs this "
-            "pipeline, set DAGSTER_HOME to its folder and ask again"
+            "pipeline, set DAGSTER_HOME to its folder and run `tidemark doctor` again"
         )
         return
     if is_ours and why_unwritable(storage):  # `check_state` reports it, more clearly than Dagster
@@ -241,7 +242,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield broken(
-            f"Dagster's storage, that of {instance}, cannot be opened ({why}): check its `storage`, dagster.storage "
+            f"Dagster's storage, set in {instance}, cannot be opened ({why}): check `storage` there, dagster.storage "
             "in the settings, and that the database answers"
         )
         return
@@ -249,19 +250,19 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
 
 
 def _home() -> Path | None:
-    """Return the folder of the Dagster that runs the pipeline: the current folder if it is tidemark's, or
-    $DAGSTER_HOME."""
+    """Return the folder of the Dagster that runs the pipeline: the current folder if it has tidemark's `workspace.yaml`
+    and a `dagster.yaml`, otherwise $DAGSTER_HOME. Return None if there is neither."""
     named = os.environ.get("DAGSTER_HOME", "")
     return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
-    """Compare the revisions of the storage's tables with those that Dagster expects."""
+    """Compare the revisions of the storage's tables with the revisions that the installed Dagster expects."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
         yield broken(
-            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop everything, make a copy, "
-            "and run `dagster instance migrate` with the DAGSTER_HOME and the environment of that Dagster"
+            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop Dagster, copy the "
+            "storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"
         )
     else:
-        yield ok("Dagster's storage answers, and its tables are of the Dagster that runs")
+        yield ok("Dagster's storage answers, and its tables have the version of the installed Dagster")

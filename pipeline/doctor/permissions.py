@@ -1,9 +1,9 @@
-"""Compares the permissions of these credentials, from `testIamPermissions`, with the table of what each part needs, and
-reports the quotas that were exceeded.
+"""Compares the permissions that these credentials have with the permissions that each part needs, and reports exceeded
+quotas.
 
-The call itself needs no permission. A server without this call, such as an emulator, checks no permissions. The
-pipeline's permissions do not suffice to read a quota's limit. They suffice to see whether a quota was exceeded, which
-is a metric of Cloud Monitoring.
+The permissions come from `testIamPermissions`, a call that needs no permission itself. A server without this call, such
+as an emulator, checks no permissions. The pipeline's permissions do not suffice to read the limit of a quota. But they
+suffice to see that a quota was exceeded, which is a metric of Cloud Monitoring.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, reported, subs
 from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN
 
 NOT_FATAL = {
-    "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
+    "monitoring.timeSeries.list": "backlogs are read only by snapshots, and base's size is unknown before the first",
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
@@ -68,7 +68,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def check_project_permissions(setup: Setup) -> Iterator[Said]:
-    """Check the permissions on the project: snapshots, metrics, and creating topics and subscriptions."""
+    """Check the permissions on the project: for snapshots and metrics, and for creating topics and subscriptions."""
     pubsub, project = setup.settings.pubsub, setup.settings.pubsub.project
     if not (wanted := _wanted(setup, On.PROJECT)):
         return
@@ -84,12 +84,12 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
             impersonate=pubsub.impersonate,
         )
     except Silent as error:
-        yield warning(f"{error}; whether the project {project} grants {listed} is not known")
+        yield warning(f"{error}; whether the project {project} grants {listed} is unknown")
         return
     if response.status_code != 200:
         yield warning(
-            f"whether the project {project} grants {listed} is not known ({reason_of(response)}): enable the API with "
-            f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or look yourself with "
+            f"whether the project {project} grants {listed} is unknown ({reason_of(response)}): enable the API with "
+            f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or check it with "
             f"`gcloud projects get-iam-policy {project}`"
         )
         return
@@ -115,12 +115,12 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
     elif lake.endpoint is not None:
         yield ok(f"{lake.endpoint} checks no permissions")
     elif response.status_code != 404:  # the check of the bucket reports it
-        yield warning(f"permissions on gs://{bucket_of(lake)} are not known: {reason_of(response)}")
+        yield warning(f"the permissions on gs://{bucket_of(lake)} are unknown: {reason_of(response)}")
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
-    """Return the permissions needed on this kind of resource, with the parts that need them. Permissions for
-    provisioning are checked on the project: a topic or subscription that does not exist yet grants nothing."""
+    """Return the permissions needed on this kind of resource, each with the parts that need it. Permissions for
+    provisioning are checked on the project, because a topic or subscription that does not exist yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
     needed = permissions_of(
@@ -137,7 +137,7 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
 
 
 def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
-    """Return the permissions that are granted; None if the server does not support the call."""
+    """Return the names of the wanted permissions that are granted; None if the server does not support this call."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:
@@ -163,7 +163,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
             f"these credentials lack {permission.name} on {resource}{nothing}, for {', '.join(parts)}: {why}. "
-            f"{'' if is_fatal else f'Without it {spared}. '}{_remedy(parts, permission)}",
+            f"{'' if is_fatal else f'Without this permission, {spared}. '}{_remedy(parts, permission)}",
         )
     if not lacking:
         yield ok(f"every permission on {resource} that {', '.join(setup.components)} need is granted")
@@ -171,20 +171,22 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
 
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:
     if permission == ON_PURPOSE.permission:
-        return 'Grant roles/pubsub.subscriber on it, or read it by Cloud Monitoring with pubsub.reading = "auto"'
+        return 'Grant roles/pubsub.subscriber on base, or read base from Cloud Monitoring with pubsub.reading = "auto"'
     roles = ", ".join(role_id(part, permission.on) for part in parts)
     return f"Grant {roles} with deploy/roles/grant.sh (docs/how-to/identity.md)"
 
 
 EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
 ADMINISTRATIVE_A_TICK = 6
-"""The requests of a tick to Pub/Sub besides pulls: two snapshots created, two deleted, and two listings."""
+"""Number of requests that a tick sends to Pub/Sub besides pulls: two snapshots created, two deleted, and two
+listings."""
 
 LOOK_BACK = timedelta(days=1)
 
 
 def check_quotas(setup: Setup) -> Iterator[Said]:
-    """Report the quotas of Pub/Sub that were exceeded in the last day. If none was, say where to see the limits."""
+    """Report the quotas of Pub/Sub that were exceeded in the last day. If there were none, say where to see the
+    limits."""
     pubsub = setup.settings.pubsub
     if pubsub.monitoring is None:
         yield ok("an emulator has no quotas")
@@ -196,17 +198,17 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     except PermissionMissing:  # the check of permissions reports it
         return
     except PubSubError as error:
-        yield warning(f"whether a quota was exceeded is not known ({error}): look at {where}")
+        yield warning(f"whether a quota was exceeded is unknown ({error}): look at {where}")
         return
     for name in exceeded:
         yield warning(
-            f"the quota {name} was exceeded within the last day: raise it at {where}, or make ticks rarer "
-            "(watermark.tick)"
+            f"the quota {name} was exceeded within the last day: raise it at {where}, or make ticks less "
+            "frequent (watermark.tick)"
         )
     if not exceeded:
         yield ok(
             f"no quota of Pub/Sub was exceeded within a day; readings take about {a_minute:.0f} administrative "
-            f"requests a minute. How high the quotas are: {where}"
+            f"requests a minute. The limits of the quotas are at {where}"
         )
 
 

@@ -1,5 +1,5 @@
-"""REST requests to Google's services for which no client library is installed, and two checks: of the credentials, and
-of this machine's clock, which is compared with the `Date` header of a response."""
+"""REST requests to Google's services for which no client library is installed, and the checks of credentials and clock.
+The clock of this machine is compared with the `Date` header of a response."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ from tidemark.pipeline.pubsub.connection import credentials_of
 from tidemark.pipeline.settings_sections import LakeSettings
 
 SECONDS = 10.0
-"""Timeout of connecting, and of waiting for the response."""
+"""Timeout for connecting, and for waiting for the response."""
 
 STORAGE = "https://storage.googleapis.com"
 PUBSUB = "https://pubsub.googleapis.com"
@@ -38,8 +38,8 @@ def ask(
     with_credentials: bool = True,
     impersonate: str | None = None,
 ) -> requests.Response:
-    """Send one request without retries: a GET, or a POST if there is a `body`. Raises Silent if there is no answer, and
-    PermissionMissing if credentials are wanted but not available."""
+    """Send one request without retries: a POST if there is a `body`, otherwise a GET. Raises Silent if there is no
+    answer, and PermissionMissing if the request needs credentials and there are none."""
     method = "GET" if body is None else "POST"
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
@@ -52,7 +52,7 @@ def ask(
 
 
 def reason_of(response: requests.Response) -> str:
-    """Return the service's message for a refusal, or else the status."""
+    """Return the reason that the service gives for a refusal or, without one, the status."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
@@ -60,12 +60,11 @@ def reason_of(response: requests.Response) -> str:
 
 
 def bucket_url(lake: LakeSettings) -> str:
-    """Return the bucket's URL in the JSON API."""
+    """Return the URL of the lake's bucket in Cloud Storage's JSON API."""
     return f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}"
 
 
 def bucket_of(lake: LakeSettings) -> str:
-    """Return the bucket's name."""
     return urlsplit(lake.uri).netloc
 
 
@@ -74,8 +73,8 @@ def _session(impersonate: str | None) -> Any:
 
 
 def check_credentials(setup: Setup) -> Iterator[Said]:
-    """Check the credentials by fetching a token, and another for the account to impersonate, if any. Raises
-    PermissionMissing."""
+    """Check the credentials by fetching a token. If `pubsub.impersonate` is set, also fetch a token for this account.
+    Raises PermissionMissing."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)
@@ -84,7 +83,7 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
         raise PermissionMissing(f"no token for Google Cloud could be fetched ({error}): check the network") from error
     except GoogleAuthError as error:
         raise _unusable(error) from error
-    yield ok(f"asks Google as {getattr(own, 'service_account_email', None) or 'the user who is logged in'}")
+    yield ok(f"requests to Google are made as {getattr(own, 'service_account_email', None) or 'the logged-in user'}")
     if account is None or setup.settings.emulated:
         return
     try:
@@ -96,7 +95,7 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
             f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
             "iamcredentials.googleapis.com"
         ) from error
-    yield ok(f"asks Pub/Sub and Cloud Monitoring as {account}")
+    yield ok(f"requests to Pub/Sub and Cloud Monitoring are made as {account}")
 
 
 def _unusable(error: GoogleAuthError) -> PermissionMissing:
@@ -107,15 +106,15 @@ def _unusable(error: GoogleAuthError) -> PermissionMissing:
 
 
 RESOLUTION = timedelta(seconds=1)
-"""The header `Date` has whole seconds."""
+"""Resolution of the header `Date`, which has whole seconds."""
 
 AGREES = timedelta(seconds=1)
-"""Differences up to this are not reported."""
+"""Clock differences of at most this much are not reported."""
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
-    """Compare this machine's clock with Pub/Sub's. With an emulator, and if the lake is in a bucket, compare it with
-    the clock of Cloud Storage. Silent if the service does not answer: other checks report that."""
+    """Compare this machine's clock with Pub/Sub's. With an emulator, compare it with Cloud Storage's clock, if the lake
+    is in a bucket. Yields nothing if the service does not answer: other checks report this."""
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
@@ -128,8 +127,8 @@ def check_clock(setup: Setup) -> Iterator[Said]:
 
 
 def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
-    """Report by how much, at least, this machine's clock differs from a server's. The `response` must have just
-    arrived."""
+    """Report by how much, at least, this machine's clock differs from the clock of a server. The server's `response`
+    must have just arrived. `whose` names the server."""
     answered_at = setup.clock.now()
     try:
         server_at = parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)

@@ -38,12 +38,11 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def _runs_here(settings: Settings) -> bool:
-    """Return whether this machine starts Spark, either with each run or as the server of `tidemark up`."""
     return settings.spark.is_classic or is_ours_to_start(settings)
 
 
 def check_java(setup: Setup) -> Iterator[Said]:
-    """Check for a Java that can run Spark, if this machine starts a JVM."""
+    """Check that this machine has a Java that can run Spark, if this machine starts Spark."""
     if not _runs_here(setup.settings):
         return
     try:
@@ -53,7 +52,7 @@ def check_java(setup: Setup) -> Iterator[Said]:
 
 
 def check_spark(setup: Setup) -> Iterator[Said]:
-    """Check that Spark answers or that `tidemark up` will start it."""
+    """Check that Spark answers, or that `tidemark up` will start it."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -86,25 +85,26 @@ def check_task_slots(setup: Setup) -> Iterator[Said]:
     places = int(threads[1] or 1) if threads else readers + 1
     if places <= readers:
         yield warning(
-            f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows: "
-            f'fewer of them run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
+            f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows, "
+            f'so fewer readers run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
         )
     elif threads:
         yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
 
 
 def check_token(setup: Setup) -> Iterator[Said]:
-    """Check that the settings do not hold the token of a Spark Connect server."""
+    """Check that the settings do not contain the token of a Spark Connect server."""
     remote = setup.settings.spark.remote or ""
     if "token=" in remote:
         yield warning(
-            f"spark.remote holds the token of the server at {without_options(remote)}, so it ends up in a file, in "
-            f"messages and in Dagster's logs: remove it there, and set ${TOKEN}, which the client sends as well"
+            f"spark.remote contains the token of the server at {without_options(remote)}, which exposes it in a file, "
+            f"in messages and in Dagster's logs: remove the token from spark.remote, and set ${TOKEN} instead"
         )
 
 
 def check_environment(setup: Setup) -> Iterator[Said]:
-    """Check that the executors' archive exists, for this Python and for this tidemark."""
+    """Check that the archive for executors exists, and contains packages for this Python and this version of
+    tidemark."""
     archive = setup.settings.spark.executor_environment
     if archive is None:
         return
@@ -118,20 +118,20 @@ def check_environment(setup: Setup) -> Iterator[Said]:
         yield ok(f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}")
     else:
         yield warning(
-            f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
+            f"{archive} contains tidemark {packed.tidemark}, but {ours.tidemark} runs here: pack it again with "
             f"`tidemark provision --executors {archive}`"
         )
 
 
 def check_connector(setup: Setup) -> Iterator[Said]:
-    """Check for the JAR with which Spark reads and writes gs://."""
+    """Check that Spark has the JAR with which it reads and writes gs://, if the lake is in a bucket."""
     settings = setup.settings
     if settings.lake.folder is not None:
         return
     if not _runs_here(settings):
         server = without_options(settings.spark.remote or "")
         yield ok(
-            f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
+            f"whether Spark at {server} has Google's {CONNECTOR} is unknown: without "
             "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
         )
         return
@@ -144,7 +144,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
         yield ok(f"Google's connector for gs:// does not exist yet: `tidemark up` fetches it to {own[0]}")
     else:
         yield broken(
-            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that custom tables fail with "
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so custom tables fail with "
             f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}'
         )
 
@@ -170,8 +170,9 @@ STARTS_WITHIN_SECONDS = 20.0
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
-    """Check that executors outside this machine can run tidemark. For a cluster that classic sessions use, start a
-    session. For Spark Connect, the server must be running. `check_python` checks executors on this machine."""
+    """Check that executors on other machines can run tidemark. On a cluster without Spark Connect, this starts a
+    classic session. With Spark Connect, the server must be running. Executors on this machine are checked by
+    `check_python`."""
     spark = setup.settings.spark
     if spark.is_classic:
         if not setup.settings.spark_master.startswith("local"):
@@ -192,19 +193,19 @@ def check_executors(setup: Setup) -> Iterator[Said]:
             raise
         yield warning(
             f"the executors were not checked: the server at {named} requires its token: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` does not disclose a token "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it and repeat the command. `tidemark up` does not disclose a token "
             "that it generates: set the variable to a secret before `tidemark up` as well"
         )
 
 
 def seen_executors(session: SparkSession) -> Iterator[Said]:
-    """Run a task on the executors and report each one. Raises ExecutorsUnable."""
+    """Run a few tasks on the executors, and report each executor that ran one. Raises ExecutorsUnable."""
     for executor in look_at(session):
         yield ok(f"the executors' {executor} has tidemark and Polars; Spark is {session.version}")
 
 
 def check_python(setup: Setup) -> Iterator[Said]:
-    """Check that the Python of Spark's workers on this machine can run tidemark, if it is not this process's Python.
+    """Check that the Python of Spark's workers on this machine can run tidemark, unless it is this process's Python.
     Raises ExecutorsUnable."""
     settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)
     if chosen == sys.executable or not _runs_here(settings) or not settings.spark_master.startswith("local"):

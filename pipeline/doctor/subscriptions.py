@@ -1,4 +1,4 @@
-"""Compares the topic, its schema and the two subscriptions with what the method needs."""
+"""Checks that the topic, its schema and the two subscriptions meet the watermark's requirements."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -40,7 +40,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     except PermissionMissing as error:
         if pubsub.attach:
             raise
-        yield warning(f"{error}; until then a change of a subscription goes unnoticed")
+        yield warning(f"{error}; without this permission, a change of a subscription goes unnoticed")
         return
     yield from (broken(sentence) for sentence in drift.breaks)
     yield from (warning(sentence) for sentence in drift.dangers)
@@ -51,7 +51,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
     yield from map(warning, ignored(pubsub))
     if not drift.breaks:
         both = f", both with the filter {pubsub.filter!r}" if pubsub.filter else ""
-        yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs{both}")
+        yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} meet the watermark's requirements{both}")
 
 
 def check_topic(setup: Setup) -> Iterator[Said]:
@@ -65,8 +65,8 @@ def check_topic(setup: Setup) -> Iterator[Said]:
             topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
         yield ok(
-            f"the topic {pubsub.topic_path} cannot be looked at without pubsub.topics.get on it, which only "
-            "`tidemark provision` needs; whether its schema fits message.payload is not known"
+            f"the topic {pubsub.topic_path} cannot be checked without pubsub.topics.get on it, which only "
+            "`tidemark provision` needs; whether the topic's schema fits message.payload is unknown"
         )
         return
     if topic is None:
@@ -85,20 +85,20 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
     regions = list(policy.allowed_persistence_regions)
     if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
         yield broken(
-            f"{topic.name} accepts requests only in {', '.join(regions)}, and pubsub.endpoint is "
+            f"{topic.name} accepts requests only in {', '.join(regions)}, but pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
         )
 
 
-ALL_REJECTED = "all of them would go to quarantine (UNREADABLE_PAYLOAD)"
+ALL_REJECTED = "all messages would go to quarantine (UNREADABLE_PAYLOAD)"
 
 
 def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
-    """Check that messages with the topic's schema can be read. Silent if they can."""
+    """Check that messages with the topic's schema can be read. Yields nothing if they can."""
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
         yield warning(
-            f"the schema of {topic.name} was deleted, so that publishing fails: remove it with `gcloud pubsub "
+            f"the schema of {topic.name} was deleted, so publishing fails: remove the schema with `gcloud pubsub "
             f"topics update {named(topic.name)} --clear-schema-settings`"
         )
     elif not schema.schema:
@@ -114,7 +114,7 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
 
 
 def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Said]:
-    """Check that the schema's type matches `message.payload`. Silent if it does."""
+    """Check that the type of the schema `name` matches `message.payload`. Yields nothing if it does."""
     pubsub = setup.settings.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}
@@ -125,15 +125,15 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
         if SCHEMA.permission in parts:
-            yield broken(f"{error}: messages of {topic} are read by this schema")
+            yield broken(f"{error}: messages of {topic} are read with this schema")
         else:
             yield ok(
-                f"the schema {name} of {topic} cannot be looked at without {LIST} on it, which nothing here needs; "
-                f"whether it is {written.encoding} is not known"
+                f"the schema {name} of {topic} cannot be checked without {LIST} on it, which nothing here needs; "
+                f"whether its type is {written.encoding} is unknown"
             )
         return
     except SubscriptionMissing:
-        yield warning(f"the schema {name} of {topic} does not exist: give the topic another one")
+        yield warning(f"the schema {name} of {topic} does not exist: give the topic another schema")
         return
     found = ENCODINGS.get(kind)
     if found is not written.encoding:

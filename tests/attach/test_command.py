@@ -163,7 +163,7 @@ def test_lines_are_said_when_something_changes_and_other_commands_read_the_log_a
     assert "Spark" not in {one["subject"] for one in findings}
     assert sum("is pulled by others" in one["said"] for one in findings) == 1
     refused = house.run("release", "--before", iso(SystemClock().now()))
-    assert (refused.code, "only its reader can let messages go" in refused.err) == (1, True)
+    assert (refused.code, "only that consumer can acknowledge messages" in refused.err) == (1, True)
 
 
 def test_without_the_setting_and_without_base_it_says_what_to_write(house: House) -> None:

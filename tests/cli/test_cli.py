@@ -465,8 +465,8 @@ def test_what_init_writes_for_a_shape_reads_what_is_published_in_it(
 def test_a_shape_that_the_settings_would_misread_is_refused_with_what_they_read(tmp_path: Path) -> None:
     said = init(tmp_path / "p", "--shape", "gzip").tidemark("publish", "--shape", "seconds")
     assert said.code == 1
-    assert "do not read messages of the shape seconds as they are meant: a message would be rejected (" in said.err
-    assert "ublish with --shape json, which they read" in said.err
+    assert "misread messages of the shape seconds: a message would be rejected (" in said.err
+    assert "ublish with --shape json, which the settings read" in said.err
     assert SHAPES[ShapeName.SECONDS].settings.strip() in said.err
 
 

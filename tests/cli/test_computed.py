@@ -119,4 +119,4 @@ def test_where_nothing_lands_nothing_is_computed(shell: Shell) -> None:
         settings.read_text() + '[pubsub]\nproject = "project"\nattach = true\nbase_subscription = "theirs"\n'
     )
     code, _, err = shell.run("--wait-for", HELD, "--computed")
-    assert (code, "`tidemark watermark --computed` is about what tidemark lands" in err) == (1, True)
+    assert (code, "`tidemark watermark --computed` needs landed messages" in err) == (1, True)

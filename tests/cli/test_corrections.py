@@ -71,7 +71,7 @@ def test_table_window_time_and_number_say_what_is_shown(place: Place) -> None:
     assert windows("--since", "2099-01-01T00:00:00Z") == []
     refused = place.tidemark("diffs", "--corrections", "--table", "another")
     assert refused.code == 1
-    assert f"there is no table another; there are {HEARTBEAT_DIFFS}" in refused.err
+    assert f"there is no table another; the tables are {HEARTBEAT_DIFFS}" in refused.err
 
 
 def test_what_is_no_window_is_refused(place: Place) -> None:
@@ -82,10 +82,10 @@ def test_what_is_no_window_is_refused(place: Place) -> None:
 
 def test_a_lake_without_any_says_how_to_have_them_noted(tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path))
-    said = "no corrections were noted"
+    said = "no corrections were recorded"
     assert (
         Place(tmp_path).tidemark("diffs", "--corrections").out
-        == f"{said}; runs note them if windows.corrections is true\n"
+        == f"{said}; runs record them if windows.corrections is true\n"
     )
     (tmp_path / "tidemark.toml").write_text(f"{CONFIG.format(folder=tmp_path)}[windows]\ncorrections = true\n")
     assert Place(tmp_path).tidemark("diffs", "--corrections").out == f"{said}\n"

@@ -114,7 +114,7 @@ def test_both_filters_are_shown_and_that_the_official_emulator_would_ignore_them
     house.provision(filter=text)
     said = house.doctor()
     assert said.code == 0
-    assert f"are what the method needs, both with the filter {text!r}" in " ".join(said.out.split())
+    assert f"meet the watermark's requirements, both with the filter {text!r}" in " ".join(said.out.split())
     assert "Google's official emulator stores filters but ignores them" in " ".join(said.out.split())
 
 

@@ -89,7 +89,7 @@ def test_people_read_the_same(log: Log) -> None:
         assert sentence in said(shown)
     for heading in ("The rules, in their order", "What would move it", "Which setting would have changed"):
         assert heading in shown.output
-    assert "None of those that were tried" in said(shown)
+    assert "None of the settings that were tried" in said(shown)
 
 
 def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
@@ -149,7 +149,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     found = facts()
     assert (found["reason"], found["alternatives"], found["messages_since_base"]) == ("PINNED_BY_BACKLOG", None, None)
     assert entry_name(3) in found["problem"]
-    assert f"Its rules are not known: {entry_name(3)} is missing" in said(run())
+    assert f"The decision's rules are unknown: {entry_name(3)} is missing" in said(run())
 
 
 def test_a_release_is_explained(log: Log) -> None:
@@ -166,7 +166,7 @@ def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log
     assert facts()["passed_over_by_stream"] == {}
     log.tick(110, Policy(max_lag=timedelta(minutes=1)))
     assert facts()["passed_over_by_stream"] == {"slow": 2}
-    assert "2 of the 3 messages that were published in the hour before and have landed" in said(run())
+    assert "2 of the 3 messages that were published in the hour before the decision and have landed" in said(run())
     assert "slow 2" in said(run())
     assert "passes over" not in said(run("--at", iso(at(100))))
 
@@ -188,7 +188,7 @@ def test_messages_that_were_rejected_for_their_payload_are_named_with_their_stre
     found = facts()
     assert found["rejected_payloads_by_stream"] == {"broken": 2, "other": 1}
     assert found["rejected_payloads_that_pin"] == {"broken": 1}
-    assert "3 of the messages that were looked at are in quarantine for their payload, and one of them is the pin" in (
+    assert "3 of the examined messages are in quarantine because of their payload, and one of them is the pin" in (
         said(run())
     )
     assert "broken 2 1 other 1 0" in said(run())

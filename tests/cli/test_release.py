@@ -318,5 +318,5 @@ def test_where_base_was_never_read_nothing_is_released(operator: Operator) -> No
 def test_there_is_nothing_to_release_twice(stuck: Operator) -> None:
     stuck.facts("--before", time_of(200), "--yes")
     for before in (150, 200):
-        assert "has been let go already" in told(stuck.run("--before", time_of(before), "--yes"))
+        assert "are already released" in told(stuck.run("--before", time_of(before), "--yes"))
     assert stuck.facts("--before", time_of(220), "--yes")["released"] is True

@@ -48,7 +48,7 @@ def house(tmp_path: Path) -> Repairing:
 def test_a_sound_lake_is_reported_with_exit_code_0(house: Repairing) -> None:
     said = house.repair("--dry-run")
     assert (said.code, said.out.splitlines()[-1]) == (0, "nothing is wrong"), said.err
-    assert "looked at 5 windows from 2026-11-21T05:20:00Z to 2026-11-21T05:25:00Z, 5 of their files" in said.out
+    assert "checked 5 windows from 2026-11-21T05:20:00Z to 2026-11-21T05:25:00Z, 5 files of these windows" in said.out
     facts = house.facts()
     assert (facts["sound"], facts["windows"], facts["broken"], facts["requested"]) == (True, 5, [], [])
 
@@ -68,7 +68,7 @@ def test_a_dry_run_names_each_harm_says_what_it_would_do_and_does_nothing(house:
     assert lines[1].startswith(f"damaged   {WINDOWS[2].key}: {cut_short}: it has ")
     assert lines[2].startswith(f"orphaned  {orphan}: left by run dead (4 bytes")
     key = WINDOWS[0].key, WINDOWS[2].key
-    assert lines[-1] == f"would compute again: {key[0]} to {key[0]}, {key[1]} to {key[1]}"
+    assert lines[-1] == f"would recompute: {key[0]} to {key[0]}, {key[1]} to {key[1]}"
     assert house.everything() == before
     facts = house.facts("--dry-run")
     assert [(one["window"], one["fault"]) for one in facts["broken"]] == [(key[0], "damaged"), (key[1], "damaged")]

@@ -197,10 +197,10 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "name a trace, or say --from-lake"),
+        ([], "name a trace, or use --from-lake"),
         (["TRACE", "--band", "10"], "write a duration with its unit"),
-        (["TRACE", "--tick", "0s"], "not longer than zero"),
-        (["TRACE", "--idle-timeout", "0"], "not longer than zero"),
+        (["TRACE", "--tick", "0s"], "must be longer than zero"),
+        (["TRACE", "--idle-timeout", "0"], "must be longer than zero"),
         (["TRACE", "--quantile", "1"], "but not including, 1"),
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
@@ -333,7 +333,7 @@ def test_a_lake_without_decisions_or_with_none_since_then_is_reported(lake: Reco
     log.append(Compacted(log.catch_up()))
     none_since = tidemark("replay", "--from-lake", "--since", "2027-01-01T00:00:00Z").exception
     assert isinstance(none_since, LakeError)
-    assert "give an earlier time" in str(none_since)
+    assert "give an earlier --since" in str(none_since)
     (tmp_path / "other.toml").write_text('[lake]\nuri = "file:other"\n')
     empty = tidemark("--config", tmp_path / "other.toml", "replay", "--from-lake").exception
     assert isinstance(empty, LakeError)

@@ -99,7 +99,7 @@ def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> 
 def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -> None:
     put(computed.diffs(), "alone", {KEYS[3]: beats(3, "a")}, version=1)
     assert rows()[0]["windows_behind"] == [KEYS[3]]
-    assert f"`tidemark repair --recompute --from {KEYS[3]} --to {KEYS[3]}` computes it again" in " ".join(
+    assert f"`tidemark repair --recompute --from {KEYS[3]} --to {KEYS[3]}` recomputes them" in " ".join(
         run().stdout.split()
     )
     refused = run("--missing")

@@ -87,7 +87,7 @@ def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None
     idle = house.here("up", "--status")
     assert (idle.code, idle.err) == (NOT_RUNNING, "")
     assert f"not running in {house.state}" in idle.out
-    assert f"lake file:{house.settings.lake.folder}: no pipeline has written it yet" in idle.out
+    assert f"lake file:{house.settings.lake.folder}: no pipeline has written this lake yet" in idle.out
     assert not house.state.exists(), "to ask makes nothing"
     house.own()
     Supervisor(house.state, CLOCK, print).take_over()

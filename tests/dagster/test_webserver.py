@@ -275,7 +275,7 @@ def test_an_endless_answer_and_one_that_does_not_come_are_given_up(monkeypatch: 
         api.launch("compute_windows", LAKE, {})
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
     slow = Answering(before_it_answers=lambda: time.sleep(2))
-    with slow.api() as api, pytest.raises(ServiceFailed, match=r"it may have taken the run: look at .*/runs"):
+    with slow.api() as api, pytest.raises(ServiceFailed, match=r"The run may exist: check .*/runs"):
         api.launch("compute_windows", LAKE, {})
 
 

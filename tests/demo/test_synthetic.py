@@ -199,7 +199,7 @@ def test_publishing_is_refused_where_the_settings_read_messages_otherwise(tmp_pa
     said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})
     assert (said.code, said.out) == (1, "")
     assert (
-        "the settings do not read messages of the shape json as they are meant: a message would be rejected "
+        "the settings misread messages of the shape json: a message would be rejected "
         "(NO_EVENT_TIME: payload:at is absent or null)"
     ) in said.err
     assert JsonObject().settings.strip() in said.err

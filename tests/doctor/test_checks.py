@@ -125,7 +125,7 @@ def test_an_account_that_these_credentials_may_not_act_as_is_named_with_the_role
     assert f"may not act as {ACCOUNT} (pubsub.impersonate): you may not; grant" in account.said
     assert "roles/iam.serviceAccountTokenCreator" in account.said
     monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", lambda *_: None)
-    assert of_credentials(setup)[1].said == f"asks Pub/Sub and Cloud Monitoring as {ACCOUNT}"
+    assert of_credentials(setup)[1].said == f"requests to Pub/Sub and Cloud Monitoring are made as {ACCOUNT}"
 
 
 class OfMonitoring:

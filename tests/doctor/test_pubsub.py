@@ -94,7 +94,7 @@ AVRO, PROTOBUF = types.Schema.Type.AVRO, types.Schema.Type.PROTOCOL_BUFFER
         (AVRO, "JSON", {"payload": "json"}, None),
         (AVRO, "BINARY", {"payload": "none"}, None),
         (AVRO, "BINARY", {"payload": "json"}, "has binary messages, and message.payload = 'json' reads JSON"),
-        (AVRO, "JSON", {"payload": "protobuf"}, "is avro, and message.payload = 'protobuf': all of them would go to"),
+        (AVRO, "JSON", {"payload": "protobuf"}, "is avro, and message.payload = 'protobuf': all messages would go to"),
         (PROTOBUF, "BINARY", {"payload": "avro"}, "or set message.payload = 'protobuf'"),
         (PROTOBUF, "BINARY", {"payload": "avro", "schema": "/beat.avsc"}, "is protobuf, and message.payload = 'avro'"),
     ],
@@ -128,7 +128,7 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
+        assert "cannot be checked without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
 
 
 def test_an_emulator_that_up_would_start_is_a_warning(world: World) -> None:

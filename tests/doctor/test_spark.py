@@ -143,7 +143,7 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(executor_archive, "own_version", lambda: "0.0.1")
     executor_archive.pack(archive)
     monkeypatch.undo()
-    assert "holds tidemark 0.0.1" in said(check_environment, Level.WARNING, spark=carrying)
+    assert "contains tidemark 0.0.1" in said(check_environment, Level.WARNING, spark=carrying)
     said(check_environment, Level.OK, spark=SparkSettings(executor_environment="gs://bucket/executors.tgz"))
 
 
@@ -200,6 +200,6 @@ def test_a_storage_of_an_earlier_dagster_or_that_cannot_be_opened_is_broken_and_
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nOperationalError: no answer")
 
     monkeypatch.setattr(subprocess, "run", fails)
-    assert f"that of {tmp_path / 'dagster.yaml'}, cannot be opened (OperationalError: no answer)" in said(
+    assert f"set in {tmp_path / 'dagster.yaml'}, cannot be opened (OperationalError: no answer)" in said(
         check_dagster_storage, Level.BROKEN, **absent
     )

@@ -1,1 +1,1 @@
-"""Commands that replace Dagster (`attach`) or Google's Pub/Sub (`pubsub`), and the demonstration."""
+"""Commands that replace Dagster (`attach`) or Google's Pub/Sub (`pubsub`), and the demonstration (`demo`)."""

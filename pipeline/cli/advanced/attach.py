@@ -1,4 +1,5 @@
-"""`tidemark attach`: decide the watermark of a subscription that another consumer reads, without Dagster and Spark."""
+"""`tidemark attach`: decide the watermark over a subscription that another consumer reads, without Dagster and
+Spark."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -33,7 +34,8 @@ LOOKS_EVERY = timedelta(minutes=1)
 """Interval between two checks of both subscriptions for changes."""
 
 GIVES_BACK_SECONDS = 0.2
-"""Time at the end for sending requests that return messages to Pub/Sub; the command does not wait for answers."""
+"""Time at the end for sending the requests that give messages back to Pub/Sub. The command does not wait for the
+answers."""
 
 
 def attach(
@@ -41,14 +43,14 @@ def attach(
 ) -> None:
     """Track a subscription that another system reads.
 
-    It pulls from tracking, decides the watermark and writes it to the lake, until Ctrl-C. It never pulls from base. It
-    needs pubsub.attach = true. Several `tidemark attach` may run at once.
+    Pulls from tracking, decides the watermark and writes it to the lake, until Ctrl-C. Never pulls from base.
+    Needs pubsub.attach = true. Several `tidemark attach` may run at once.
     """
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:
         raise InvalidSettings(
-            "this pipeline reads base by itself (`tidemark up`). If another consumer does, write attach = true under "
-            "[pubsub], and name its subscription as base_subscription (docs/how-to/attach.md)"
+            "pubsub.attach is false: this pipeline itself reads base (`tidemark up`). If another consumer reads base, "
+            "set attach = true under [pubsub], and its subscription as base_subscription (docs/how-to/attach.md)"
         )
     check_libraries(settings.metrics)
     if settings.metrics.has_page:
@@ -70,7 +72,8 @@ def attach(
 
 
 class Attached:
-    """The ticks of one process. Between ticks it keeps its clients, and remembers what it has printed."""
+    """The ticks of one process of `tidemark attach`. Between ticks, the instance keeps its clients, and remembers what
+    it has printed."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -92,8 +95,8 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Pull from tracking, decide and publish the watermark, and print news. Returns False if the tick failed; then
-        Pub/Sub redelivers the messages that were not stored."""
+        """Pull from tracking, decide and publish the watermark, and print news. Returns False if the tick failed.
+        Pub/Sub redelivers the messages of a failed tick that were not stored."""
         began = self._clock.monotonic()
         self._observer.begin(TRACKING)
         try:
@@ -119,7 +122,7 @@ class Attached:
 
     def look(self) -> None:
         """Check both subscriptions, and warn of changes that endanger the watermark. Raises ProvisionRefused for a
-        change that breaks it, and PubSubError if the subscriptions cannot be read."""
+        change that makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
@@ -127,7 +130,7 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print warnings, except those that the last call already printed."""
+        """Print the warnings that were not among those of the last call."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())
@@ -161,7 +164,8 @@ class Attached:
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
-        """Print a line about a subject, unless the last line about it had the same key. The default key is the text."""
+        """Print a line about a subject, unless the last line about this subject had the same key. The default key is
+        the text."""
         key = text if key is None else key
         if self._said.get(about) != key:
             self._said[about] = key

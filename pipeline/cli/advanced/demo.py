@@ -17,21 +17,21 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def demo(
-    folder: Annotated[Path, option("Where everything goes. The folder is emptied first.")] = Path("build/demo"),
+    folder: Annotated[Path, option("The folder for all files. It is emptied first.")] = Path("build/demo"),
     full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
     streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,
     backlog: Annotated[
-        timedelta | None, duration_option("The outage: how much is published before the pipeline starts.")
+        timedelta | None, duration_option("The outage: the time of publishing before the pipeline starts.")
     ] = None,
-    live: Annotated[timedelta | None, duration_option("The least live traffic after the backlog has landed.")] = None,
+    live: Annotated[timedelta | None, duration_option("Minimum live traffic after the backlog has landed.")] = None,
     idle_timeout: Annotated[
         timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
     ] = None,
     shape: Annotated[ShapeName, option("The format of messages.")] = ShapeName.JSON,
-    lake: Annotated[str, option("Where the lake goes: in the folder, or an empty gs://bucket/prefix.")] = "file:lake",
-    lake_endpoint: Annotated[str | None, option("Another Cloud Storage address, such as a server on loopback.")] = None,
+    lake: Annotated[str, option("The lake's address: in the folder, or an empty gs://bucket/prefix.")] = "file:lake",
+    lake_endpoint: Annotated[str | None, option("The address of another Cloud Storage server, as on loopback.")] = None,
 ) -> None:
-    """Play an outage end to end, and compare every row."""
+    """Play an outage end to end, and compare every row with what was published."""
     asked: dict[str, Any] = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
     try:
         from tidemark.local.demo.script import (  # needs DuckDB, which only the demonstration does
@@ -42,8 +42,8 @@ def demo(
         )
     except ModuleNotFoundError as error:
         raise ToolMissing(
-            f"the demonstration compares with {error.name}, which is not installed: "
-            "pip install 'tidemark-pubsub[demo]', and try again"
+            f"the demonstration needs {error.name}, which is not installed: run "
+            "`pip install 'tidemark-pubsub[demo]'`, and try again"
         ) from error
     from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -51,7 +51,7 @@ def demo(
     where = IN_THE_FOLDER
     if lake != where.uri:
         if not lake.startswith("gs://"):
-            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; --folder says where else the demo goes")
+            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
         where = LakeSettings(uri=lake, endpoint=lake_endpoint)
     summary = run_demo(
         folder.resolve(),

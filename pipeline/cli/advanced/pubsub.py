@@ -16,31 +16,34 @@ from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"
-"""The default address: the same as the default of Google's emulator."""
+"""The default address. Google's emulator has the same default."""
 
 WAKES_EVERY_SECONDS = 1.0
-"""Longest time until the main thread notices a signal that the system delivered to another thread."""
+"""Maximum time until the main thread notices a signal that the system delivered to another thread."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
 
 def pubsub(
     port: Annotated[
-        int | None, option("The port; 0 takes a free one. Else as in pubsub.emulator_host.", min=0, max=65535)
+        int | None, option("The port, by default that of pubsub.emulator_host; 0: any free port.", min=0, max=65535)
     ] = None,
-    host: Annotated[str | None, option("The address, on loopback. Else as in pubsub.emulator_host.")] = None,
-    seed: Annotated[int | None, option("Draw the faults from this seed.")] = None,
+    host: Annotated[str | None, option("The address, on loopback; by default that of pubsub.emulator_host.")] = None,
+    seed: Annotated[int | None, option("The seed for drawing faults at random.")] = None,
     fault: Annotated[
-        list[str] | None, option(f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE")
+        list[str] | None,
+        option(f"A fault to inject; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
     ] = None,
-    like_the_service: Annotated[bool, option("The service's faults, at their worst.", "--like-the-service")] = False,
+    like_the_service: Annotated[
+        bool, option("Faults like those of Google at its worst.", "--like-the-service")
+    ] = False,
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
 
-    It listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that setting is empty. It supports the features that
+    Listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that setting is empty. Supports the features that
     tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and
     seeks. All data is in memory, and is lost when it stops. A fault is a probability (unavailable=0.01), a duration
-    (visible_after=500ms), or true or false (shuffled=true). Without --fault nothing goes wrong.
+    (visible_after=500ms), or true or false (shuffled=true). By default, no faults are injected.
     """
     host, port = listening(host, port)
     if seed is None:
@@ -58,8 +61,8 @@ def pubsub(
 
 
 def listening(host: str | None, port: int | None) -> tuple[str, int]:
-    """Return the host and port to listen on. If one is missing, it comes from `pubsub.emulator_host`; otherwise the
-    settings are not read. Raises InvalidSettings for an address that is not on loopback."""
+    """Return the host and port to listen on. A missing host or port is taken from `pubsub.emulator_host`; the settings
+    are read only if one is missing. Raises InvalidSettings for an address that is not on loopback."""
     said = f"--host {host}"
     if host is None or port is None:
         named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
@@ -75,7 +78,8 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:
-    """Parse faults written as `name=value`. Faults that are not written come from `others`. Raises InvalidSettings."""
+    """Parse faults written as `name=value`. All faults that are not given are taken from `others`. Raises
+    InvalidSettings."""
     faults = others or Faults()
     for one in written:
         name, equals, value = one.partition("=")
@@ -89,7 +93,7 @@ def faults_of(written: list[str], others: Faults | None = None) -> Faults:
 
 
 def _value(name: str, written: str) -> Any:
-    """Parse a fault's value. Its type is the type of the fault's default."""
+    """Parse a fault's value to the type of the fault's default."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):
         if written not in ("true", "false"):

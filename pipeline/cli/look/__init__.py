@@ -1,1 +1,2 @@
-"""Commands that show what a lake holds. They read only the lake, and change nothing, except `quarantine --requeue`."""
+"""Commands that show the content of a lake. They read only the lake, and change nothing, except `quarantine
+--requeue`."""

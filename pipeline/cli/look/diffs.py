@@ -30,23 +30,24 @@ from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
 from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
-"""Columns that only --json prints, like the columns of previous values, so that a table fits a terminal."""
+"""Columns that only --json prints, so that a table fits a terminal. The columns of previous values are treated
+likewise."""
 
 
 def diffs(
     window: InWindow = None,
-    stream: Annotated[str | None, option("Only this stream, by its id; in all windows without --window.")] = None,
-    table: Annotated[str | None, option("A custom table instead of heartbeat_diffs.")] = None,
-    corrections: Annotated[bool, option("Instead, what changed in recomputed windows.", "--corrections")] = False,
+    stream: Annotated[str | None, option("Only this stream, by its id; without --window, in all windows.")] = None,
+    table: Annotated[str | None, option("Print this custom table instead of heartbeat_diffs.")] = None,
+    corrections: Annotated[bool, option("Instead, print what changed in recomputed windows.", "--corrections")] = False,
     since: Annotated[Any, since_option("With --corrections: only windows replaced since")] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print computed rows, or what changed in them.
 
-    Without --window and --stream: the newest window.
+    Without --window and --stream, prints the newest window.
 
-    With --corrections: the newest changes, each row with its old and new values. Runs record changes if
+    With --corrections, prints the newest changes, each row with its old and new values. Runs record changes if
     windows.corrections is true. --json prints one object per line, and nothing if there are no rows.
     """
     at = here("diffs")
@@ -111,11 +112,11 @@ JSON_COLUMNS = ("key", "old_row", "new_row")
 def _corrections(
     at: Here, table: str | None, window: str | None, since: datetime | None, limit: int, *, as_json: bool
 ) -> None:
-    """Print the newest corrections: of one table, of one window by its key, or since a moment."""
+    """Print the newest corrections of one table, of one window, or since a time."""
     settings, lake = at.settings, at.lake
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
-        raise InvalidSettings(f"there is no table {table}; there are {', '.join(sorted(known))}")
+        raise InvalidSettings(f"there is no table {table}; the tables are {', '.join(sorted(known))}")
     meant = Sought(table, window and _key(window), since)
     rows = lake.corrections().newest(meant, limit)
     if as_json:
@@ -128,12 +129,12 @@ def _corrections(
         told = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
         terminal.print(grid(3, told))
     if not rows:
-        off = "" if settings.windows.corrections else "; runs note them if windows.corrections is true"
-        terminal.print(f"no corrections were noted{off}")
+        off = "" if settings.windows.corrections else "; runs record them if windows.corrections is true"
+        terminal.print(f"no corrections were recorded{off}")
 
 
 def _key(text: str) -> str:
-    """Validate a window's key. Windows of custom tables may have any length."""
+    """Return a window's key unchanged if it has the form of a key. Windows of custom tables may have any length."""
     try:
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
     except ValueError as error:
@@ -149,8 +150,8 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Return name, old value and new value of each column of the key, then of each column that differs. Of an added or
-    removed row, all columns are returned."""
+    """Return the name, old value and new value of each column of the key, then of each column that differs. For an
+    added or removed row, return all columns."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

@@ -1,4 +1,4 @@
-"""`tidemark explain`: a decision's explanation, for people and as JSON."""
+"""`tidemark explain`: explain a decision, as text or as JSON."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
-"""Number of streams that are printed: the ones with the most messages. The JSON has all streams."""
+"""Number of streams that are printed: the streams with the most messages. The JSON has all streams."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
@@ -77,45 +77,46 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
     terminal.print(f"[bold]{safe(said)}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
     if explanation.alternatives is None:
-        terminal.print(f"\nIts rules are not known: {safe(without_stop(problem or ''))}.")
+        terminal.print(f"\nThe decision's rules are unknown: {safe(without_stop(problem or ''))}.")
         return
     reached = [condition for condition in explanation.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
     show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
     left = [condition.rule for condition in explanation.conditions if condition.outcome is RuleOutcome.NOT_REACHED]
     if left:
-        terminal.print(f"[dim]·  not looked at: {', '.join(left)}[/]")
+        terminal.print(f"[dim]·  not applied: {', '.join(left)}[/]")
     if explanation.pin or explanation.ahead:
         show("Where it stands", *bullets(explanation.pin, explanation.ahead))
     show("What would move it", *bullets(*explanation.moves))
     others = [(f"{other.setting} = {other.value}", _effect(other), other.cost) for other in explanation.alternatives]
-    none = bullets(f"None of those that were tried: {', '.join(TRIED)}.")
+    none = bullets(f"None of the settings that were tried: {', '.join(TRIED)}.")
     show("Which setting would have changed this decision", *(others or none))
 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
-    """Print, by stream, how many examined messages were rejected for their payload and how many of these are at the
-    pin. Print nothing if no message was rejected."""
+    """Print, by stream, how many examined messages were rejected because of their payload, and how many of these are at
+    the pin. Print nothing if no message was rejected."""
     if not rejected:
         return
     which = "one of them is the pin" if pins else "none of them is the pin"
     terminal.print(
-        f"\n[bold]Payloads that were rejected[/]\n{sum(rejected.values()):,} of the messages that were looked at are "
-        f"in quarantine for their payload, and {which}. Such a message holds the watermark by its "
-        "times until it has landed and left the band, unless it lags more than that:"
+        f"\n[bold]Rejected payloads[/]\n{sum(rejected.values()):,} of the examined messages are "
+        f"in quarantine because of their payload, and {which}. Such a message holds the watermark by its "
+        "times until it has landed and left the band, unless its lag exceeds the band:"
     )
     rows = ((stream, rejected[stream], pins.get(stream, 0)) for stream in islice({**pins, **rejected}, NAMED))
     terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print the streams that `max_lag` passes over, if any, and the hours for which the number is not known."""
+    """Print the streams that `max_lag` passes over, if there are any, and the hours for which their number is
+    unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:
         return
     terminal.print(
         f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
-        f"hour before and have landed, of {len(over.by_stream):,} streams:"
+        f"hour before the decision and have landed, from {len(over.by_stream):,} streams:"
     )
     terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
 

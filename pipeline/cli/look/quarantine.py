@@ -1,4 +1,4 @@
-"""`tidemark quarantine`: show rejected messages, or land the ones that pass under the current settings."""
+"""`tidemark quarantine`: show rejected messages, or land those that pass with the current settings."""
 
 import base64
 from typing import Annotated, Any
@@ -25,26 +25,26 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
 
 MOST_MESSAGES = 10_000
-"""The largest `--limit`: payloads are held in memory, and may be large."""
+"""Maximum value of `--limit`. Reason: payloads are held in memory, and may be large."""
 
 SHOWN = 160
-"""The most characters that are printed of attributes and of a payload. A detail is printed whole, since it ends with
-advice."""
+"""Maximum number of characters printed of a message's attributes and of its payload. A detail is printed whole, since
+it ends with advice."""
 
 
 def quarantine(
     reason: Annotated[RejectionReason | None, option("Only messages with this reason.", case_sensitive=False)] = None,
-    since: Annotated[Any, since_option("Only what was rejected since")] = None,
-    limit: Annotated[int, option("The most messages to show.", min=1, max=MOST_MESSAGES)] = 20,
+    since: Annotated[Any, since_option("Only messages rejected since")] = None,
+    limit: Annotated[int, option("Maximum number of messages to show.", min=1, max=MOST_MESSAGES)] = 20,
     requeue: Annotated[bool, option("Judge waiting messages again, and land those that pass.", "--requeue")] = False,
     dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what was rejected and why, or land what passes now.
 
-    With --requeue: messages that pass the corrected [message] land; the others stay in quarantine. Messages below the
+    With --requeue, messages that pass the corrected [message] land; the others stay in quarantine. Messages below the
     watermark are late, and windows are recomputed as windows.recompute_missed says. It is safe to run, stop and repeat
-    this at any time: messages that have landed are skipped.
+    this at any time: messages that have already landed are skipped.
     """
     at = here("quarantine")
     meant = Rejected(reason, since_when(since, at.clock.now()))
@@ -101,7 +101,8 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as plain values for JSON. A payload that is not UTF-8 is in base64, as `payload_base64`."""
+    """Return a rejected message as plain values for JSON. A payload that is not UTF-8 is in base64, as
+    `payload_base64`."""
     facts = {**row, "attributes": dict(row["attributes"] or ())}
     payload = facts.pop("payload") or b""
     try:

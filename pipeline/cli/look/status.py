@@ -19,19 +19,19 @@ from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""The facts about a custom table's failed runs, each with the field of `Failing` that has its value."""
+"""The facts about a custom table's failed runs. Each is mapped to the field of `Failing` that has its value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 """The facts of a custom table that are printed."""
 
 
 def status(
-    everything: Annotated[bool, option("Every figure, and the custom tables.", "--all")] = False,
+    everything: Annotated[bool, option("Show every figure, and the custom tables.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show whether the pipeline is live, and what is wrong.
 
-    It shows the watermark, then what is lost, late, failing or waiting, then what to do. --all --json also has the
+    Shows the watermark, then what is lost, late, failing or waiting, then what to do. --all --json also prints the
     custom tables.
     """
     at, tables = here(), list[dict[str, Any]]()
@@ -61,7 +61,7 @@ def status(
 
 
 def show_screen(found: LakeStatus, terminal: Console) -> None:
-    """Print the main figures, a line or two for each group, and the next steps."""
+    """Print the main figures, in a line or two per group, and the next steps."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -80,7 +80,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
 
 
 def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """Return the median time from a window's end until it was computed; None if no window is computed."""
+    """Return the median time from a window's end until the window was computed; None if no window is computed."""
     known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
     return timedelta(seconds=median(known)) if known else None
 
@@ -90,7 +90,7 @@ def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
     behind, normal = facts["behind_now"], normal_delay(found.details.get("windows", ()))
     usual = f"; normally, windows are ready {rough(normal)} after their end" if normal is not None else ""
     if facts["decided"] is None:
-        yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes it"
+        yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes one"
     elif behind is None:
         yield "yellow", "there is no watermark yet"
     else:
@@ -143,11 +143,11 @@ def _held(facts: Mapping[str, Any]) -> str:
 def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
-        yield "start the pipeline (`tidemark up`), or ask `tidemark up --status` what ends"
+        yield "start the pipeline (`tidemark up`), or look for a stopped process with `tidemark up --status`"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     if facts.get("lost_at_most"):
-        yield "find who else acknowledges on base, or seeks it (docs/concepts/late-and-missed.md)"
+        yield "find out who else acknowledges on base, or seeks base (docs/concepts/late-and-missed.md)"
     if facts.get("windows_stale"):
         yield "`tidemark repair` recomputes stale windows, if the sensor `staleness` does not"
     if facts.get("late") or facts.get("missed"):
@@ -161,8 +161,11 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
 
 
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
-    """Yield each custom table's facts. `version`, `due` and `by_other_versions` are None for a table that is not in the
-    settings, or whose file cannot be used; `wrong` says why the file cannot be used. Raises LakeError."""
+    """Yield the facts of each custom table. Raises LakeError.
+
+    For a table that is not in the settings, or whose file cannot be used, `version`, `due` and `by_other_versions` are
+    None. `wrong` says why the file cannot be used.
+    """
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}
     followed = _followed(at, now) if settings.tables else None

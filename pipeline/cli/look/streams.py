@@ -1,4 +1,5 @@
-"""`tidemark streams`: which streams are silent, have started, or miss heartbeats. It needs only the lake."""
+"""`tidemark streams`: show which streams are silent, have started, or miss heartbeats. The command reads only the
+lake."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -24,22 +25,22 @@ SHOWN = {
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
     StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""For each kind: its words in a sentence, and the columns of `stream_status` that are printed."""
+"""For each kind of change: the words for it in a sentence, and the columns of `stream_status` that are printed."""
 
 
 def streams(
-    silent: Annotated[bool, option("Streams silent now; with --window, that stopped in it.", "--silent")] = False,
-    started: Annotated[bool, option("Streams that started in the window.", "--started")] = False,
-    missing: Annotated[bool, option("Streams that missed heartbeats in the window.", "--missing")] = False,
+    silent: Annotated[bool, option("List streams silent now; with --window, stopped in it.", "--silent")] = False,
+    started: Annotated[bool, option("List streams that started in the window.", "--started")] = False,
+    missing: Annotated[bool, option("List streams that missed heartbeats in the window.", "--missing")] = False,
     window: InWindow = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    It counts streams by window. With --silent, --started or --missing, it lists the streams of that kind in one window,
-    by default the newest computed window, and --json prints one object per line. Without --window, --silent lists all
-    streams without a heartbeat since the newest computed window began.
+    Counts streams per window. With --silent, --started or --missing, lists the streams of that kind in one window, by
+    default the newest computed window, and --json prints one object per line. Without --window, --silent lists
+    all streams without a heartbeat since the newest computed window began.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]
@@ -88,7 +89,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     if behind:
         terminal.print(
             f"{len(behind)} of these windows have no status, or one older than their diffs, from {behind[0]} to "
-            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` computes it again"
+            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` recomputes them"
         )
 
 
@@ -115,7 +116,7 @@ def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_jso
     if status.behind(lake.diffs(), [key]):
         raise LakeError(
             f"window {key} has no status, or one older than its diffs; `tidemark repair --recompute --from {key} --to "
-            f"{key}` computes it again"
+            f"{key}` recomputes the window"
         )
     found, (says, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is StatusKind.MISSED:

@@ -16,20 +16,20 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, Wi
 from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = Span(minutes=10)
-"""Default timeout of --wait-for: an orchestrator's task may wait that long and be retried."""
+"""Default timeout of --wait-for. An orchestrator's task may wait that long, and may be retried."""
 
 
 def watermark(
-    wait_for: Annotated[str | None, option("Wait for this event time, or window's end.", metavar="<time|key>")] = None,
-    computed: Annotated[bool, option("With --wait-for: until the window is computed, too.", "--computed")] = False,
-    timeout: Annotated[timedelta, duration_option("The longest that --wait-for waits.")] = WAITS,
+    wait_for: Annotated[str | None, option("Wait for this event time or window's end.", metavar="<time|key>")] = None,
+    computed: Annotated[bool, option("With --wait-for: also wait until it is computed.", "--computed")] = False,
+    timeout: Annotated[timedelta, duration_option("Maximum time to wait with --wait-for.")] = WAITS,
     as_json: AsJson = False,
 ) -> None:
     """Print the watermark, or wait until it reaches a time.
 
-    It needs only the lake. --wait-for also takes a window's key, and then waits for the window's end. --computed also
-    waits until the window's rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: not reached, or
-    not computed.
+    Reads only the lake. --wait-for also takes a window's key, and then waits for the window's end. --computed also
+    waits until the window's rows are in heartbeat_diffs, or there is nothing to compute. Exit code 1: the time was not
+    reached, or the window was not computed.
     """
     if wait_for is None:
         only_with("--wait-for", timeout=timeout != WAITS, computed=computed)
@@ -55,8 +55,8 @@ def watermark(
             stage = progress.wait_for(window, left, clock)
             if stage.passes:
                 raise WindowNotComputed(
-                    f"window {window.key} is closed, and was not computed within {format_duration(limit)}; `tidemark "
-                    "status` tells how many wait and what fails"
+                    f"window {window.key} is closed, but was not computed within {format_duration(limit)}; `tidemark "
+                    "status` shows how many windows wait and what fails"
                 )
             if stage not in (Stage.COMPUTED, Stage.EMPTY):
                 raise WindowNotComputed(words(stage, window))
@@ -92,13 +92,13 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
 
 
 def _event_time(settings: Settings, text: str) -> datetime:
-    """Return the window's end if the text is a window's key; else parse the text as a time."""
+    """Return the window's end if the text is a window's key. Otherwise parse the text as a time."""
     window = window_named(settings, text)
     return window.end if window.key == text else moment(text)
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
-    """Say how far the watermark is from an event time, and why."""
+    """Return a message that says how far the watermark is from an event time, and why."""
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:

@@ -1,4 +1,4 @@
-"""`tidemark housekeep`: do by hand what the hourly job does to the lake."""
+"""`tidemark housekeep`: run the chores of the hourly job on the lake by hand."""
 
 from dataclasses import asdict
 
@@ -15,7 +15,7 @@ from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Apply retention, compact tables, remove orphaned files.
 
-    It is safe while the pipeline runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
+    Safe while the pipeline runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
     """
     out, chores = console(), []
     for chore in Housekeeper(load_settings(), SystemClock(), dry_run=dry_run).chores():

@@ -25,18 +25,18 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""The most lines of outstanding publish times that are printed."""
+"""Maximum number of printed lines with outstanding publish times."""
 
 
 def release(
-    before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
-    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+    before: Annotated[datetime, time_option("Release what was published before, say, 2026-11-21T05:20:00Z.")],
+    yes: Annotated[bool, option("Release without asking.", "--yes")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let go of messages that hold the watermark.
+    """Stop the watermark from waiting for messages.
 
-    It releases messages that were published before a time and have not landed. First it shows which messages are
-    outstanding, according to tracking and the lake, and where the watermark would move. Then it asks. A released
+    Releases messages that were published before a time and have not landed. First, the command shows which messages are
+    outstanding, according to tracking and the lake, and where the watermark would move, and asks. A released
     message is late when it lands. --json without --yes releases nothing.
     """
     at = here("release")
@@ -48,7 +48,7 @@ def release(
     preview = look_ahead(log.catch_up_to_append(), entry, at.lake, at.settings)
     if not as_json:
         _show(preview)
-    if yes or (not as_json and typer.confirm("Let these go?")):
+    if yes or (not as_json and typer.confirm("Release these messages?")):
         log.append(entry)
     elif not as_json:
         print("nothing was released")
@@ -56,13 +56,13 @@ def release(
     if as_json:
         print_json({**_facts(preview), "released": yes, "by": entry.by})
     else:
-        print(f"released by {entry.by}; the next tick of the sensor `tracking` decides")
+        print(f"released by {entry.by}; the release takes effect at the next tick of the sensor `tracking`")
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The messages that a release would let go, and its effect: the decision by the newest readings, without and with
-    the release; the windows that would close; and caveats."""
+    """The messages that a release would let go, and the effect of the release: the decision by the newest readings,
+    without and with the release; the windows that would close; and caveats."""
 
     release: Released
     base: EffectiveReading
@@ -74,24 +74,24 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Preview a release. Raises LakeError, with the reason, if there is nothing to release."""
+    """Preview a release. Raises LakeError if there is nothing to release; the message says why."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
     base = decided.decision.base
     if base is None:
         raise LakeError(
-            "what base has outstanding was never read, so there is nothing to judge a release by; `tidemark explain` "
-            "says more, the last ticks' problems say why"
+            "base's backlog was never read, so the effect of a release is unknown; `tidemark explain` says more, and "
+            "the problems of the last ticks say why"
         )
     if base.oldest_unacked >= release.before:
         raise LakeError(
-            f"nothing to release: base has acknowledged all that was published before {iso(base.oldest_unacked)}, "
-            f"which is past {iso(release.before)}; `tidemark explain` says what holds the watermark"
+            f"nothing to release: base has acknowledged all messages published before {iso(base.oldest_unacked)}, "
+            f"which is not before {iso(release.before)}; `tidemark explain` says what holds the watermark"
         )
     if state.released_before is not None and state.released_before >= release.before:
         raise LakeError(
-            f"nothing to release: what was published before {iso(state.released_before)} has been let go already"
+            f"nothing to release: messages published before {iso(state.released_before)} are already released"
         )
     # Decide by the newest readings, as of the time of their decision.
     without, released = (
@@ -117,19 +117,20 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
     """Yield the reasons why the figures may be inexact."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
-        yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
+        yield f"Tracking does not know all messages published before {known_from}: more may be outstanding."
     if decision.tracking is not None and decision.tracking.oldest_unacked < found.before:
         read_up_to = iso(decision.tracking.oldest_unacked)
-        yield f"Tracking has read up to {read_up_to}: what was published since may be missing here."
+        yield f"Tracking has read up to {read_up_to}: messages published since may be missing here."
     if found.tracked and not found.at_most:
         yield (
-            "All of it that tracking knows has landed since the newest decision: the next one may need no release. Or "
-            "base holds copies that have landed, and whose acknowledgement was lost."
+            "All of these that tracking knows have landed since the newest decision: the next may need no release. Or "
+            "base holds messages that have landed, but whose acknowledgement was lost."
         )
 
 
 def operator() -> str:
-    """Return who runs this command, as `user@machine`. A user without a name is given by number, as `uid-1000`."""
+    """Return who runs this command, as `user@machine`. A user without a name is given by the user's id, such as
+    `uid-1000`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -162,7 +163,7 @@ def _facts(preview: Preview) -> dict[str, Any]:
 
 
 def _show(preview: Preview) -> None:
-    """Print the outstanding messages and the effect of a release for people."""
+    """Print the outstanding messages and the effect of a release."""
     say, found = console().print, preview.outstanding
     oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
     if preview.base.names_a_message:
@@ -170,8 +171,8 @@ def _show(preview: Preview) -> None:
     else:
         say(f"Base has acknowledged everything that was published before {oldest}")
     say(
-        f"Published from {iso(found.since)} and before {iso(found.before)}, whole seconds; a line for each time of "
-        "which something may be outstanding. What was delivered to tracking twice counts twice."
+        f"Messages published from {iso(found.since)} to before {iso(found.before)}, in whole seconds, with one line "
+        "per time that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
     table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
     for line in found.in_lines(LINES):
@@ -192,7 +193,7 @@ def _show(preview: Preview) -> None:
         further = f", {rough(released - without)} further"
     stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
     say(f"{stands} ({preview.without.reason}).")
-    say(f"[bold]With it, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
+    say(f"[bold]With the release, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
     keys = [window.key for window in preview.closing]
     match len(keys):
         case 0:
@@ -202,7 +203,7 @@ def _show(preview: Preview) -> None:
         case many:
             say(f"{many:,} windows would close: {keys[0]} to {keys[-1]}.")
     say(
-        f"What was published before {iso(preview.release.before)} and lands after that with an event time below the "
-        "watermark is late. Until base has landed all of it, the watermark goes no further than what was published "
-        "from then on."
+        f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
+        "the watermark. Until base has landed all such messages, the watermark goes no further than the messages "
+        "published from that time on allow."
     )

@@ -41,18 +41,18 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
-"""The most findings of one kind that are printed; --json has all."""
+"""Maximum number of findings that are printed per kind; --json has all."""
 
 
 def repair(
     first: From = None,
     last: To = None,
     dry_run: DryRun = False,
-    remove_orphans: Annotated[bool, option("Delete the orphaned files that are found.", "--remove-orphans")] = False,
-    grace: Annotated[timedelta, duration_option("The minimum age of an orphan; longer than any run.")] = DEFAULT_GRACE,
+    remove_orphans: Annotated[bool, option("Delete the orphaned files that were found.", "--remove-orphans")] = False,
+    grace: Annotated[timedelta, duration_option("Minimum age of an orphan; longer than any run.")] = DEFAULT_GRACE,
     wait: Annotated[timedelta, duration_option("Wait until the windows are computed, at most this long.")] = NO_TIME,
     recompute: Annotated[
-        bool, option("Instead, recompute all windows --from … --to, right or wrong.", "--recompute")
+        bool, option("Instead, recompute all windows --from … --to, even intact ones.", "--recompute")
     ] = False,
     table: Annotated[str | None, option("With --recompute: a custom table instead of heartbeat_diffs.")] = None,
     forget: Annotated[
@@ -62,16 +62,16 @@ def repair(
 ) -> None:
     """Find damaged or missing windows, and recompute them.
 
-    It also finds stale windows and orphaned files. It checks all closed windows, or only the windows --from … --to.
-    Runs are requested from the Dagster at dagster.url, by default the one of `tidemark up`. Exit code 1: something is
+    Also finds stale windows and orphaned files. Checks all closed windows, or only the windows --from … --to.
+    Runs are requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is
     still wrong, or, with --dry-run, something would be repaired.
 
-    With --recompute: one run computes the whole range. The same input gives the same rows. If a window is above the
+    With --recompute: one run computes the whole range. The same input gives the same rows. If a window is not below the
     watermark, the run fails and writes nothing.
 
-    With --forget: stop the sensors first. A note replaces the entry. The watermark then holds until base has landed
-    every message that the entry may have described. It does not go back below the last watermark that is recorded
-    outside of the log, nor below the end of a computed window.
+    With --forget: stop the sensors first. A note replaces the lost entry. The watermark holds until base has landed
+    every message that the entry may have described. The watermark never goes below the last watermark recorded
+    outside the log, or below the end of a computed window.
     """
     settings, clock = load_settings(), SystemClock()
     if not recompute:
@@ -79,8 +79,8 @@ def repair(
     if forget is not None:
         apart_from("--forget", **{"from": first, "to": last, "recompute": recompute, "dry_run": dry_run})
         floor = forget_entry(lake_of(settings), settings.windowing, forget)
-        print(f"entry {forget} is noted as lost; the watermark holds until base has caught up")
-        print("nothing shows how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
+        print(f"entry {forget} is recorded as lost; the watermark holds until base has caught up")
+        print("no earlier watermark is known" if floor is None else f"it does not go back below {iso(floor)}")
         return
     refuse_attached(settings, "repair")
     if recompute:
@@ -129,9 +129,9 @@ def repair(
         say("nothing is wrong")
     elif dry_run and wanted:
         stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
-        say(f"would compute again: {', '.join(stretches)}")
+        say(f"would recompute: {', '.join(stretches)}")
     elif requested and wait:
-        say("recomputed" if repaired else "some windows are not computed yet: look at the runs")
+        say("recomputed" if repaired else "some windows are not computed yet: look at the runs in Dagster")
     if problem is not None:
         raise problem
     if survey.needs_a_hand or (dry_run and not survey.is_sound) or (wait and not repaired):
@@ -139,8 +139,8 @@ def repair(
 
 
 def _recompute(settings: Settings, first: Window, last: Window, table: str | None) -> str:
-    """Request one run over a range: over windows of heartbeat_diffs, or over all windows of a custom table that overlap
-    the range."""
+    """Request one run over a range of windows. Without `table`, the run computes windows of heartbeat_diffs. Otherwise
+    it computes all windows of the custom table that overlap the range."""
     if last < first:
         raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
     if table is None:
@@ -167,21 +167,21 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
         raise typer.BadParameter(str(error)) from error
     if found is None:
         raise LakeError(
-            f"nothing says which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
-            "log has no watermark. Name them with --from and --to"
+            f"it is unknown which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
+            "log has no watermark. Name the windows with --from and --to"
         )
     return found
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """True if each window's files differ from its files in `before`."""
+    """Return True if each window's files differ from its files in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Yield a function that shows progress, with one bar for each kind of check."""
+    """Yield a function that shows progress. There is one bar per kind of check."""
     with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -204,8 +204,8 @@ def _show(survey: Survey, now: datetime) -> None:
         if count > NAMED_OF_A_KIND:
             out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
     out.print(
-        f"[dim]looked at {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
-        f"{integrity.files} of their files, and {survey.log.read} entries of the tracking log[/]"
+        f"[dim]checked {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
+        f"{integrity.files} files of these windows, and {survey.log.read} entries of the tracking log[/]"
     )
 
 

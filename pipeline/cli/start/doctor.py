@@ -1,4 +1,5 @@
-"""`tidemark doctor`: find what would keep the pipeline from running, and what to do; or measure what Pub/Sub does."""
+"""`tidemark doctor`: find what would keep the pipeline from running, and say what to do. With --measure, measure how
+Pub/Sub behaves."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -34,14 +35,16 @@ LEVEL_MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]
 
 
 def doctor(
-    parts: Annotated[list[Component] | None, option("Permissions for this part; repeat for more.", "--part")] = None,
-    measures: Annotated[bool, option("Instead, measure what Pub/Sub does.", "--measure")] = False,
-    writes: Annotated[bool, option("With --measure: write the settings that follow.", "--write")] = False,
+    parts: Annotated[
+        list[Component] | None, option("Check this part's permissions; repeat for more.", "--part")
+    ] = None,
+    measures: Annotated[bool, option("Instead, measure how Pub/Sub behaves.", "--measure")] = False,
+    writes: Annotated[bool, option("With --measure: write the derived settings to the file.", "--write")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check everything that the pipeline needs, and say what to do.
 
-    Exit code 1: something would break. Permissions are checked for all parts that run, unless --part names some.
+    Exit code 1: something would break. Permissions are checked for all parts that run, unless --part names parts.
     --measure takes a minute, or six with Cloud Monitoring, and uses a temporary topic. Only --write changes settings.
     """
     if measures:
@@ -83,8 +86,8 @@ VERDICT_MARKS = {
 
 
 def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
-    """Measure Pub/Sub, and print the results and the settings that they suggest. With `writes`, also write these
-    settings. Exit code 1 if a result differs from what the method expects."""
+    """Measure Pub/Sub, and print the results and the settings derived from them. With `writes`, also write these
+    settings. Exits with code 1 if a result differs from what the watermark relies on."""
     if emulator_is_absent(settings):
         raise PubSubUnreachable(
             f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "
@@ -112,7 +115,7 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
 
 
 def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setting]) -> None:
-    """Print the measured facts, the calls, and the settings that the facts suggest."""
+    """Print the measured facts, the duration of calls, and the settings derived from the facts."""
     terminal = console()
     terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
     table = columns("fact", "expected", "found", "", folds=True)
@@ -123,14 +126,14 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     called = ((name, one.count, one.p50, one.largest) for name, one in facts.calls.items())
     terminal.print(columns("call", right=("count", "p50", "largest"), rows=called))
     charged = counted(facts.charged_bytes, "byte")
-    terminal.print(f"publishing and pulling counted for {charged}, {cost(facts):.6f} dollars by the list price")
+    terminal.print(f"publishing and pulling are charged as {charged}: {cost(facts):.6f} dollars at list price")
     for row in table_rows:
         if row.then:
             terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)
     for name in facts.swept:
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
-    follows_what = "this was a quiet topic, and is no bound" if found else "nothing"
-    terminal.print(f"\nwhat follows for the settings: {follows_what}")
+    follows_what = "from a quiet topic; delays may be larger" if found else "none"
+    terminal.print(f"\nderived settings: {follows_what}")
     for section, settings in groupby(found, key=lambda one: one.section):
         terminal.print(safe(f"[{section}]"))
         for one in settings:
@@ -138,12 +141,12 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
 
 
 def show_written(settings: Settings, written: Sequence[Written]) -> None:
-    """Print which settings were written, with their previous values."""
+    """Print which settings were written into the settings file, with their previous values."""
     terminal, file = console(), safe(config_file())
     if settings.emulated:
         terminal.print(
-            f"{WARNING}nothing was written: {safe(settings.pubsub.emulator_host)} is an emulator, and says nothing of "
-            "the service. Measure with an empty pubsub.emulator_host",
+            f"{WARNING}nothing was written: {safe(settings.pubsub.emulator_host)} is an emulator, so the results do "
+            "not apply to Google's service. Measure with an empty pubsub.emulator_host",
             soft_wrap=True,
         )
     elif not written:
@@ -153,6 +156,6 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
         before = "not set" if one.before is None else safe(f'"{one.before}"')
         terminal.print(f'wrote {name} = "{value}" into {file}; it was {before}', soft_wrap=True)
         if one.overridden_by:
-            terminal.print(f"{WARNING}the variable {one.overridden_by} overrides it", soft_wrap=True)
+            terminal.print(f"{WARNING}the variable {one.overridden_by} overrides this setting", soft_wrap=True)
     if written:
-        terminal.print("processes that run go on with the old settings until they are started again")
+        terminal.print("running processes keep the old settings until they are restarted")

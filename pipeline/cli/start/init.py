@@ -17,36 +17,36 @@ from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="The folder to write to. It is created.")] = Path(),
-    dagster: Annotated[bool, option("Write workspace.yaml and dagster.yaml too, to change them.", "--dagster")] = False,
+    folder: Annotated[Path, typer.Argument(help="The folder to write to; created if missing.")] = Path(),
+    dagster: Annotated[bool, option("Also write workspace.yaml and dagster.yaml, for changes.", "--dagster")] = False,
     ports: Annotated[
         int | None,
-        option("The first of consecutive ports.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
+        option("First of the consecutive ports.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
     ] = None,
     topic: Annotated[str | None, option("The topic: projects/P/topics/T, or a name on the emulator.")] = None,
     first: Annotated[
-        str | None, option("Where event time begins; earlier ones are rejected.", metavar="<today|date|time>")
+        str | None, option("The first event time; earlier heartbeats are rejected.", metavar="<today|date|time>")
     ] = None,
-    shape: Annotated[ShapeName, option("Settings for this format of `tidemark publish`.")] = ShapeName.JSON,
+    shape: Annotated[ShapeName, option("Write settings for this format of `tidemark publish`.")] = ShapeName.JSON,
     cohort: Annotated[
-        list[str] | None, option("A project with a pipeline for each cohort; repeat for more.", metavar="[NAME=]FILTER")
+        list[str] | None, option("Write a project with a pipeline per cohort; repeat this.", metavar="[NAME=]FILTER")
     ] = None,
 ) -> None:
     """Write a settings file with every setting explained.
 
-    It is for an emulator on this machine, unless --topic names a topic on Google's service.
+    The settings are for an emulator on this machine, unless --topic names a topic on Google's service.
 
     Two pipelines on one machine need different --ports. projects/P/topics/T is a topic on Google's service; its
     subscriptions are T-base and T-tracking.
 
-    --cohort writes a project with one pipeline for each cohort, and one for all other messages. FILTER is a filter of
+    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a filter of
     Pub/Sub, such as eu=attributes.region = "eu".
     """
     values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
     is_on_service = values.get("emulator_host") == ""
     if cohort:
         if dagster or shape is not ShapeName.JSON:
-            raise typer.BadParameter("--cohort writes a project of its own, without --dagster and --shape")
+            raise typer.BadParameter("--cohort cannot be combined with --dagster or --shape")
         _init_cohorts(folder, ports, cohort, values)
         return
     of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
@@ -65,7 +65,7 @@ def init(
 
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    """Write files into the folder. Settings files get these values, and all files get these ports."""
+    """Write files into the folder. All settings files get the given values, and all files get the given ports."""
     values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
@@ -76,7 +76,8 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
 
 
 def _of_topic(written: str) -> dict[str, str]:
-    """Return the settings for a topic. A full name is a topic on the service, a plain name is one on the emulator."""
+    """Return the settings for a topic. A full name means a topic on Google's service, a plain name a topic on the
+    emulator."""
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
     topic = full[2] if full else written
@@ -92,12 +93,12 @@ def _of_topic(written: str) -> dict[str, str]:
 
 
 def _begins(written: str) -> str:
-    """Return `windows.first` for `today`, a date, or a time with its zone."""
+    """Return the value of `windows.first` for `today`, a date, or a time with its zone."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
     window = Settings().windowing.containing(begins)
     if window.start != begins:
-        raise typer.BadParameter(f"{written} is within a window: begin with one, such as {iso(window.start)}")
+        raise typer.BadParameter(f"{written} is not the start of a window: name one, such as {iso(window.start)}")
     return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -109,7 +110,7 @@ def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: M
     if "emulator_host" in values:
         print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
-    print("next, on this machine, with tidemark's own Pub/Sub in a terminal of its own:")
+    print("next, on this machine, with tidemark's own Pub/Sub in a separate terminal:")
     steps = [f"cd {folder}"] * (folder != Path())
     steps += ["tidemark --config rest.toml pubsub"]
     steps += [f"for name in {' '.join(filters)}; do tidemark --config $name.toml provision; done"]

@@ -26,7 +26,7 @@ MARKS = {
 def provision(
     connector: Annotated[bool, option("Instead, fetch the JAR with which Spark uses gs://.", "--connector")] = False,
     source: Annotated[
-        str | None, option("With --connector: a file, or an address, in place of Maven Central.", metavar="<file|url>")
+        str | None, option("With --connector: fetch this file or URL, not Maven Central's.", metavar="<file|url>")
     ] = None,
     executors: Annotated[
         Path | None, option("Instead, pack tidemark for Spark's executors into this .tar.gz file.", metavar="<file>")
@@ -35,12 +35,12 @@ def provision(
 ) -> None:
     """Create the topic and both subscriptions.
 
-    An existing topic or subscription stays as it is, and differences are reported.
+    Existing topics and subscriptions are not changed. Differences from the settings are reported.
 
-    With --connector: put the JAR into the cache, unless it is already there, and verify its checksum. `tidemark up`
+    With --connector: fetch the JAR into the cache, unless it is already there, and verify its checksum. `tidemark up`
     does the same.
 
-    With --executors: the archive holds the packages that are installed here, without a Python, settings or credentials.
+    With --executors: the archive contains the packages that are installed here, but no Python, settings or credentials.
     Executors need PySpark, a Python of the same minor version, the same kind of machine and system, and `sh`. Name the
     file in spark.executor_environment, as a path or an address that Spark's machines can read. Pack it again after each
     upgrade.

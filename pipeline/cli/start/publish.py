@@ -35,8 +35,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the shape of that name. JSON objects carry times and ids in the attributes that the settings name, if
-    all three are attributes."""
+    """Return the shape with this name. JSON objects carry times and ids in the attributes that the settings name, if
+    the settings read all three from attributes."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -49,7 +49,7 @@ def _shape(message: MessageSettings, name: ShapeName) -> Shape:
 
 def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
     """Return warnings about how the settings read the source's messages. Raises InvalidSettings if the settings misread
-    them; the error says which settings would read them."""
+    these messages; the error says which settings would read them."""
     reader = reader_of(settings.contract, settings.pubsub)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:
@@ -64,11 +64,11 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
         tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
         fits += [other] * (wrong is None and not tried.absent)
     shape = SHAPES[name]
-    do = f"publish with --shape {fits[0]}, which they read; or have" if fits else "have"
-    files = f" and the files {', '.join(shape.files)}" if shape.files else ""
+    do = f"publish with --shape {fits[0]}, which the settings read; or put" if fits else "put"
+    files = f" and add the files {', '.join(shape.files)}" if shape.files else ""
     raise InvalidSettings(
-        f"the settings do not read messages of the shape {name} as they are meant: {misfit}. {do[0].upper()}{do[1:]} "
-        f"these lines for [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes them):\n\n"
+        f"the settings misread messages of the shape {name}: {misfit}. {do[0].upper()}{do[1:]} "
+        f"this under [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes them):\n\n"
         f"{shape.settings.strip()}"
     )
 
@@ -76,13 +76,13 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
 def publish(
     streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
-    since: Annotated[Any, since_option("Begin this long ago, at full speed", show_default="0s")] = Span(0),
-    lasting: Annotated[timedelta, duration_option("How long live heartbeats go on.", "--for")] = Span(minutes=5),
+    since: Annotated[Any, since_option("Begin in the past, at full speed", show_default="0s")] = Span(0),
+    lasting: Annotated[timedelta, duration_option("How long to publish live heartbeats.", "--for")] = Span(minutes=5),
     jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
-    lag: Annotated[timedelta, duration_option("Delay every message by this much as well.")] = Span(0),
-    duplicates: Annotated[float, option("The share published twice; half the copies come 60s later.", **SHARE)] = 0.01,
-    broken: Annotated[float, option("The share of invalid messages added; at least 12 unless 0.", **SHARE)] = 0.0001,
-    stragglers: Annotated[float, option("The share delayed by --straggler-delay in addition.", **SHARE)] = 0.0,
+    lag: Annotated[timedelta, duration_option("Additional delay of every message.")] = Span(0),
+    duplicates: Annotated[float, option("Share of messages published twice, half of them 60s later.", **SHARE)] = 0.01,
+    broken: Annotated[float, option("Share of invalid messages added; at least 12 unless 0.", **SHARE)] = 0.0001,
+    stragglers: Annotated[float, option("Share of messages delayed further, by --straggler-delay.", **SHARE)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
     speed_up: Annotated[float | None, option("Publish the past at most this many times faster.", min=0.001)] = None,
     seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,

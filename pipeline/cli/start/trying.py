@@ -20,13 +20,13 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 
 NOT_ALL_PASS = 3
-"""The exit code if a sample is rejected, or if there is no sample. 1 and 2 are errors."""
+"""The exit code if a sample is rejected, or if there is no sample. Codes 1 and 2 mean errors."""
 
 MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
-"""The most messages of the topic that are tried, and the default time to wait for them."""
+"""Maximum number of messages to sample from the topic, and the default time to wait for them."""
 
 SHOWN = 40
-"""The most characters of a value that are printed."""
+"""Maximum number of characters of a value that are printed."""
 
 
 def try_(
@@ -45,21 +45,21 @@ def try_(
 ) -> None:
     """Show how the settings read sample messages.
 
-    It prints each message's stream, event time and fields, or why it is rejected.
+    Prints each message's stream, event time and fields, or why the message is rejected.
 
-    A file holds one payload, a JSON payload on each line, an Avro object container, or messages as `gcloud pubsub
+    A file contains one payload, a JSON payload per line, an Avro object container, or messages as `gcloud pubsub
     subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
 
-    --sample creates a subscription for the time that it waits, and sees only messages published from then on.
+    --sample creates a temporary subscription, which gets only messages published from then on.
 
-    Nothing lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected, or there is none.
+    No message lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected, or there is no sample.
     """
     if sample is not None:
         apart_from("--sample", files=files, attribute=attribute, published=published)
     else:
         only_with("--sample", timeout=timeout)
         if not files:
-            raise typer.BadParameter("name a file, or say --sample")
+            raise typer.BadParameter("name a file, or use --sample")
     settings, clock = load_settings(), SystemClock()
     now, payload = clock.now(), settings.message.payload
     if sample is not None:
@@ -95,7 +95,7 @@ def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta,
     if not quiet:
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
         said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
-        console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
+        console().print(f"[dim]{safe(said)}; only messages published from now on count[/]", soft_wrap=True)
     client = subscriber_client(*pubsub.server)
     with closing(client.transport):
         messages = sample_messages(client, pubsub, clock, count, wait)

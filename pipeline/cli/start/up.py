@@ -30,16 +30,16 @@ LOOK_EVERY_SECONDS = 1.0
 
 
 def up(
-    status: Annotated[bool, option("Say what runs and who owns the lake; exit code 3 if not.", "--status")] = False,
-    stop: Annotated[bool, option("Stop it, and what a killed one left running.", "--stop")] = False,
+    status: Annotated[bool, option("Show what runs and who owns the lake; exit code 3: stopped.", "--status")] = False,
+    stop: Annotated[bool, option("Stop the pipeline, and leftovers of a killed one.", "--stop")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the pipeline on this machine until Ctrl-C.
 
-    It starts the processes that are needed (emulator, Spark Connect, Dagster), restarts a process that ends, and stops
-    all of them.
+    Starts the processes that the pipeline needs (emulator, Spark Connect, Dagster), restarts any that end, and stops
+    all of them on Ctrl-C.
 
-    Nothing is started if something would break, if the pipeline already runs, or if another pipeline writes the lake:
+    Starts nothing if something would break, if the pipeline already runs, or if another pipeline writes the lake:
     exit code 1.
     """
     settings, clock, terminal = load_settings(), SystemClock(), console()
@@ -54,7 +54,7 @@ def up(
     stopped = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    say(f"settings: {config_file()}, lake: {settings.lake.uri}")
     own_tables(settings)  # raises errors that would end the code server
     supervisor = Supervisor(settings.dagster.state_folder, clock, say, is_asked_to_stop=stopped.is_set)
     ownership = Ownership(settings, clock, up=config_file(), say=say)
@@ -81,14 +81,14 @@ def up(
 
 
 NOT_RUNNING = 3
-"""Exit code of `up --status` if the pipeline does not run: systemd's code for an inactive unit."""
+"""Exit code of `up --status` if the pipeline does not run. systemd uses the same code for an inactive unit."""
 
 Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
     """Check everything that would keep the pipeline from running, then record that the pipeline owns the lake. The
-    lake's owner and the ports are checked first. Raises TidemarkError before anything is started."""
+    lake's owner and the ports are checked first. If a check fails, raises TidemarkError before anything is started."""
     try:
         ownership.wait_until_known()
     except LakeOwned:
@@ -101,16 +101,16 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
     for finding in sorted(found, key=lambda finding: finding.level is not Level.BROKEN):
         say(f"{finding.level}: {finding.said}")
     if any(finding.level is Level.BROKEN for finding in found):
-        raise ServiceFailed("nothing was started, since something above would break; `tidemark doctor` looks again")
+        raise ServiceFailed("nothing was started, because of the problems above; `tidemark doctor` checks again")
     ownership.state()
 
 
 def end(ownership: Ownership, say: Say) -> None:
-    """Record that this pipeline no longer owns the lake, if the lake can be written."""
+    """Record that this pipeline no longer owns the lake. If the lake cannot be written, print that instead."""
     try:
         ownership.end()
     except LakeError as error:
-        say(f"the lake does not say that this pipeline has ended: {error}")
+        say(f"the lake could not record that this pipeline has ended: {error}")
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
@@ -124,10 +124,10 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
         stop_up(settings, clock, say)
         end(ownership, say)
         return
-    state, there, lake = up_state(settings), None, "its owner is not known"
+    state, there, lake = up_state(settings), None, "the owner is unknown"
     with suppress(LakeError):
         there, *_ = ownership.look()
-        lake = "no pipeline has written it yet" if there is None else ownership.sentence(there)
+        lake = "no pipeline has written this lake yet" if there is None else ownership.sentence(there)
     if as_json:
         owner = state.owner
         print_json(
@@ -155,7 +155,7 @@ def _print(settings: Settings, state: UpState, lake: str) -> None:
         terminal.print(f"[green]running[/] as {safe(owner)}")
     else:
         left = sum(one.runs for one in state.services)
-        then = f"; {left} of its services run on: `tidemark up --stop` ends them" if left else ""
+        then = f"; {left} of its services still run: `tidemark up --stop` stops them" if left else ""
         terminal.print(f"[yellow]not running[/] in {safe(state.folder)}{then}", soft_wrap=True)
     for one in state.services:
         serves = "[green]ready[/]" if one.is_ready else "[yellow]not ready[/]" if one.runs else "[red]ended[/]"

@@ -1,1 +1,1 @@
-"""Commands that repeat decisions, to choose a band or to verify the recorded decisions."""
+"""Commands that derive decisions again, to choose a band or to verify the recorded decisions."""

@@ -1,4 +1,5 @@
-"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. It needs no Pub/Sub."""
+"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. The command does not use
+Pub/Sub."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,20 +63,21 @@ HELP = {
     "rule": "The rule that bounds what may still land.",
     "band": "The disorder that is allowed for.",
     "idle_timeout": "The idle rule applies after this silence.",
-    "quantile": "The share of each second's least event times to pass over.",
-    "idle": "What the watermark does in a silence.",
+    "quantile": "The share of each second's smallest event times to ignore.",
+    "idle": "Whether the watermark advances or holds in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
-"""The help of each option that changes the policy, by the policy's field."""
+"""The help of each option that changes the policy, keyed by the policy's field."""
 
 
 def _default(value: object) -> str:
-    """Format a default for `--help`. The default applies to a trace; --from-lake uses the recorded value instead."""
+    """Format a default for `--help`. The default applies to a trace; with --from-lake, the recorded value is used
+    instead."""
     return f"{text_of(value)} for a trace"
 
 
 def _setting(name: str, parser: Any = duration) -> Any:
-    """Define the option of one of the policy's settings."""
+    """Define the option for one setting of the policy."""
     default, more = getattr(DEFAULT, name), {}
     if default is None or isinstance(default, timedelta):
         more = {"parser": parser, "metavar": "<duration>"}
@@ -86,12 +88,12 @@ def _setting(name: str, parser: Any = duration) -> Any:
 
 def replay(
     trace: Annotated[
-        Path | None, typer.Argument(help="A Parquet file with one row for each message.", show_default=False)
+        Path | None, typer.Argument(help="A Parquet file with one row per message.", show_default=False)
     ] = None,
     from_lake: Annotated[
         bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
-    since: Annotated[Any, since_option("With --from-lake: begin at the compacted log entry before")] = None,
+    since: Annotated[Any, since_option("With --from-lake: begin at the last compacted log entry before")] = None,
     rule: Annotated[Literal["band", "frontier"] | None, _setting("rule")] = None,
     band: Annotated[timedelta | None, _setting("band")] = None,
     tick: Annotated[
@@ -99,7 +101,7 @@ def replay(
     ] = None,
     idle_timeout: Annotated[timedelta | None, _setting("idle_timeout", positive)] = None,
     quantile: Annotated[float | None, _setting("quantile")] = None,
-    no_anchor: Annotated[bool, option("Decide without the anchor, to see what it saves.", "--no-anchor")] = False,
+    no_anchor: Annotated[bool, option("Decide without the anchor, to see the anchor's effect.", "--no-anchor")] = False,
     idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
     slack: Annotated[
         timedelta | None, duration_option("Subtracted from both readings.", show_default=_default(DEFAULT.base_slack))
@@ -107,12 +109,12 @@ def replay(
     max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
         datetime | None,
-        time_option("Tracking knows everything published since then.", show_default="the first publish time"),
+        time_option("Tracking knows all messages published since this time.", show_default="the first publish time"),
     ] = None,
-    out: Annotated[Path | None, option("Write one row for each tick to this Parquet file.", show_default=False)] = None,
+    out: Annotated[Path | None, option("Write one row per tick to this Parquet file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide again, over a trace or over a recorded log.
+    """Decide again, from a trace or from a recorded log.
 
     With --from-lake and no setting of the policy, derive every recorded decision again, and verify that it is equal.
     With --from-lake and a setting, show which decisions that setting would have given. A trace uses the policy's
@@ -126,11 +128,11 @@ def replay(
         refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}
         for option, value in refused.items():
             if value is not None:
-                raise typer.BadParameter(f"{option} cannot be combined with --from-lake, which has its own")
+                raise typer.BadParameter(f"{option} cannot be combined with --from-lake")
         _of_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
-        raise typer.BadParameter("name a trace, or say --from-lake")
+        raise typer.BadParameter("name a trace, or use --from-lake")
     if since is not None:
         raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
     if out is not None and out.exists() and trace.exists() and out.samefile(trace):
@@ -177,10 +179,10 @@ def _of_trace(
     if extent.acknowledged_early:
         terminal.print(
             f"{WARNING}{extent.acknowledged_early:,} messages were acknowledged before their publish time, because "
-            "clocks disagree; they count from their acknowledgement on"
+            "clocks disagree; these messages count from their acknowledgement on"
         )
     if trace.is_taken_for_utc:
-        terminal.print(f"{WARNING}the trace's times have no time zone and were taken for UTC")
+        terminal.print(f"{WARNING}the trace's times have no time zone and were read as UTC")
 
 
 def _of_lake(
@@ -191,9 +193,9 @@ def _of_lake(
     *,
     as_json: bool,
 ) -> None:
-    """Verify the recorded decisions. If there are `given` settings or other `rules`, decide again under these instead.
+    """Verify the recorded decisions. If there are `given` settings or other `rules`, decide again with these instead.
 
-    The exit code is 1 if a recorded decision does not follow from the records before it.
+    The exit code is 1 if a recorded decision does not follow from the records before the decision.
     """
     at = here()
     settings, lake = at.settings, at.lake
@@ -205,8 +207,8 @@ def _of_lake(
     first = next(ticks, None)
     if first is None:
         raise LakeError(
-            f"the log of {settings.lake.uri} holds no decision after its newest compacted entry before --since; the "
-            f"newest was made at {iso(newest.decision.at)}, so give an earlier time, or none"
+            f"the log of {settings.lake.uri} has no decision after its newest compacted entry before --since; the "
+            f"newest decision was made at {iso(newest.decision.at)}, so give an earlier --since, or none"
         )
     begins_with_the_log = state.number < 0  # otherwise, earlier decisions say what was late before the first tick
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
@@ -269,7 +271,7 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
         terminal.print(f"[dim]and {verdict.compacted:,} compacted entries equal the fold of the entries before them[/]")
     if verdict.unknowable:
         terminal.print(
-            f"{WARNING}{verdict.unknowable:,} more cannot be derived: their writer still knew an entry that is lost now"
+            f"{WARNING}{verdict.unknowable:,} more cannot be derived: they depend on a log entry that is lost now"
         )
 
 
@@ -282,7 +284,7 @@ def _print_what_if(
         return
     terminal = console()
     said = ", ".join(f"{name.replace('_', ' ')} {text_of(value)}" for name, value in given.items())
-    terminal.print(f"what would have been decided, with {said}; this is not a verification of what was")
+    terminal.print(f"decisions as they would have been with {said}; this is not a verification of the recorded ones")
     table, then = columns("", "recorded", f"with {said}", gap=2, folds=True), sentences_of(would_be)
     for name, sentence in sentences_of(was).items():
         table.add_row(f"[bold]{name}[/]", sentence, then[name])
@@ -308,7 +310,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """Format the figures for people, keyed by topic."""
+    """Format a replay's figures as human-readable sentences, keyed by topic."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
@@ -326,7 +328,7 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded and the derived value of every field. A nested field is named by its path."""
+    """Return the recorded and the derived value of every field. The name of a nested field is its path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 

@@ -31,15 +31,15 @@ from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, Asked, Tun
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
 
 NAMED = 5
-"""The most slow and the most fast streams that are printed; the page and the JSON have more."""
+"""Maximum number of slow streams, and of fast streams, that are printed. The page and the JSON have more."""
 
 
 NAME_WIDTH = 40
-"""The most characters of a cohort's value that are printed; the JSON has the whole value."""
+"""Maximum number of characters printed of a cohort's value. The JSON has the whole value."""
 
 
 def durations(text: str) -> tuple[timedelta, ...]:
-    """Parse durations between commas: `0,1s,5s,1m`."""
+    """Parse durations separated by commas: `0,1s,5s,1m`."""
     try:
         return tuple(duration(part.strip()) for part in text.split(","))
     except typer.BadParameter as error:
@@ -47,7 +47,7 @@ def durations(text: str) -> tuple[timedelta, ...]:
 
 
 def cohort_key(text: str) -> CohortKey:
-    """Parse the key that separates cohorts, such as `attribute:region` or `stream_prefix:-`."""
+    """Parse the key by which messages are divided into cohorts, such as `attribute:region` or `stream_prefix:-`."""
     kind, _, name = text.partition(":")
     if kind not in ("attribute", "stream_prefix") or not name:
         raise typer.BadParameter(
@@ -58,33 +58,33 @@ def cohort_key(text: str) -> CohortKey:
 
 def tune(
     trace: Annotated[
-        Path | None, typer.Argument(help="A Parquet file of messages instead of the lake.", show_default=False)
+        Path | None, typer.Argument(help="A Parquet file of messages, to read instead of the lake.", show_default=False)
     ] = None,
-    since: Annotated[Any, since_option("In the lake, use what came since", show_default="24h")] = None,
+    since: Annotated[Any, since_option("Use messages in the lake that came since", show_default="24h")] = None,
     target: Annotated[
-        float | None, option("The late share to aim at: 0.01%.", parser=share, show_default="0.01%")
+        float | None, option("The share of late messages to aim at.", parser=share, show_default="0.01%")
     ] = None,
-    bands: Annotated[str | None, option("Bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
+    bands: Annotated[str | None, option("The bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
     html: Annotated[
         Path | None, option("Also write the report with its charts to this file.", show_default=False)
     ] = None,
     by: Annotated[
         CohortKey | None,
-        option("Judge cohorts apart: attribute:NAME or stream_prefix:SEPARATOR.", parser=cohort_key, metavar="<key>"),
+        option("Evaluate each cohort: attribute:NAME or stream_prefix:SEPARATOR.", parser=cohort_key, metavar="<key>"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare bands: late messages against freshness.
 
-    It shows the cost and benefit of each band under both rules, and which band is enough. It reads a trace with one row
-    for each message, or the recent traffic of the configured lake. A trace is tuned without slack, and with the policy
-    of the settings file, if there is one. Whole seconds around the band that is enough are tried as well. With
+    Shows the cost and benefit of each band under both rules, and which band is enough. Reads a trace with one row
+    per message, or the recent traffic of the configured lake. A trace is evaluated without slack, and with the policy
+    of the settings file, if there is one. Bands in whole seconds around the band that is enough are tried as well. With
     --by stream_prefix:-, a cohort is all streams whose ids have the same text before their first -.
     """
     if trace is not None and since is not None:
-        raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
+        raise typer.BadParameter("--since only works with the lake; a trace is read whole")
     if by is not None and html is not None:
-        raise typer.BadParameter("--html shows all messages together; leave it out, or --by")
+        raise typer.BadParameter("--html cannot be combined with --by: the page shows all messages together")
     _refuse_page_at(html, trace)
     settings, clock = load_settings(needs_file=trace is None), SystemClock()
     now = clock.now()
@@ -125,7 +125,8 @@ def tune(
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Refuse a page that could not be written or would overwrite the trace. This is checked before the work begins."""
+    """Raise BadParameter if the page could not be written to this file, or would overwrite the trace. To be called
+    before the work begins."""
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
@@ -136,7 +137,8 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """Print the requested bands and the bands that are enough for a target, with their outcomes under each rule."""
+    """Print the requested bands and the bands that are enough for a target. Each row shows a band's outcome under each
+    rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -150,8 +152,8 @@ def _print_bands(console: Console, report: TuningReport) -> None:
 
 
 def _print_cohorts(console: Console, found: Cohorts) -> None:
-    """Print a table per rule. It has a row for all cohorts together and for each cohort, with the outcomes of the
-    configured band and of the smallest band that is enough for the cohort."""
+    """Print one table per rule, with a row for all cohorts together and a row per cohort. A row shows the outcome of
+    the configured band, and of the smallest band that is enough for the cohort."""
     whole = found.together
     console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
     if found.values_in_rest:
@@ -187,7 +189,7 @@ def _print_targets(console: Console, report: TuningReport) -> None:
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
-    """Print the worst slow (or fast) streams, if any stream has a message that is beyond the band."""
+    """Print the worst slow (or fast) streams, if any stream has a message beyond the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")

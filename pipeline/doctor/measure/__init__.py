@@ -1,2 +1,3 @@
-"""`tidemark doctor --measure` measures the behaviour of Pub/Sub on a throw-away topic. `experiments.py` collects facts,
-using `traffic.py`. `facts.py` makes a table of them, derives settings and writes these into the settings file."""
+"""The measurement of `tidemark doctor --measure`: how Pub/Sub behaves on a throw-away topic. `experiments.py` collects
+facts, using `traffic.py`. `facts.py` formats the facts as a table, and derives settings that it can write into the
+settings file."""

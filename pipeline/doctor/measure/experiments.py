@@ -1,4 +1,4 @@
-"""The measurement: a few experiments on one throw-away topic. Each experiment determines one or two facts."""
+"""The measurement: experiments on one throw-away topic. Each experiment determines one or two facts."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,9 +41,9 @@ def measure(
     plan: Plan = Plan(),  # noqa: B008 frozen
     tell: Tell = lambda _: None,
 ) -> Facts:
-    """Run all experiments with the clients of these settings, and report progress to `tell`. All created resources are
-    removed at the end, even after an error, unless the process is killed. The configured topic and subscriptions are
-    not touched.
+    """Run all experiments with clients for these settings, and report progress to `tell`. All resources that were
+    created are removed at the end, even after an error, unless the process is killed. The configured topic and
+    subscriptions are not touched.
 
     Raises PermissionMissing, which names the permission, PubSubUnreachable, and PubSubError.
     """
@@ -51,11 +51,11 @@ def measure(
     with ExitStack() as stack:
         publisher = stack.enter_context(publisher_client(*settings.server))
         bench = Bench(publisher, stack.enter_context(subscriber_client(*settings.server)), settings, clock, plan)
-        tell("looking for what a killed measurement left behind")
+        tell("looking for leftovers of killed measurements")
         swept = bench.sweep()
         stack.enter_context(closing(bench))
         bench.make_topic()
-        tell("making a throw-away topic and four subscriptions")
+        tell("creating a throw-away topic and four subscriptions")
         held, seen = bench.subscribe("held"), bench.subscribe("seen")
         filtered = bench.optional("filtered", filter=f'attributes.{KIND} = "{KEPT}"')
         bare = bench.optional("bare", message_transforms=KEEP_METADATA)
@@ -64,7 +64,7 @@ def measure(
         redelivery, oldest = bench.redelivered(held)
         tell("filter and transform")
         filter_found, transform = bench.filtered(filtered), bench.transformed(bare, seen)
-        tell("snapshots against publish times")
+        tell("comparing snapshots with publish times")
         snapshot = bench.snapshots(seen, held, oldest)
         delay, clocks = bench.delays(seen, tell)
         monitoring = bench.monitored(held, oldest, began, tell)
@@ -90,7 +90,8 @@ class Bench(ThrowAwayTopic):
     """The experiments on a throw-away topic."""
 
     def optional(self, role: str, **options: Any) -> str | NotMeasured:
-        """Create a subscription with options that the service may refuse, and return its path."""
+        """Create a subscription with options that the service may refuse. Returns the subscription's path, or
+        NotMeasured if the options are refused."""
         try:
             return self.subscribe(role, **options)
         except PubSubError as error:
@@ -99,8 +100,8 @@ class Bench(ThrowAwayTopic):
             return NotMeasured(f"the subscription was refused: {error}")
 
     def redelivered(self, path: str) -> tuple[RedeliveryFacts | NotMeasured, datetime | None]:
-        """Pull a message, nack it, and pull it again. The message stays unacknowledged. Also returns its publish
-        time."""
+        """Pull a message, give it back, and pull it again. The message stays unacknowledged. Returns the fact, and the
+        message's publish time (None if the message was not received)."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
             return NotMeasured(f"no message was received within {self._plan.patience.total_seconds():g} s"), None
@@ -111,7 +112,7 @@ class Bench(ThrowAwayTopic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publish messages that pass the filter and as many that do not. Count the received messages of both kinds."""
+        """Publish messages that pass the filter and as many that do not. Count how many of each kind are received."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))
@@ -120,8 +121,8 @@ class Bench(ThrowAwayTopic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload, and compare the messages received with the transform and without the
-        transform."""
+        """Publish messages with a payload. Compare each message as received from the subscription with the transform
+        and from a plain subscription."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -135,8 +136,8 @@ class Bench(ThrowAwayTopic):
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
         """Publish two messages per round. Take a reading after the first is published, after both are pulled, and after
-        each acknowledgement. Last, take a reading of the subscription `held`, whose message has been outstanding since
-        the beginning."""
+        each acknowledgement. At the end, take a reading of the subscription `held`, whose message has been outstanding
+        since the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()
@@ -174,7 +175,8 @@ class Bench(ThrowAwayTopic):
         return SnapshotFacts(shown, passed, acknowledged, empty, is_stuck)
 
     def delays(self, path: str, tell: Tell) -> tuple[DelayFacts | NotMeasured, ClockFacts | NotMeasured]:
-        """Publish messages at a steady rate while pulling them, and measure the delays and the clock difference."""
+        """Publish messages at a steady rate while pulling them. Measure the delay of each message, and how far
+        Pub/Sub's clock differs."""
         self._drain(path)
         plan, clock = self._plan, self._clock
         asked: dict[int, tuple[float, datetime, datetime]] = {}
@@ -206,7 +208,7 @@ class Bench(ThrowAwayTopic):
                     for one in found:
                         if "delayed" in one.attributes:
                             came.setdefault(int(one.attributes["delayed"]), one)
-                    tell(f"delays: {len(came):,} of {plan.messages:,} messages came")
+                    tell(f"delays: {len(came):,} of {plan.messages:,} messages received")
                     if found or not is_sent:
                         quiet_since = clock.monotonic()
             finally:
@@ -224,8 +226,8 @@ class Bench(ThrowAwayTopic):
         return DelayFacts(plan.messages, plan.messages - len(came), plan.patience, took), ahead
 
     def monitored(self, path: str, oldest: datetime | None, began: float, tell: Tell) -> MonitoringFacts | NotMeasured:
-        """Wait for the first data point sampled after the held message was published. Ctrl-C ends the wait; the other
-        facts are kept."""
+        """Wait for Cloud Monitoring's first data point that was sampled after the message on `path` was published.
+        Ctrl-C ends the wait, and the other facts are kept."""
         server, clock = self._settings.monitoring, self._clock
         within = self._plan.monitoring_within.total_seconds()
         if server is None:
@@ -247,5 +249,5 @@ class Bench(ThrowAwayTopic):
             except PubSubError as error:
                 return NotMeasured(str(error))
             except KeyboardInterrupt:
-                return NotMeasured("not waited for")
+                return NotMeasured("skipped by Ctrl-C")
         return NotMeasured(f"Cloud Monitoring showed no point within {within / 60:g} minutes")

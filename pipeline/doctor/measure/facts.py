@@ -1,5 +1,5 @@
-"""The facts of a measurement, the table that compares them with what the method expects, and the settings derived from
-them. Writing the settings into the user's file keeps its comments, order and other values.
+"""The facts that a measurement finds, the table that compares them with what the watermark relies on, and settings
+derived from them. Writing the settings into the user's file keeps the file's comments, order and other values.
 
 A fact is an observation, or the reason why it was not measured.
 """
@@ -26,21 +26,21 @@ from tidemark.pipeline.settings import PREFIX, Settings
 from tidemark.pipeline.settings_sections import ZERO
 
 EXACT = timedelta(milliseconds=1)
-"""Publish times and expiries are precise to at least a millisecond."""
+"""Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""The delay that the default `slack` allows for on Google's service."""
+"""Delay until a message is visible for which the default `slack` on Google's service suffices."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
-"""Maximum delay until a metric's point should be visible. By Google's list of metrics, a point is sampled every minute
-and visible up to two minutes later. One minute is added."""
+"""Maximum delay until a metric's point is expected to be visible. According to Google's list of metrics, a point is
+sampled every minute and visible up to two minutes later. One minute is added as a margin."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
 """The steps to which a reading may be rounded, in microseconds."""
 
 
 class Verdict(StrEnum):
-    """The result of comparing a fact with what the method expects."""
+    """The result of comparing a fact with what the watermark relies on."""
 
     AS_EXPECTED = "as expected"
     DIFFERS = "differs"
@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A fact in words, its verdict, and what to do if it differs."""
+    """A fact in words, its verdict, and what to do if the fact differs."""
 
     found: str
     verdict: Verdict
@@ -67,7 +67,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The count and distribution of durations of one kind."""
+    """The number and the distribution of durations of one kind of call or delay."""
 
     count: int
     p50: timedelta
@@ -82,13 +82,14 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """Readings by snapshot.
+    """Facts about readings by snapshot.
 
-    `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled and not
-    acknowledged. `passed` lists by how much a reading was later than a message published before the reading.
-    `acknowledged` lists the times from an acknowledgement until the reading moved; `is_stuck` is true if the reading
-    did not move after the last acknowledgement. `empty` lists by how much, at least, a reading without outstanding
-    messages was earlier than its request.
+    - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
+      acknowledged.
+    - `passed` lists by how much a reading was later than a message that had been published before the reading.
+    - `acknowledged` lists the times from an acknowledgement until the reading moved.
+    - `empty` lists by how much, at least, a reading without outstanding messages was earlier than its request.
+    - `is_stuck` is true if the reading did not move after the last acknowledgement.
     """
 
     shown: Sequence[tuple[datetime, datetime]]
@@ -98,8 +99,8 @@ class SnapshotFacts:
     is_stuck: bool = False
 
     def seen(self) -> Seen:
-        """Judge the readings. The method holds if most readings are in the same second as the message's publish time,
-        and none is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
+        """Judge the readings. They are as expected if most are in the same second as the message's publish time, and
+        none is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -119,8 +120,8 @@ class SnapshotFacts:
 
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
-    """The times from sending a message to receiving it, including the publish and pull requests. `missing` messages
-    were not received within `waited`."""
+    """The times from sending a message to receiving it, including the publish request and the pull request. `missing`
+    is the number of messages that were not received within `waited`."""
 
     messages: int
     missing: int
@@ -130,7 +131,7 @@ class DelayFacts:
     def seen(self) -> Seen:
         took, messages = self.took, f"of {self.messages:,}"
         if self.missing:
-            said = f"{self.missing:,} {messages} messages had not come {short(self.waited)} after the last"
+            said = f"{self.missing:,} {messages} messages were not received within {short(self.waited)} of the last"
             return judged(said, False, "no slack is derived: measure again, and find out why delivery is so late")
         said = f"p50 {short(took.p50)}, p99 {short(took.p99)}, largest {short(took.largest)} {messages}"
         return judged(said, took.largest < VISIBLE_WITHIN)
@@ -144,12 +145,13 @@ class RedeliveryFacts:
 
     def seen(self) -> Seen:
         said = f"changed by {short(self.change)}" if self.change else "the same"
-        return judged(said, not self.change, "the method does not hold here: a watermark would pass messages")
+        return judged(said, not self.change, "do not use tidemark here: the watermark would pass messages")
 
 
 @dataclass(frozen=True, slots=True)
 class FilterFacts:
-    """The number of messages that pass the filter, how many of these came, and how many others came."""
+    """The number of messages that pass the filter, how many of these were received, and how many other messages were
+    received."""
 
     passing: int
     came: int
@@ -158,15 +160,20 @@ class FilterFacts:
     def seen(self, settings: Settings) -> Seen:
         if self.others and settings.emulated and settings.pubsub.emulator != "local":
             return NotMeasured("not measured here: Google's official emulator ignores filters").seen()
-        said = f"{self.came} of {self.passing} that pass came, and {self.others} others"
+        said = f"received {self.came} of {self.passing} that pass, and {self.others} others"
         holds = self.came == self.passing and not self.others
         return judged(said, holds, "leave pubsub.filter empty: both subscriptions must get the same messages")
 
 
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
-    """Messages sent through the metadata-only transform. `came` were received, `with_payload` of them still have a
-    payload, and in `changed` the attributes or the publish time differ from the message without the transform."""
+    """The effect of the metadata-only transform on `sent` messages.
+
+    - `came` is the number of messages received.
+    - `with_payload` is the number of received messages that still have a payload.
+    - `changed` is the number of received messages with other attributes or another publish time than without the
+      transform.
+    """
 
     sent: int
     came: int
@@ -176,15 +183,18 @@ class TransformFacts:
     def seen(self, settings: Settings) -> Seen:
         if self.with_payload and settings.emulated:
             return NotMeasured("not measured here: an emulator ignores message transforms").seen()
-        said = f"{self.came} of {self.sent} came: {self.with_payload} with a payload, {self.changed} changed"
+        said = f"received {self.came} of {self.sent}: {self.with_payload} with a payload, {self.changed} changed"
         holds = self.came == self.sent and not self.with_payload and not self.changed
         return judged(said, holds, "leave pubsub.metadata_only = false")
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringFacts:
-    """The first data point sampled after a message was published, the bounds that it gives for the publish time, and an
-    upper bound of the delay until the point was visible."""
+    """Cloud Monitoring's first data point sampled after a message was published.
+
+    `not_before` and `not_after` are the bounds that the point gives for the message's publish time. `visible_after` is
+    an upper bound of the delay until the point was visible.
+    """
 
     published: datetime
     age_seconds: int
@@ -204,7 +214,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """Bounds of how far Pub/Sub's clock is ahead of this machine's."""
+    """Bounds for how far Pub/Sub's clock is ahead of this machine's clock."""
 
     at_least: timedelta
     at_most: timedelta
@@ -217,7 +227,7 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` has the names of removed leftovers of killed runs."""
+    """The results of one measurement. `swept` has the names of leftovers of killed measurements that were removed."""
 
     server: str
     at: datetime
@@ -249,23 +259,24 @@ def _second(moment: datetime) -> int:
 
 
 SLACK_TIMES = 3
-"""The suggested slack is this multiple of the largest observed delay, because a quiet topic does not show the largest
-delay possible."""
+"""The suggested slack is the largest observed delay times this factor. Reason: a quiet topic does not show the largest
+possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
 """A reading that is at least this much older than its request counts as the publish time of a message."""
 
 JUST_PUBLISHED = "a message just published"
-"""The fact about snapshots whose deviation a larger slack makes up for."""
+"""Name of the fact whose deviation from the expected value can be compensated by a larger slack."""
 
 DOLLARS_A_TIB = 40
-"""The list price of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
+"""List price, in dollars per TiB, of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table: a fact, the expected and the measured value. `then` says what to do if they differ."""
+    """A row of the table: a fact, its expected value and its measured value. `then` says what to do if the two
+    differ."""
 
     fact: str
     expected: str
@@ -276,7 +287,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A derived setting: its section, key and value as in the settings file, and the reason."""
+    """A setting that follows from the facts: its section, key and value as in the settings file, and the reason."""
 
     section: str
     key: str
@@ -285,17 +296,17 @@ class Setting:
 
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
-    """Return the table's rows. If no setting makes up for a difference, its row says what to do."""
+    """Return the table's rows. If no setting can compensate for a difference, the row says what to do."""
     near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
-    bare = "no payload; attributes and publish times as they were"
+    bare = "no payload; attributes and publish times unchanged"
     bounds = f"bounds the publish time; visible within {format_duration(MONITORED_WITHIN)}"
     on_time = f"within {format_duration(near)} of this machine's"
     return [
         *_snapshot(facts, near),
         Row("delay until a message can be pulled", visible, *facts.delay.seen()),
         Row("a redelivery's publish time", "the same", *facts.redelivery.seen()),
-        Row("a filter", "what passes it, and nothing else", *facts.filter.seen(settings)),
+        Row("a filter", "messages that pass, and no others", *facts.filter.seen(settings)),
         Row("the metadata-only transform", bare, *facts.transform.seen(settings)),
         Row("oldest_unacked_message_age", bounds, *facts.monitoring.seen()),
         Row("Pub/Sub's clock", on_time, *facts.clock.seen(near)),
@@ -303,7 +314,8 @@ def rows(facts: Facts, settings: Settings) -> list[Row]:
 
 
 def follows(facts: Facts, settings: Settings) -> list[Setting]:
-    """Derive the settings. Facts that were not measured give no settings, and a configured slack is never lowered."""
+    """Derive settings from the facts. A fact that was not measured gives no setting, and a configured slack is never
+    lowered."""
     found, snapshot = list[Setting](), facts.snapshot
     differing = [row for row in _snapshot(facts, settings.policy.near_real_time) if row.verdict is Verdict.DIFFERS]
     failing = [row for row in differing if row.fact != JUST_PUBLISHED]
@@ -312,7 +324,7 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
         why = "; ".join(f"{row.fact}: {row.found}" for row in failing)
         found.append(Setting("pubsub", "reading", "monitoring", f"the snapshot's expiry cannot be relied on ({why})"))
     elif not failing and not is_monitored:
-        found.append(Setting("pubsub", "reading", "snapshot", "Cloud Monitoring does not show what the method expects"))
+        found.append(Setting("pubsub", "reading", "snapshot", "Cloud Monitoring's metric is not as expected"))
     if isinstance(facts.delay, DelayFacts) and not facts.delay.missing:
         passed = max(snapshot.passed, default=ZERO) if isinstance(snapshot, SnapshotFacts) else ZERO
         largest = max(facts.delay.took.largest, passed)
@@ -355,13 +367,13 @@ def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
 
 
 COMMENT_AT_LEAST = 2
-"""The least number of spaces between a value and the comment after it."""
+"""Minimum number of spaces between a value and the comment after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A setting that was written, its previous value in the file (None if absent), and the environment variable that
-    overrides it, if any."""
+    """A setting that was written into the settings file. `before` is its previous value in the file (None if absent).
+    `overridden_by` names the environment variable that overrides it, if there is one."""
 
     setting: Setting
     before: str | None
@@ -371,8 +383,8 @@ class Written:
 def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     """Write the settings into the file, all or none, and return those that changed.
 
-    The file is replaced atomically. If it is a symbolic link, its target is replaced. Raises InvalidSettings if the
-    file cannot be read or written.
+    The file is replaced atomically; if it is a symbolic link, the link's target is replaced. Raises InvalidSettings if
+    the file cannot be read or written.
     """
     target = file.resolve()
     try:
@@ -394,7 +406,7 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
 
 
 def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
-    """Set one setting unless the file already has the value. A comment after the old value keeps its column."""
+    """Set one setting, unless the file already has this value. A comment after the old value stays in its column."""
     section = document.setdefault(setting.section, tomlkit.table())
     before = section.get(setting.key)
     if before == setting.value:

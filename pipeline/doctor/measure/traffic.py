@@ -1,8 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-Nothing is created unless it can be removed: deletion is tried first, on names that do not exist yet. If a run is
-killed, a later run finds its leftovers by their label and removes them once they are an hour old. Pub/Sub itself
-deletes the subscriptions after a day.
+Nothing is created unless it can be removed again: to find out, deletion is first tried on names that do not exist. If a
+run is killed, a later run finds its leftovers by their label, and removes them once they are an hour old. Pub/Sub
+itself deletes the subscriptions after a day.
 """
 
 import re
@@ -29,12 +29,13 @@ from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LABEL = "tidemark-measure"
-"""The label of all created resources. Its value is the start of the measurement, in seconds since the epoch."""
+"""The label of all resources that a measurement creates. The label's value is the start of the measurement, in seconds
+since the epoch."""
 
 NAME = re.compile(rf"projects/[^/]+/(topics|subscriptions|snapshots)/(tidemark-reading-)?{LABEL}-[0-9a-f]{{12}}.*")
 
 LEFT_AFTER = timedelta(hours=1)
-"""The age at which a labelled resource is a leftover: no measurement takes this long."""
+"""A labelled resource older than this is a leftover, because no measurement takes this long."""
 
 NEEDED = {
     "snapshot": "pubsub.snapshots.create and pubsub.snapshots.delete on the project",
@@ -42,11 +43,11 @@ NEEDED = {
     "pubsub.topics.attachSubscription on the topic",
     "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
 }
-"""The permissions needed for each kind of resource. Resources are removed in this order."""
+"""The permissions needed for each kind of resource. Resources are removed in the order of these kinds."""
 
 
 class Timed:
-    """Wraps a client and records the duration of each call, in seconds, by its name."""
+    """Wraps a client, and records the duration of each call, in seconds, by the call's name."""
 
     def __init__(self, client: Any, clock: Clock, seconds: defaultdict[str, list[float]]) -> None:
         self._client, self._clock, self._seconds = client, clock, seconds
@@ -67,19 +68,19 @@ class Timed:
 
 
 REQUEST_COUNTS_AS = 1000
-"""The least number of bytes charged for a publish or pull request."""
+"""Minimum number of bytes charged per publish or pull request."""
 
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""Maximum number of attempts at a reading or a pull if Pub/Sub does not answer."""
+"""Maximum number of attempts at a reading or a pull. Only an attempt that Pub/Sub does not answer is repeated."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The extent of a measurement. `patience` is the longest wait for an expected event."""
+    """The extent of a measurement. `patience` is the maximum wait for an expected event."""
 
     messages: int = 3000
     over: timedelta = timedelta(seconds=20)
@@ -105,7 +106,7 @@ class Received:
 
 class ThrowAwayTopic:
     """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` has the durations
-    of all calls, by name; `charged_bytes` are the bytes charged by the price list."""
+    of all calls, by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges, by its price list."""
 
     def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock, plan: Plan) -> None:
         self._settings, self._clock, self._plan = settings, clock, plan
@@ -123,21 +124,22 @@ class ThrowAwayTopic:
         self._acknowledged = defaultdict[str, set[str]](set)
 
     def make_topic(self) -> None:
-        """Create the topic. Raises PermissionMissing and creates nothing if these credentials could not remove topic,
-        subscriptions or snapshots later."""
+        """Create the topic. If these credentials could not remove the topic, its subscriptions or snapshots later,
+        create nothing and raise PermissionMissing."""
         for kind in NEEDED:
             self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self._topic})
 
     def subscribe(self, role: str, **options: Any) -> str:
-        """Create a subscription of the topic with additional options, and return its path. It expires after a day."""
+        """Create a subscription of the topic with additional options, and return its path. Pub/Sub deletes it after a
+        day without use."""
         path = self._path("subscription", f"-{role}")
         self._make("subscription", {**short_lived(path, self._topic), **options})
         return path
 
     def close(self) -> None:
-        """Stop pulling, and remove all created resources, the topic last. Ctrl-C does not interrupt this. Raises
-        PubSubError, which names the resources that could not be removed."""
+        """Stop pulling, and remove all resources that were created, the topic last. Ctrl-C does not interrupt the
+        removal. Raises PubSubError, which names the resources that could not be removed."""
         try:
             for pulls in self._pulls.values():
                 pulls.close()
@@ -151,7 +153,7 @@ class ThrowAwayTopic:
 
     def sweep(self) -> list[str]:
         """Remove leftovers of killed measurements, and return their names. Does nothing if these credentials may not
-        list them."""
+        list resources."""
         before = (self._clock.now() - LEFT_AFTER).timestamp()
         swept = []
         with suppress(PermissionMissing):
@@ -181,15 +183,15 @@ class ThrowAwayTopic:
         if problem is not None:
             raise type(problem)(
                 f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
-                "the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
+                "the subscriptions after a day, and a later `tidemark doctor --measure` deletes the rest"
             ) from problem
 
     def _path(self, kind: str, role: str = "") -> str:
         return f"{self._project}/{kind}s/{self._id}{role}"
 
     def _make(self, kind: str, request: dict[str, Any]) -> None:
-        """Create a resource. It is remembered before the request, so that it is removed even if the request is
-        interrupted or its response is lost."""
+        """Create a resource. Its path is recorded before the request, so that the resource is removed even if the
+        request is interrupted or its response is lost."""
         self._made.append((kind, request["name"]))
         self._resources.create(kind, {**request, "labels": self._labels}, NEEDED[kind])
 
@@ -219,7 +221,7 @@ class ThrowAwayTopic:
         return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
-        """Pull until all wanted messages have been received or the time is over."""
+        """Pull until all wanted messages have been received, or until the time is over. Returns the messages by id."""
         until = self._clock.monotonic() + (within or self._plan.patience).total_seconds()
         found: dict[str, Received] = {}
         while not found.keys() >= set(wanted) and (left := until - self._clock.monotonic()) > 0:
@@ -227,7 +229,7 @@ class ThrowAwayTopic:
         return found
 
     def _drain(self, path: str) -> bool:
-        """Pull and acknowledge all published messages. False if some were not received."""
+        """Pull and acknowledge all published messages. Returns False if some were not received."""
         wanted = self._sent - self._acknowledged[path]
         found = self._take(path, wanted)
         self._acknowledge(path, found.values())
@@ -241,8 +243,9 @@ class ThrowAwayTopic:
             self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
-        """Pull briefly, acknowledge messages that were redelivered after their acknowledgement, and return their
-        number. Pub/Sub may redeliver such a message, and then a snapshot shows it rightly as outstanding."""
+        """Pull briefly, acknowledge messages that were redelivered although they had been acknowledged, and return
+        their number. Pub/Sub may redeliver such a message; until then, a snapshot rightly shows the message as
+        outstanding."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)

@@ -57,7 +57,7 @@ def test_it_prints_the_table_the_calls_and_what_follows_or_the_same_as_json(
     assert any(line.split()[:1] == ["create_snapshot"] for line in lines)
     assert "removed what a killed measurement had left behind: left" in lines
     assert lines[lines.index("[watermark]") + 1].startswith('slack = "')
-    assert "is an emulator, and says nothing of the service" in lines[-1]
+    assert "is an emulator, so the results do not apply" in lines[-1]
     assert file.read_text() == before
     found = json.loads(as_json.out)
     assert (as_json.code, as_json.err) == (1, "")

@@ -91,7 +91,7 @@ def test_a_service_as_the_method_expects_it_is_found_so() -> None:
         facts = measured(given)
     found = of_a_service(facts)
     assert {one.fact: one.found for one in found if one.verdict is Verdict.DIFFERS} == {}
-    assert found[TRANSFORM].found == "10 of 10 came: 0 with a payload, 0 changed"
+    assert found[TRANSFORM].found == "received 10 of 10: 0 with a payload, 0 changed"
     assert {one.key: one.value for one in follows(facts, Settings())}.keys() == {"slack"}
 
 
@@ -104,9 +104,9 @@ def test_a_service_as_the_method_expects_it_is_found_so() -> None:
             DeviatesOtherwise,
             {
                 EXPIRY: "rounded to a minute, off by up to ",
-                FILTER: "10 of 10 that pass came, and 10 others",
+                FILTER: "received 10 of 10 that pass, and 10 others",
                 REDELIVERY: "changed by 5s",
-                TRANSFORM: "10 of 10 came: 10 with a payload, 0 changed",
+                TRANSFORM: "received 10 of 10: 10 with a payload, 0 changed",
             },
         ),
     ],
