@@ -63,7 +63,7 @@ def test_a_window_whose_heartbeats_were_removed_is_an_error(shell: Shell) -> Non
 def test_waiting_for_rows_ends_when_a_run_commits_them(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = shell.run("--wait-for", HELD, "--computed", "--timeout", "1m")
     assert (code, out) == (1, "")
-    assert f"window {HELD} is closed, and was not computed within 1m" in err
+    assert f"window {HELD} is closed, but was not computed within 1m" in err
     lake, looks = lake_in(shell.folder), list[float]()
 
     def commit(seconds: float) -> None:

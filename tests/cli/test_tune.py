@@ -159,7 +159,7 @@ def test_a_lake_in_which_nothing_has_landed_is_an_error_that_says_what_to_do(tmp
         (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
         (["late.parquet", "--since", "1h"], "a trace is read whole"),
         (["late.parquet", "--by", "region"], "region is neither attribute:NAME nor stream_prefix:SEPARATOR"),
-        (["late.parquet", "--by", "attribute:region", "--html", "page.html"], "--html shows all messages together"),
+        (["late.parquet", "--by", "attribute:region", "--html", "page.html"], "the page shows all messages together"),
         (["late.parquet", "--html", "late.parquet"], "is the trace itself"),
         (["late.parquet", "--html", "."], "is a folder"),
         (["late.parquet", "--html", "nowhere/page.html"], "would be in nowhere, which is not a folder"),

@@ -123,8 +123,8 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
         yield f"Tracking has read up to {read_up_to}: messages published since may be missing here."
     if found.tracked and not found.at_most:
         yield (
-            "All of these that tracking knows have landed since the newest decision: the next may need no release. Or "
-            "base holds messages that have landed, but whose acknowledgement was lost."
+            "Every message that tracking knows here has landed since the newest decision: the next may not need a "
+            "release. Or base holds messages that have landed, but whose acknowledgement was lost."
         )
 
 

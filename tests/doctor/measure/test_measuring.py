@@ -180,7 +180,7 @@ def test_it_calls_what_the_table_of_permissions_says() -> None:
     assert called == {need.permission.name for need in NEEDS[Component.MEASURE]}
 
 
-@pytest.mark.parametrize("step", ["making", "delays"])
+@pytest.mark.parametrize("step", ["creating", "delays"])
 def test_ctrl_c_at_any_step_leaves_nothing(step: str) -> None:
     def interrupt(said: str) -> None:
         if said.startswith(step):
