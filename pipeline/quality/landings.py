@@ -101,7 +101,7 @@ class StaleWindow:
         if self.computed_from is None:
             return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
         return (
-            f"computed from version {self.computed_from} of heartbeats, without {self.missed} heartbeats in the window "
+            f"computed from version {self.computed_from} of heartbeats; since then, {self.missed} landed in the window "
             f"and {self.missed_before} in its lookback"
         )
 

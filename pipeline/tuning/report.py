@@ -150,7 +150,7 @@ def recommendation_sentence(report: TuningReport) -> str:
         place = ""
         if found.outcome is not None:
             lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
-            besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
+            besides = "" if free == found.outcome.band else f", and no more with bands up to {format_duration(free)}"
             place = f" (the watermark {'nowhere yet' if lag is None else f'{stands(lag)}{besides}'})"
         parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(report.target)}: {', '.join(parts)}."
@@ -343,7 +343,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     if needed is not None and needed <= few:
         return f"{head}; {percent(blamed[needed - 1] / messages)} of these are of {_listed(names[:needed])}."
     if streams > disorder.streams * FEW_STREAMS:
-        return f"{head}; that is spread over too many streams for a few to be to blame."
+        return f"{head}; they are from too many streams to name a few as the cause."
     return f"{head}; the worst are {_listed(names[:3])}."
 
 

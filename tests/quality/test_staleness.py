@@ -162,7 +162,7 @@ def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: 
         (WINDOWS[1], 0, 1),
     ]
     assert own.sentence.endswith(
-        "computed from version 1 of heartbeats, without 1 heartbeats in the window and 0 in its lookback"
+        "computed from version 1 of heartbeats; since then, 1 landed in the window and 0 in its lookback"
     )
     history.compute(0, 0)  # the run over the other one failed
     missed = staleness.check()

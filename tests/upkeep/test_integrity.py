@@ -115,7 +115,7 @@ def test_a_late_heartbeat_makes_its_windows_stale_and_a_closed_window_that_is_no
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
     assert survey.integrity.repairable == [WINDOWS[1:3], WINDOWS[5:]]
     assert survey.integrity.broken[0].reasons == [
-        "computed from version 5 of heartbeats, without 1 of its own and 0 in its lookback"
+        "computed from version 5 of heartbeats; since then, 1 landed in the window and 0 in its lookback"
     ]
 
 
