@@ -101,7 +101,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Replace infinities and NaN by text."""
+    """Replace infinite floats and NaN by text."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

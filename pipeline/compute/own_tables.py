@@ -34,7 +34,8 @@ ROWS_OF_ONE_TASK = 300_000
 table defined by a function always gets all tasks, since the function may do any amount of work per row."""
 
 START, END = "window_start", "window_end"
-"""Columns of the input: the start and the end of the row's window. The column `window` has the window's key."""
+"""Columns of the input with the start and the end of the row's window. The column `window` contains the window's
+key."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500

@@ -137,7 +137,8 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
 
 
 def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
-    """Return the names of the wanted permissions that are granted; None if the server does not support this call."""
+    """Return the names of those `wanted` permissions that are granted on `path`; None if the server cannot test
+    permissions."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:

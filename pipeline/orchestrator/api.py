@@ -122,7 +122,6 @@ class DagsterApi:
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        """Send a GraphQL query, and return the data of the response."""
         status, body = self._post({"query": query, "variables": variables})
         try:
             answer = orjson.loads(body)

@@ -84,8 +84,8 @@ class PubSubSchemas:
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the definition of a schema's revision, or None if the revision does not exist, and the time at which
-        the schema's revisions were requested. The first schema found is accepted.
+        """Look up a schema's revision. Returns its definition (None if the revision does not exist), and the time at
+        which the schema's revisions were requested. The first schema found is accepted.
 
         Raises Unknown if Pub/Sub gave no answer, and Unreadable if another schema has been accepted.
         """

@@ -174,7 +174,7 @@ class Spending:
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
-        """Return the age of the backlog; None if it is not known."""
+        """Return the backlog's age; None if it is unknown."""
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
         return max(now - max(known), NOTHING) if known else None
 
@@ -197,7 +197,6 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
-        """Return the estimated number of bytes that the snapshots of the last day kept."""
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
 
 

@@ -25,8 +25,8 @@ LOOKS = 4
 """Number of tasks that check executors: more than one, since executors may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
-"""Schema of the answer when an executor is checked: the executor's Python and machine, and why it cannot run tidemark
-(null if it can)."""
+"""Schema of a checked executor's answer: the executor's Python and machine, and why it cannot run tidemark (null if it
+can)."""
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.rounds")

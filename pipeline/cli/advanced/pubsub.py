@@ -40,9 +40,9 @@ def pubsub(
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
 
-    Listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that setting is empty. Supports the features that
-    tidemark uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and
-    seeks. All data is in memory, and is lost when it stops. A fault is a probability (unavailable=0.01), a duration
+    Listens at pubsub.emulator_host, or at 127.0.0.1:8085 if that setting is empty. Supports the features that tidemark
+    uses: topics, subscriptions, pulls and streaming pulls, acknowledgements, expiring leases, snapshots and seeks. All
+    data is in memory, and is lost when the server stops. A fault is a probability (unavailable=0.01), a duration
     (visible_after=500ms), or true or false (shuffled=true). By default, no faults are injected.
     """
     host, port = listening(host, port)

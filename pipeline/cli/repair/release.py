@@ -139,7 +139,6 @@ def operator() -> str:
 
 
 def _facts(preview: Preview) -> dict[str, Any]:
-    """Return everything that the command shows, as plain values for JSON."""
     found, closing = preview.outstanding, preview.closing
     without, released = (
         {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)
@@ -163,7 +162,6 @@ def _facts(preview: Preview) -> dict[str, Any]:
 
 
 def _show(preview: Preview) -> None:
-    """Print the outstanding messages and the effect of a release."""
     say, found = console().print, preview.outstanding
     oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
     if preview.base.names_a_message:

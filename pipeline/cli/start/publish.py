@@ -35,8 +35,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the shape with this name. JSON objects carry times and ids in the attributes that the settings name, if
-    the settings read all three from attributes."""
+    """Return the shape with this name. If the settings read time and ids of a message from attributes, a JSON message
+    carries these in the same attributes."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 

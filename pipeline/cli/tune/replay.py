@@ -77,7 +77,6 @@ def _default(value: object) -> str:
 
 
 def _setting(name: str, parser: Any = duration) -> Any:
-    """Define the option for one setting of the policy."""
     default, more = getattr(DEFAULT, name), {}
     if default is None or isinstance(default, timedelta):
         more = {"parser": parser, "metavar": "<duration>"}

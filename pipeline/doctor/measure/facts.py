@@ -139,7 +139,7 @@ class DelayFacts:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryFacts:
-    """The change of a message's publish time on redelivery."""
+    """By how much a message's publish time changed on redelivery."""
 
     change: timedelta
 

@@ -204,7 +204,6 @@ class ThrowAwayTopic:
         return ids
 
     def _received(self, path: str, seconds: float) -> list[Received]:
-        """Pull once, for at most `seconds`."""
         if path not in self._pulls:
             at_once = PULLS_AT_ONCE if self._settings.emulator_host is None else 1
             self._pulls[path] = Pulls(
@@ -244,8 +243,8 @@ class ThrowAwayTopic:
 
     def _acknowledge_again(self, path: str) -> int:
         """Pull briefly, acknowledge messages that were redelivered although they had been acknowledged, and return
-        their number. Pub/Sub may redeliver such a message; until then, a snapshot rightly shows the message as
-        outstanding."""
+        their number. Pub/Sub may redeliver such a message. A snapshot rightly shows it as outstanding until it is
+        acknowledged again."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)
