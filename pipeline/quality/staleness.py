@@ -301,7 +301,6 @@ class Staleness:
     def _compare(
         self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Run one step of a comparison of the contents of both tables."""
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
         left = left or comparison.advance(versions)
         if left:
@@ -352,7 +351,6 @@ class Staleness:
             return {}
 
     def _runs_of(self, diffs: DeltaTable) -> Mapping[str, str]:
-        """Return, for each window in a version of `heartbeat_diffs`, the run that computed the window."""
         version = str(diffs.metadata().id), diffs.version()
         if self._runs[0] != version:
             self._runs = version, self._diffs.runs(at=diffs)

@@ -169,7 +169,6 @@ def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
 
 
 def _comparison(report: TuningReport) -> list[str]:
-    """Return sentences that compare the rules `frontier` and `band`, with the same band and for the same late share."""
     band, frontier = report.rules
     here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
     said = []

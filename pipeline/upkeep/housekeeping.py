@@ -240,7 +240,7 @@ class Housekeeper:
             return
         until = self._event_time_reached()
         if until is None:
-            yield "no watermark exists yet", {}
+            yield "there is no watermark yet", {}
             return
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
         # The windows of custom tables last at most a day. Whole days ensure that no window is removed before it ends.
@@ -273,11 +273,11 @@ class Housekeeper:
         yield self._dropped(name, before, what)
         kinds = (self._lake.requeued(), self._lake.rejudged()) if name == QUARANTINE else ()
         if notes := sum(kind.forget_before(before, dry_run=self._dry_run) for kind in kinds):
-            yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
+            yield f"deleted {notes} notes about requeues {what}", {"notes": notes}
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
-        says = f"took {did['rows']} rows {what} out of {name}: {did['partitions']} partitions"
+        says = f"removed {did['rows']} rows {what} from {name}: {did['partitions']} partitions"
         return _done(did, says, f"no rows of {name} {what}")
 
     def _drop_log(self) -> Iterator[Done]:
@@ -287,11 +287,11 @@ class Housekeeper:
         did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
         says = f"dropped {did.entries} entries in {did.archives} archives"
         figures = {"entries": did.entries, "archives": did.archives}
-        yield _done(figures, says, f"nothing of it is older than {format_duration(self._keep.log)}")
+        yield _done(figures, says, f"no archive is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
         did = self._packing.pack(self._clock.now() - PACKED_AFTER, dry_run=self._dry_run)
-        left = f", and deleted {did.leftovers} that were archived before" if did.leftovers else ""
+        left = f", and deleted {did.leftovers} leftover objects of archived entries" if did.leftovers else ""
         says = f"moved {did.entries} entries to {did.archives} archives{left}"
         yield _done(
             asdict(did), says, f"nothing before a compacted entry is older than {format_duration(PACKED_AFTER)}"

@@ -216,7 +216,7 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
 
 
 def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    """Yield the damaged files among `files`, which are files of the table, each with a text that says what is wrong."""
+    """Yield the damaged files, each with a text that says what is wrong."""
     if not files:
         return
     what = f"files of {table.uri.rpartition('/')[2]}"

@@ -73,6 +73,5 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
 
 
 def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:
-    """Return the first of these entries that is a decision, and its number; None if no entry is a decision."""
     entries = ((number, log.entry(number)) for number in numbers)
     return next(((number, entry) for number, entry in entries if isinstance(entry, DecisionRecord)), None)

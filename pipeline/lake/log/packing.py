@@ -101,7 +101,6 @@ class LogPacking:
             yield whole
 
     def _move(self, entries: dict[int, bytes]) -> None:
-        """Archive consecutive entries durably, then delete the objects of the entries. Safe to repeat."""
         self._keep(entries)
         for number in sorted(entries):
             self._objects.delete(entry_name(number))

@@ -218,7 +218,6 @@ class CloudStorageObjects:
         )
 
     def _explained(self, error: Exception, call: str, name: str) -> LakeError:
-        """Translate a library's error into a LakeError that says what to do."""
         place = f"{self.uri}/{name}{self._at_endpoint}"
         match error:
             case api_errors.Forbidden() | api_errors.Unauthorized():

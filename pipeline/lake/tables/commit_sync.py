@@ -64,8 +64,6 @@ class CommitSync:
         return self._log / f"{version:020d}.json"
 
     def _written_by(self, version: int) -> Iterator[Path]:
-        """Yield the paths of a commit, of the files that it adds, and of the checkpoint, if the library wrote one after
-        it."""
         commit = self._commit(version)
         yield commit
         for line in commit.read_bytes().splitlines():
