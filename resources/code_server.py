@@ -21,8 +21,8 @@ SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.serve
 
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
-    """Forks each run from a separate process that never ran anything itself, and so has no connections, open tables or
-    threads. That process ends with the code server."""
+    """Forks each run from a separate template process. The template never ran anything itself, so it has no
+    connections, open tables or threads. It ends with the code server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

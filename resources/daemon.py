@@ -12,8 +12,8 @@ from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
-"""The longest time for which running work may continue after a signal; a supervisor kills after ten seconds.
-Interrupted work is as if the process had been killed: messages that were not acknowledged are redelivered."""
+"""Maximum time for which running work may continue after a signal. A supervisor kills after ten seconds. The effect of
+the interruption is that of a kill: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:

@@ -31,15 +31,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 Part = TypeVar("Part")
 
 NEWEST_FOLD = "newest fold"
-"""The newest fold's key among the objects that the process keeps."""
+"""The key of the newest fold among the objects that the process keeps."""
 
 FOLDS_SERVE = 2
-"""The number of ticks for which the fold of a tracking tick is reused."""
+"""Number of ticks for which the fold of a tracking tick is reused."""
 
 
 @dataclass
 class NewestFold:
-    """The fold of the log after a tick, and its time. One thread writes it, and others read it, which is safe because a
+    """The fold of the log after a tick, and its time. One thread writes it and others read it. That is safe because a
     state never changes."""
 
     noted: tuple[WatermarkState, datetime] | None = None
@@ -75,7 +75,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:
-        """Return the outlets that publish the newest decision: `watermark.json` and the signal topic. They remember
+        """Return the outlets that publish the newest decision: `watermark.json` and the signal topic. Each remembers
         what this user has published."""
         return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
 
@@ -84,12 +84,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
 
     def folded(self, state: WatermarkState) -> None:
-        """Note the fold of the log after a tick of `tracking`."""
+        """Keep the fold of the log after a tick of `tracking`, for `state`."""
         self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
-        """Return the fold of the log as of the last tick of `tracking`. If the tick is too old, or was in another
-        process, the log is read for this user. Raises like `TrackingLog.catch_up`."""
+        """Return the fold of the log as of the last tick of `tracking`. If that tick is too old, or was in another
+        process, the log is read for this user. Raises the errors of `TrackingLog.catch_up`."""
         noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
         if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
             return noted[0]

@@ -1,4 +1,4 @@
-"""The private parts of Dagster that tidemark uses, grouped by what is lost if Dagster lacks them.
+"""The private parts of Dagster that tidemark uses, grouped by the function that is lost if Dagster lacks them.
 
 An attribute of this module, such as `private.WorkerStatus`, imports the part on first use. No other module imports a
 private part.
@@ -16,7 +16,7 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """A private part of Dagster: its module, its dotted name there, and what is lost without it."""
+    """A private part of Dagster: its module, its dotted name in the module, and the consequence if it is missing."""
 
     module: str
     name: str
@@ -124,12 +124,12 @@ def replace(name: str, by: Any) -> None:
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """Return an error which names the part that this Dagster lacks, and the consequence."""
+    """Return an error that names the part that this Dagster lacks, and the consequence."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 
 def why_missing(names: tuple[str, ...]) -> str | None:
-    """Name the first of these parts that this Dagster lacks, in a sentence; None if it has them all."""
+    """Return a sentence that names the first of these parts that this Dagster lacks. None if no part is missing."""
     try:
         for name in names:
             found(PARTS[name])

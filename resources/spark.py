@@ -22,7 +22,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     server_log: str = ""
-    """The log file of the server that `tidemark up` starts. If no server answers, the newest errors in it are shown."""
+    """The log file of the server that `tidemark up` starts. If no server answers, the newest errors in this log are
+    shown."""
 
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")

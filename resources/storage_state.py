@@ -1,7 +1,7 @@
 """Prints the current and the expected revisions of Dagster's storage, as one line of JSON.
 
-Run it as a module, with `$DAGSTER_HOME` and the variables that `dagster.yaml` uses. It fails if the storage does not
-answer.
+Run this file as a module, with `$DAGSTER_HOME` and the variables that `dagster.yaml` uses. It fails if the storage does
+not answer.
 """
 
 import json

@@ -22,7 +22,7 @@ from tidemark.resources.daemon import end_soon_after_a_signal
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""The longest time for which open pages delay the server's end."""
+"""Maximum time for which open pages delay the server's end."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
@@ -49,7 +49,7 @@ class PageGuard:
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
-        """`allowed_hosts` are further host names, without ports, under which people reach the page."""
+        """`allowed_hosts` are further host names, without ports, under which users reach the page."""
         self._app = app
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
@@ -72,17 +72,17 @@ class PageGuard:
         hosts = headers.getlist("host")
         if not is_ours(hosts, self._allowed):
             return 403, (
-                f"the host {', '.join(hosts)!a} is not one of this page's; where people reach it under this name, add "
-                "it to dagster.allowed_hosts in the settings"
+                f"the host {', '.join(hosts)!a} is not one of this page's; if users reach the page under this name, "
+                "add the name to dagster.allowed_hosts in the settings"
             )
         is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
         comes_from_here = headers.get("sec-fetch-site", "none") in ("none", "same-origin") or is_a_link
         if not (comes_from_here and all(self._is_own(origin, hosts[0]) for origin in headers.getlist("origin"))):
-            return 403, "a page of another origin asks; only this page's own may"
+            return 403, "the request comes from a page of another origin; only this page may send requests"
         if method not in SAFE_METHODS:
             types = [one.partition(";")[0].strip().lower() for one in headers.getlist("content-type")]
             if not types or not NEEDS_PERMISSION.issuperset(types):
-                return 415, "send it with the content type application/json"
+                return 415, "send the request with the content type application/json"
         elif asked.scope["type"] == "http" and asked.url.path.rstrip("/").endswith(GRAPHQL) and not _shows(asked):
             return 405, "a GET executes nothing; send the query by POST, with the content type application/json"
         return None

@@ -73,9 +73,9 @@ telemetry: {{enabled: false}}
 
 
 def cohorts_of(written: Sequence[str]) -> dict[str, str]:
-    """Return the filter of each cohort, keyed by name, and last the filter of the pipeline REST. A name is given as
-    `NAME=FILTER`, or else derived. Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of
-    REST is too long."""
+    """Return the filter of each cohort, keyed by name, followed by the filter of the pipeline REST. A name is written
+    as `NAME=FILTER`, or else derived. Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter
+    of REST is too long."""
     filters: dict[str, str] = {}
     for one in written:
         given = NAMED.fullmatch(one.strip())

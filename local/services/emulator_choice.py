@@ -61,10 +61,10 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """Choose an emulator. By default it is the official one if that and a suitable Java are installed, or else
-    tidemark's own.
+    """Choose an emulator: the official one if both the emulator and a suitable Java are installed, or else tidemark's
+    own.
 
-    Raises ToolMissing if the official emulator is wanted and cannot run.
+    Raises ToolMissing if `wanted` is the official emulator and it cannot run.
     """
     own = (sys.executable, "-m", "tidemark.pipeline.cli", "pubsub")
     if wanted == "local":

@@ -22,10 +22,10 @@ EVERY = "Every setting of tidemark."
 """The beginning of the settings file."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after EVERY. It is removed from a changed file, for which it is not true."""
+"""The sentence after EVERY. It is removed from a file whose settings are changed, where it would be untrue."""
 
 MOST_PORTS = 100
-"""An upper bound of the number of ports in a project of cohorts."""
+"""Maximum number of ports in a project of cohorts."""
 
 SPARK_CONNECT = "Spark Connect"
 """The name of the Spark Connect service."""
@@ -128,6 +128,6 @@ def usable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ServiceFailed(
-            f"{error.filename or folder}: {error.strerror}. `tidemark up` notes its processes in {folder}, beside "
-            "dagster.storage: make room there, make it writable for this user, or set dagster.storage to another place"
+            f"{error.filename or folder}: {error.strerror}. `tidemark up` records its processes in {folder}, beside "
+            "dagster.storage. Make room there, make it writable for this user, or set dagster.storage to another place"
         ) from error

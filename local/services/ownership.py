@@ -30,12 +30,12 @@ from tidemark.pipeline.settings import Settings
 logger = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE_SECONDS = 10, 0.1
-"""The greatest number of attempts to write `owner.json` against concurrent writers, and the pause between attempts."""
+"""Maximum number of attempts to write `owner.json` against concurrent writers, and the pause between attempts."""
 
 
 class Life(Enum):
-    """The state of an owner. UNCLEAR means that it seems dead, but clocks may differ. One of its ticks later, the state
-    is known."""
+    """The state of an owner. UNCLEAR means that the owner seems dead, but clocks may differ. The state is known one of
+    the owner's ticks later."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -43,7 +43,7 @@ class Life(Enum):
 
 
 class Ownership:
-    """The ownership of a lake, from the view of one process. Thread-safe. `up` is the settings file if the process is a
+    """The ownership of a lake, as one process sees it. Thread-safe. `up` is the settings file if the process is a
     `tidemark up`. `say` receives messages, such as the name of the pipeline from which the lake is taken over."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Ownership:
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
-        """The newest log entry of an owner that has been silent for long, and the time when this process first saw the
+        """The newest log entry of an owner that has long been silent, and the time when this process first saw the
         entry."""
 
     @cached_property
@@ -69,7 +69,7 @@ class Ownership:
 
     def allow(self) -> None:
         """Raise LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise AlreadyRunning if another
-        `tidemark up` runs this pipeline. After the first success, it makes no further requests. Raises LakeError."""
+        `tidemark up` runs this pipeline. After the first success, later calls make no requests. Raises LakeError."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])
@@ -77,7 +77,7 @@ class Ownership:
 
     def state(self) -> None:
         """Record that this process's pipeline writes to the lake, unless a `tidemark up` of the pipeline has already
-        recorded it. After the first success, it makes no further requests. Raises like `allow`."""
+        recorded it. After the first success, later calls make no requests. Raises the errors of `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -95,8 +95,8 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but wait until it is known whether the owner is alive. This takes one or two of the owner's
-        ticks."""
+        """Like `allow`, but first wait until it is known whether the owner is alive. The wait takes one or two of the
+        owner's ticks."""
         while True:
             try:
                 self.allow()
@@ -112,7 +112,8 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record that the `tidemark up` in this folder has ended, if it wrote the note. Raises LakeError."""
+        """Record that the `tidemark up` in this folder has ended, if the note is by this `tidemark up`. Raises
+        LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
@@ -134,7 +135,7 @@ class Ownership:
         return f"{owner.pipeline}, {self._whose(owner)}"
 
     def _stands(self, there: Owner | None) -> bool:
-        """True if the note must not be replaced. Raises LakeOwned, AlreadyRunning."""
+        """True if the note must be kept. Raises LakeOwned and AlreadyRunning."""
         if there is None:
             return False
         is_up = there.folder != "" and there.process != self._process

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""The greatest number of restarts of a service that keeps ending."""
+"""Maximum number of restarts of a service that keeps ending."""
 
 STATE_FILE = "services.json"
 
@@ -31,7 +31,7 @@ class ServiceSpec:
     """A process to run: its command, and the test whether it is ready.
 
     `when_back` is called when the process is ready again after a restart, to recreate the state that it held in memory.
-    A process that `ends` by itself is not restarted.
+    A process with `ends` finishes by itself, and is not restarted.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Supervisor:
             self.wait_until_ready(spec.name)
 
     def wait_until_ready(self, name: str) -> None:
-        """Wait until a started service is ready. Raises ServiceFailed like `start`, and StopAsked."""
+        """Wait until a started service is ready. Raises the errors of `start`, and StopAsked."""
         one = next(one for one in self.running if one.spec.name == name)
         within = one.spec.ready_within_seconds
         until = self.clock.monotonic() + within
@@ -159,15 +159,15 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Become the owner of the folder, and end the services that an earlier owner left running. If that owner is
-        alive, ends nothing and raises AlreadyRunning. Raises NewerFormat."""
+        """Become the owner of the folder, and end the services that an earlier owner left running. If the earlier owner
+        is alive, end nothing and raise AlreadyRunning. Raises NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
             noted = noted_in(self.state_folder)
             if (owner := noted.living_owner()) is not None:
                 raise AlreadyRunning(
-                    f"already running as {owner}, in {self.state_folder}. Stop that one first: Ctrl-C in its terminal, "
+                    f"already running as {owner}, in {self.state_folder}. Stop it first: Ctrl-C in its terminal, "
                     f"`tidemark up --stop`, or `kill {owner.process}`"
                 )
             for name, noted_process in noted.services.items():
@@ -227,8 +227,8 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Return a sentence with the page's address, or a sentence that its port is taken. Call this before the page is
-    served."""
+    """Return a sentence with the page's address, or a sentence that its port is taken. Must be called before the page
+    is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
@@ -287,7 +287,7 @@ def _session_of(pid: int) -> list[psutil.Process]:
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""The number of bytes that are read from the end of a log, because a server that ran for weeks has a long log."""
+"""Number of bytes that are read from the end of a log. A server that ran for weeks has a long log."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
@@ -298,12 +298,12 @@ REASON = re.compile(
 `Exception in thread Thread-1:` has no quotes and contains no reason, so it does not match."""
 
 LONGEST = 400
-"""The length to which a quoted line is cut, in characters."""
+"""Maximum length of a quoted line, in characters. Longer lines are cut."""
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log. They are preceded by earlier lines that contain reasons, if any. `since` is the
-    offset from which the log is read."""
+    """Quote the last lines of a log, preceded by earlier lines that contain reasons, if any. `since` is the offset from
+    which the log is read."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]
@@ -312,8 +312,8 @@ def log_end(log: Path, since: int = 0) -> str:
 
 
 def why_ended(log: Path, since: int = 0) -> list[str]:
-    """Return the lines of a log, from the offset `since`, with reasons why its service ended; empty if there is no
-    log."""
+    """Return the lines of a log, from the offset `since`, that contain reasons why its service ended. Empty if there is
+    no log."""
     return reasons(_lines(log, since))
 
 

@@ -13,7 +13,7 @@ from tidemark.pipeline.settings import load_settings
 
 def become_the_server(folder: Path) -> None:
     """Replace this process by the server. Raises InvalidSettings if the environment has no token. No token is
-    generated, because clients need the same one."""
+    generated, because clients need the same token."""
     if not (token := os.environ.get(TOKEN)):
         raise InvalidSettings(f"set ${TOKEN} to a secret that the code server's environment has as well")
     folder.mkdir(parents=True, exist_ok=True)

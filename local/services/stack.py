@@ -31,8 +31,8 @@ DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
-"""The number of concurrent calls that the code server handles: sensors that wait until their tick is due, and requests
-of runs."""
+"""Number of concurrent calls that the code server handles. They are sensors that wait until their tick is due, and
+requests of runs."""
 
 GIVES_MEMORY_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 """Environment variables that make Dagster's processes return memory after a tick. A tick may run in any thread of the
@@ -40,7 +40,7 @@ code server. By default, each of glibc's arenas (eight per core) and Arrow's poo
 much memory as the largest tick needs. A fixed threshold also keeps large arrays mapped, apart from small ones."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
-"""The environment variable of the setting `metrics.listen`."""
+"""The environment variable that sets `metrics.listen`."""
 
 EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
 """The names of two services."""
@@ -70,8 +70,8 @@ def emulator_is_absent(settings: Settings) -> bool:
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose. It keeps everything in memory, so the topic and the subscriptions
-    are provisioned again after a restart."""
+    """Start the emulator that the settings choose. The emulator keeps everything in memory, so the topic and the
+    subscriptions are provisioned again after each restart."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
@@ -103,8 +103,8 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if emulator_is_absent(settings):
         if settings.pubsub.attach:
             raise ServiceFailed(
-                f"nothing answers at {settings.pubsub.emulator_host}, and with pubsub.attach base must exist before "
-                "tidemark starts: start the emulator (`tidemark pubsub`), and create the topic and base"
+                f"nothing answers at {settings.pubsub.emulator_host}, but with pubsub.attach base must exist before "
+                "tidemark starts. Start the emulator (`tidemark pubsub`), and create the topic and base"
             )
         start_emulator(supervisor, settings)
     if settings.emulated:
@@ -193,8 +193,8 @@ def is_ours_to_start(settings: Settings) -> bool:
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """Return the Spark Connect server. With it, a run need not start a JVM. The process is the JVM itself, and SIGTERM
-    ends it. Raises InvalidSettings."""
+    """Return the spec of the Spark Connect server. With a server, a run need not start a JVM. The process is the JVM
+    itself, and SIGTERM ends it. Raises InvalidSettings."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
@@ -233,8 +233,8 @@ def refuse_taken_ports(settings: Settings) -> None:
         if listens("127.0.0.1", port):
             raise ServiceFailed(
                 f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
-                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs ports of "
-                "its own: `tidemark init --ports 34000 FOLDER` writes its settings with them"
+                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs other "
+                "ports: `tidemark init --ports 34000 FOLDER` writes its settings with them"
             )
 
 

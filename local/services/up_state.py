@@ -16,8 +16,8 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""The longest wait for a stop, the interval of messages, and the poll interval. Each of the five services gets ten
-seconds to end, and ten more if it must be killed. A start in progress first completes its current step."""
+"""Maximum wait for a stop, the interval of messages, and the poll interval. Each of the five services gets ten seconds
+to end, and ten more if it must be killed. A start in progress first completes its current step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ def up_state(settings: Settings) -> UpState:
 
 
 def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
-    """Stop the `tidemark up` with these settings, wait for its end, and end services that a killed `tidemark up` left
-    running. Only recorded processes are ended, which are identified by PID and start time. Raises ServiceFailed if it
-    does not end in time or belongs to another user, and NewerFormat."""
+    """Stop the `tidemark up` with these settings, wait for its end, and end the services that a killed `tidemark up`
+    left running. Only recorded processes are ended; a process is identified by its PID and start time. Raises
+    ServiceFailed if the `tidemark up` does not end in time or belongs to another user, and NewerFormat."""
     folder = settings.dagster.state_folder
     owner = noted_in(folder).living_owner()
     if owner is not None and (process := owner.running()) is not None:

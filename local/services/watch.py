@@ -1,5 +1,5 @@
-"""The warnings that a running `tidemark up` prints. Each failure is reported once when it begins, and once when it is
-over."""
+"""The warnings that a running `tidemark up` prints. Each failure is reported once when it begins, and once when it
+ends."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +22,10 @@ from tidemark.pipeline.quality.failing import (
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""The time after the start in which a missing decision is not reported."""
+"""Time after the start in which a missing decision is not reported."""
 
 LAKE_EVERY = timedelta(minutes=1)
-"""The interval at which the lake's notes of failed runs are read. In a bucket, each read takes two calls."""
+"""Interval at which the lake's notes of failed runs are read. In a bucket, each read takes two calls."""
 
 
 class Watch:
@@ -41,7 +41,7 @@ class Watch:
         self._thread: Thread | None = None
 
     def look(self) -> None:
-        """Report new failures, and failures that are over."""
+        """Report new failures, and failures that have ended."""
         now, running = self._clock.now(), read_running(self._settings)
         if running is not None and not running.process.runs():
             running = None  # it is from an earlier start, or it has ended and `up` restarts it
