@@ -388,7 +388,7 @@ def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Pat
     house.compute_silence(300, 6000)
     house.decide(MANY_DAYS.total_seconds())
     dropped = of(house.tidy(windows=DAY), "retention", "windows")
-    assert any("out of tables/mine: 5 partitions" in chore.says for chore in dropped)
+    assert any("from tables/mine: 5 partitions" in chore.says for chore in dropped)
     assert own.made() == {}
 
 
