@@ -17,13 +17,14 @@ Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""The number of streams, and of beats per stream, that are tried. It is large enough to include a change of the
+"""Number of streams, and number of beats per stream, that are tried. They are large enough to include a change of the
 schema."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
     """Judge heartbeats such as the source would publish. Return the trial, and a sentence about the first difference
-    from the publisher's intention (None if there is no difference). Raises TidemarkError if a schema is unavailable."""
+    from what the publisher intended (None if there is no difference). Raises TidemarkError if a schema is
+    unavailable."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

@@ -66,7 +66,7 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end, so that the last window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
-"""The longest duration of a wait. If a wait takes longer, something is wrong."""
+"""Maximum duration of a wait. If a wait takes longer, something is wrong."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -74,7 +74,7 @@ USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The size of a demonstration: the number of streams, the duration of the outage before the pipeline starts, the
-    least duration of live traffic, and the silence after which the last windows close."""
+    minimum duration of live traffic, and the length of the silence after which the last windows close."""
 
     streams: int
     backlog: timedelta
@@ -99,8 +99,8 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings and the files that they name. The usual ports are used if they are
-        free, or else other free ports."""
+        """Empty the folder, and write the settings and the files that they name. Use the usual ports if they are free,
+        or else other free ports."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
@@ -225,7 +225,7 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as a person types it: relative if it is inside the current folder."""
+    """Return the path as a user types it: relative if it is inside the current folder."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

@@ -1,4 +1,4 @@
-"""The demonstration's results, as a table for people and as plain values for scripts."""
+"""The demonstration's results, as a human-readable table and as plain values for scripts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class Spread:
 class Summary:
     """The demonstration's results. Seconds are wall-clock time.
 
-    `ready` is the delay from a window's end to its computation, and `live_ready` the same for windows of live traffic.
+    `ready` is the delay from a window's end to its computation. `live_ready` is this delay for windows of live traffic.
     `landed_after` is the time from the pipeline's start until the backlog had landed. `live` is the time during which
     only live traffic landed.
     """
@@ -82,7 +82,7 @@ class Summary:
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the summary for a person."""
+    """Print the summary as human-readable text."""
     published, found, live = summary.published, summary.comparison, summary.live_ready
     reasons = ", ".join(f"{count} {reason.lower()}" for reason, count in sorted(found.quarantined.items()))
     table = Table.grid(Column(style="bold"), Column(justify="right"), Column(style="dim"), padding=(0, 3))

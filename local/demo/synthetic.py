@@ -20,15 +20,15 @@ from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, rep
 from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
-"""The number of messages per request, which is the service's limit. A message is under a kilobyte, so a request stays
-below the limit of 10 MB."""
+"""Number of messages per request: the service's maximum. A message is under a kilobyte, so a request stays below the
+maximum size of 10 MB."""
 
 LIVE_PAUSE_SECONDS = 0.2
 """The poll interval for messages that are due."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-"""The time limit of one request (CALL_TIMEOUT), and of all its retries together (GIVE_UP_AFTER)."""
+"""Time limit for one request (CALL_TIMEOUT), and for all its retries together (GIVE_UP_AFTER)."""
 
 PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
@@ -110,7 +110,7 @@ def _when_due(
 
 
 Sent = tuple[Sequence[Message], Sequence[str], datetime]
-"""A confirmed request: its messages, their ids, and when it was sent."""
+"""A confirmed request: its messages, the messages' ids, and the time when it was sent."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 """The names of kinds. A row's `kind` is an index into them."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""The least number of broken messages, if there are any: both variants of every kind."""
+"""Minimum number of broken messages, if there are any: both variants of every kind."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
@@ -37,7 +37,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""The least number of rows in a piece. The last piece may have fewer."""
+"""Minimum number of rows in a piece. The last piece may have fewer rows."""
 
 ROW = np.dtype(
     [
@@ -53,7 +53,7 @@ ROW = np.dtype(
         ("temperature", np.float64),
     ]
 )
-"""A row, which describes one message. Times are since the epoch, in the unit that their name ends with."""
+"""A row describes one message. Each time is counted from the epoch, in the unit at the end of its name."""
 
 Rows = NDArray[np.void]
 

@@ -32,11 +32,11 @@ SCHEMA = pa.schema(
 NO_TIME = (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME)
 
 ROW_GROUP = 50_000
-"""The number of rows that are buffered in memory before they are written."""
+"""Number of rows that are buffered in memory before they are written."""
 
 
 class TruthFile:
-    """A Parquet file that is complete after the block, however the block ends. Raises LakeUnwritable."""
+    """A Parquet file that is complete after the block, even if the block fails. Raises LakeUnwritable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,8 +79,8 @@ class TruthFile:
 
 
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
-    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, whatever
-    the shape of the messages."""
+    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, in any
+    shape of messages."""
     carried = [
         (beat, message, message.id_of(number, its_id))
         for message, its_id in zip(messages, message_ids, strict=True)

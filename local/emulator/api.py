@@ -21,22 +21,22 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_PULL = 1000
 BYTES_PER_PULL = 10_000_000
-"""The size limit of an answer, in bytes. The message that reaches it is the last one in the answer."""
+"""Maximum size of an answer, in bytes. The message that reaches this size is the last one in the answer."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""The longest time for which a pull waits for messages, whatever its deadline."""
+"""Maximum time for which a pull waits for messages, even if its deadline is later."""
 
 STREAM_SILENCE_SECONDS = 5.0
 """A stream without messages sends an empty answer this often as a sign of life. The Java client closes a stream that is
 silent for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
-"""The greatest number of waiting pulls. Further pulls are answered at once: each waiting pull occupies a thread, and
-some threads must be left for other calls."""
+"""Maximum number of waiting pulls. Further pulls are answered at once: each waiting pull occupies a thread, and some
+threads must be left for other calls."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline, because the messages of a late answer would be leased
-to nobody."""
+"""A waiting pull gives up this long before its caller's deadline. Otherwise the messages of a late answer would be
+leased, although the caller has gone."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
 """With the fault `answers_the_gone`, a pull still waits for this long after its caller's deadline. Messages that are
@@ -180,7 +180,7 @@ class SubscriberService(Service):
         """Return messages, waiting for them until shortly before the caller's deadline."""
         limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
-            raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
+            raise Invalid(f"max_messages = {request.max_messages}: it must be at least 1")
         if self._model.answers_empty():
             return pull_response([])
         delivered = self._look(request, context)
@@ -194,15 +194,16 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Yield the answers of consecutive pulls until the caller goes, and an empty answer after each silence. The
-        method takes the lock itself. It reads only the first request, because clients acknowledge and extend leases by
-        separate calls."""
+        """Yield the answers of consecutive pulls until the caller goes, and an empty answer after each silence.
+
+        Unlike other methods, it takes the lock itself. It reads only the first request, because clients acknowledge and
+        extend leases by separate calls."""
         first = next(requests)
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
         with self._shared.changed:
             if self._shared.waiting >= PULLS_WAIT_AT_MOST:
-                raise Throttled(f"{PULLS_WAIT_AT_MOST} pulls and streams wait already")
+                raise Throttled(f"{PULLS_WAIT_AT_MOST} pulls and streams are already waiting")
             self._shared.waiting += 1
         context.add_callback(self._shared.wake)
         try:
@@ -248,7 +249,7 @@ class SubscriberService(Service):
         limits.ack_ids(request.ack_ids)
         seconds = request.ack_deadline_seconds
         if not 0 <= seconds <= 600:
-            raise Invalid(f"ack_deadline_seconds = {seconds}: it is 0 to 600")
+            raise Invalid(f"ack_deadline_seconds = {seconds}: it must be 0 to 600")
         self._model.modify_ack_deadline(request.subscription, request.ack_ids, seconds, self._shared.now())
         self._shared.changed.notify_all()
 
@@ -284,7 +285,7 @@ class SubscriberService(Service):
         elif request.WhichOneof("target") == "time":
             to = limits.moment("time", request.time)
         else:
-            raise Invalid("a seek is to a time or to a snapshot")
+            raise Invalid("a seek must name a time or a snapshot")
         self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
 

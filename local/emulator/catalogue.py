@@ -23,8 +23,8 @@ ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINA
 
 
 Snapshot = tuple[Any, dict[int, Any]]
-"""A snapshot and its messages, keyed by number: the messages that were unacknowledged when it was taken, and the
-messages published since. Taking a snapshot costs a step per unacknowledged message."""
+"""A snapshot and its messages, keyed by number: the messages that were unacknowledged when the snapshot was taken, and
+the messages published since. Taking a snapshot costs a step per unacknowledged message."""
 
 
 class State:
@@ -70,7 +70,7 @@ class Schemas:
     def commit(self, name: str, schema: Any, at: datetime) -> Any:
         """Add a revision. Raises NotFound, and Invalid for another type of schema."""
         if schema.type_ != self.of(name)[-1].type_:
-            raise Invalid(f"a revision of {name} has the type of its schema")
+            raise Invalid(f"a revision of {name} must have the type of its schema")
         return self._add(name, schema, at)
 
     def of(self, name: str) -> list[Any]:
@@ -217,10 +217,10 @@ class Catalogue:
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:
-        """Raise an error if a fault is drawn that loses the answer after the call has done its work. `also` is a
-        further chance."""
+        """Raise an error if a fault is drawn that loses the answer after the call has done its work. `also` is an
+        additional chance of this fault."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
-            raise Unavailable("the answer was lost (a fault); it took effect")
+            raise Unavailable("the answer was lost (a fault); the call took effect")
 
 
 def _found(known: dict[str, Found], kind: str, name: str) -> Found:

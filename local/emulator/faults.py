@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 
 FEW = 20
-"""The greatest number of messages in a small answer."""
+"""Maximum number of messages in a small answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Faults:
             value = getattr(self, field.name)
             if isinstance(value, timedelta):
                 if value < timedelta(0):
-                    raise ValueError(f"{field.name} = {value}: a duration is not negative")
+                    raise ValueError(f"{field.name} = {value}: a duration must not be negative")
             elif not 0 <= value <= 1:
-                raise ValueError(f"{field.name} = {value}: a chance is between 0 and 1")
+                raise ValueError(f"{field.name} = {value}: a chance must be between 0 and 1")
 
 
 LIKE_THE_SERVICE = Faults(

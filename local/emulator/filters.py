@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from tidemark.local.emulator.refusals import Invalid
 
 BYTES = 256
-"""The greatest length of a filter. Source: "The maximum length of a filter is 256 bytes"."""
+"""Maximum length of a filter. Source: "The maximum length of a filter is 256 bytes"."""
 
 Filter = Callable[[Mapping[str, str]], bool]
 """A function that returns whether a message with these attributes passes."""
@@ -39,7 +39,7 @@ MEANT = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 def parse_filter(text: str) -> Filter:
     """Parse a filter. Raises Invalid, which names the position, if the filter is too long or cannot be parsed."""
     if (size := len(text.encode())) > BYTES:
-        raise Invalid(f"a filter of {size} bytes: at most {BYTES}")
+        raise Invalid(f"the filter is {size} bytes long; the maximum is {BYTES} bytes")
     parser = _Parser(text)
     passes = parser.expression()
     if parser.at < len(text):

@@ -17,7 +17,7 @@ KEY_BYTES = 256
 VALUE_BYTES = 1024
 ORDERING_KEY_BYTES = 1024
 BYTES_OF_IDS = 524_288
-"""The greatest total size of the ack ids in one request."""
+"""Maximum total size of the ack ids in one request."""
 
 ACK_DEADLINE_SECONDS = 10
 """A subscription's default ack deadline."""
@@ -60,9 +60,9 @@ def publishable(request: Any) -> None:
     if not messages:
         raise Invalid("there is no message to publish")
     if len(messages) > MESSAGES_PER_PUBLISH:
-        raise Invalid(f"{len(messages)} messages in one request: at most {MESSAGES_PER_PUBLISH}")
+        raise Invalid(f"{len(messages)} messages in one request; the maximum is {MESSAGES_PER_PUBLISH}")
     if (size := request.ByteSize()) > BYTES_PER_PUBLISH:
-        raise Invalid(f"a request of {size} bytes: at most {BYTES_PER_PUBLISH}")
+        raise Invalid(f"the request has {size} bytes; the maximum is {BYTES_PER_PUBLISH}")
     for message in messages:
         attributes = message.attributes
         if not attributes and not message.data:
@@ -76,7 +76,7 @@ def publishable(request: Any) -> None:
 
 def _attributes(attributes: Any) -> None:
     if len(attributes) > ATTRIBUTES:
-        raise Invalid(f"{len(attributes)} attributes on a message: at most {ATTRIBUTES}")
+        raise Invalid(f"{len(attributes)} attributes on a message; the maximum is {ATTRIBUTES}")
     for key, value in attributes.items():
         if not key or len(key.encode()) > KEY_BYTES:
             raise Invalid(f"an attribute's key must have 1 to {KEY_BYTES} bytes, not {len(key.encode())}")
@@ -96,16 +96,16 @@ def durations(subscription: Any) -> None:
     """Check a subscription's durations, and fill in the default of each missing one."""
     deadline = subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS
     if not 10 <= deadline <= 600:
-        raise Invalid(f"ack_deadline_seconds = {deadline}: it is 10 to 600")
+        raise Invalid(f"ack_deadline_seconds = {deadline}: it must be 10 to 600")
     retention = subscription.message_retention_duration
     if not subscription.HasField("message_retention_duration"):
         retention.FromTimedelta(RETENTION)
     try:
         kept = retention.ToTimedelta()
     except (OverflowError, ValueError) as error:
-        raise Invalid(f"message_retention_duration is no duration: {error}") from error
+        raise Invalid(f"message_retention_duration is not a duration: {error}") from error
     if not RETENTION_AT_LEAST <= kept <= RETENTION_AT_MOST:
-        raise Invalid(f"message_retention_duration = {kept}: it is 10 minutes to 31 days")
+        raise Invalid(f"message_retention_duration = {kept}: it must be 10 minutes to 31 days")
     if not subscription.HasField("expiration_policy"):
         subscription.expiration_policy.ttl.FromTimedelta(EXPIRES_UNUSED_AFTER)
 
@@ -115,5 +115,5 @@ def moment(name: str, timestamp: Any) -> datetime:
     try:
         found: datetime = timestamp.ToDatetime(UTC)
     except ValueError as error:
-        raise Invalid(f"{name} is no time: {error}") from error
+        raise Invalid(f"{name} is not a time: {error}") from error
     return found

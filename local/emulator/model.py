@@ -24,7 +24,7 @@ SNAPSHOT_AT_LEAST = timedelta(hours=1)
 """A snapshot that would expire sooner than this is refused. Source: `CreateSnapshot`."""
 
 READINGS_KEPT = 16
-"""The number of earlier readings from which a stale reading is drawn."""
+"""Number of earlier readings from which a stale reading is drawn."""
 
 
 class PubSubModel(Catalogue):
@@ -104,7 +104,7 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """True if the fault `empty_answer` happens now: a pull gets an empty answer although messages wait."""
+        """True if the fault `empty_answer` happens now: the pull gets an empty answer although messages are waiting."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
@@ -139,9 +139,9 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for `seconds` from now. With 0, they can be delivered again at once.
+        """Lease messages for `seconds` from now. With 0 seconds, the messages can be delivered again at once.
 
-        Has no effect on an id whose lease has ended. Raises like `acknowledge`.
+        Has no effect on an id whose lease has ended. Raises the errors of `acknowledge`.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -223,12 +223,12 @@ class PubSubModel(Catalogue):
         self._after()
 
     def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
-        """Seek to a time, or to the snapshot of a name.
+        """Seek to a time, or to a snapshot by name.
 
         After a seek to a time, earlier messages are acknowledged. Later messages become unacknowledged if they are
-        still retained, as with `retain_acked_messages`. After a seek to a snapshot, its messages and the messages
-        published since are unacknowledged, and all others acknowledged. Leased messages are delivered when their leases
-        end. Raises NotFound, and Refused for a snapshot of another topic.
+        still retained, as with `retain_acked_messages`. After a seek to a snapshot, the snapshot's messages and all
+        messages published since are unacknowledged, and all others are acknowledged. Leased messages are delivered when
+        their leases end. Raises NotFound, and Refused for a snapshot of another topic.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -286,7 +286,7 @@ def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
         except ValueError:
             raise Invalid(f"{ack_id!r} is not an acknowledgement id of {state.config.name}") from None
         if tag != state.tag:
-            raise Invalid(f"{ack_id!r} is an acknowledgement id of another subscription than {state.config.name}")
+            raise Invalid(f"{ack_id!r} is an acknowledgement id of a subscription other than {state.config.name}")
     return parsed
 
 

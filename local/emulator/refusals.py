@@ -20,7 +20,7 @@ class AlreadyExists(ModelError):
 
 
 class Invalid(ModelError):
-    """The request is malformed, whatever the state. Nothing was done."""
+    """The request is malformed, regardless of the state. Nothing was done."""
 
     status = "INVALID_ARGUMENT"
 

@@ -19,11 +19,11 @@ from tidemark.pipeline.errors import ServiceFailed
 logger = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
-"""The number of threads: one per waiting pull, and some for other calls."""
+"""Number of threads: one per waiting pull, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
-"""gRPC's limit of a request's size. It is twice the limit of a publish request, so that an oversized request is refused
-by the model, and not by gRPC."""
+"""gRPC's maximum size of a request. It is twice the maximum of a publish request, so that the model, not gRPC, refuses
+an oversized request."""
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
 """The requests whose type is not named `<Method>Request`."""

@@ -77,7 +77,7 @@ class Unacknowledged:
             self._plan(at_us, partial(self.restore, {number: message}))
 
     def pass_time(self, now_us: int) -> None:
-        """End the leases, show the messages and undo the acknowledgements that are due."""
+        """End the leases, show the messages and undo the acknowledgements that are due at `now_us`."""
         while self._plans and self._plans[0][0] <= now_us:
             _, _, happen = heapq.heappop(self._plans)
             happen()

@@ -26,7 +26,7 @@ def pull_response(delivered: Iterable[Delivered]) -> bytes:
 
 @lru_cache(1 << 14)
 def varint(number: int) -> bytes:
-    """Encode a number like protobuf: seven bits per byte, lowest first."""
+    """Encode a number as a protobuf varint: seven bits per byte, lowest first."""
     written = bytearray()
     while number >= 1 << 7:
         written.append(number & 0x7F | 0x80)

@@ -90,7 +90,7 @@ def test_what_is_not_in_the_language_is_refused_with_its_position(text: str, at:
 def test_a_filter_is_measured_in_bytes() -> None:
     fits = f'attributes.a = "{119 * "é"}é"'
     assert len(fits.encode()) == 256 + 1
-    with pytest.raises(Invalid, match="257 bytes: at most 256"):
+    with pytest.raises(Invalid, match="257 bytes long; the maximum is 256"):
         parse_filter(fits)
     assert parse_filter(fits.replace(" = ", "= "))({"a": 120 * "é"})
 

@@ -14,7 +14,7 @@ SITES = ("north", "south", "west")
 """The sites of nested messages."""
 
 LONGEST = 5
-"""The greatest number of readings in an array message, so that the message stays under a kilobyte."""
+"""Maximum number of readings in an array message, so that the message stays under a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ def measurements(beat: Beat) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Nested(Shape):
-    """Nested JSON objects, without attributes. Each device belongs to a site, and has a name within it."""
+    """Nested JSON objects, without attributes. Each device belongs to a site, and its name is unique within the
+    site."""
 
     settings = """
 [message]

@@ -15,7 +15,7 @@ FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
 """The ids of the two revisions, and of a revision that does not exist."""
 
 UPGRADED_OVER = 6
-"""The number of beats over which all devices are upgraded, a sixth of them at each beat."""
+"""Number of beats over which all devices are upgraded, a sixth of the devices at each beat."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
 """The attributes with which Pub/Sub names a message's schema."""

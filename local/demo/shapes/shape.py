@@ -16,7 +16,7 @@ REASONS = (
     RejectionReason.BEFORE_FIRST_WINDOW,
     RejectionReason.IN_THE_FUTURE,
 )
-"""The reasons for which messages are meant to be rejected. TOO_OLD is not one of them: `message.max_age` is off in the
+"""The reasons why messages are meant to be rejected. TOO_OLD is left out: `message.max_age` is off in the
 demonstration, so that its history may have any age."""
 
 ABSENT = (None, "")
@@ -27,7 +27,7 @@ SPOILT_TIMES = {
 """The event time of a broken message, in two variants. None means that the message has no event time."""
 
 BYTES_CUT = 3
-"""The number of bytes that are cut off the end of a payload to break it."""
+"""Number of bytes that are cut off the end of a payload to break it."""
 
 SAME_NAMES = """
 [message.fields]
@@ -54,8 +54,8 @@ class ShapeName(StrEnum):
 class Beat(NamedTuple):
     """The values of one heartbeat, as intended by the publisher. The truth file records beats.
 
-    A temperature is a number, null, or text, which counts as null. `broken` is the reason for which the message is
-    meant to be rejected, if any; `variant`, 0 or 1, selects one of two ways to break it.
+    A temperature is a number, null, or a text, which counts as null. `broken` is the reason why the message is meant to
+    be rejected, if any; `variant`, 0 or 1, selects one of two ways to break the message.
     """
 
     event_ms: int
