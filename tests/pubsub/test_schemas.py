@@ -164,7 +164,13 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
     assert set(rejected["reason"].to_pylist()) == {"UNREADABLE_PAYLOAD"}
     for detail, said in zip(
         rejected["detail"].to_pylist(),
-        ("deadbeef' does not exist", "deleted", "not of the form projects/", "is missing", "revision of its schema was"),
+        (
+            "deadbeef' does not exist",
+            "deleted",
+            "not of the form projects/",
+            "is missing",
+            "revision of its schema was",
+        ),
         strict=True,
     ):
         assert said in detail
