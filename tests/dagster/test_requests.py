@@ -247,7 +247,7 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     none = Request((), "nothing is due")
     assert asking.request("staleness", lambda: none, LOG) is none
     assert asking.request("tracking", lambda: some, LOG) is some
-    assert asking.request("staleness", lambda: some, LOG).sentence.endswith("another sensor has just asked for a run")
+    assert asking.request("staleness", lambda: some, LOG).sentence.endswith("another sensor has just requested a run")
     assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
     clock.sleep(SEEN_WITHIN.total_seconds())
     assert asking.request("staleness", lambda: some, LOG) is some
