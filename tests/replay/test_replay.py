@@ -1,104 +1,67 @@
-"""Deciding again: against the estimator on everything at each tick, and against the rules on exact times."""
+"""Deciding again: against the estimator on everything at each tick; the ticks of a trace, and those of a log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.replay.test_trace import histogram_at, traces
-from tests.replay.traces import NAMED, Held, sparse
-from tests.watermark.builders import at, bounded, ints, published, reading, seconds, situation_of
-from tests.watermark.exact_rule import exact_late, exact_readings, exact_watermarks
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.replay.traces import Held, deciding, record, steady
+from tests.watermark.builders import START_US, at, bounded, ints, published, reading, seconds, situation_of
+from tests.watermark.exact_rule import exact_late, exact_readings
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.replay.replay import (
-    RULES_WITHOUT_ANCHOR,
-    Difference,
-    Hold,
-    Replayed,
-    Verification,
-    decide_again,
-    replayed,
-    verify,
+from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Replayed, Verification, decide_again, replayed, verify
+from tidemark.pipeline.replay.sources import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.trace import (
+    NEVER,
+    NO_EVENT_TIME,
+    Batch,
+    Tally,
+    Tick,
+    tick_times,
+    ticks_at,
+    ticks_of,
+    watermarks_us,
 )
-from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, Tick, ticks_of, watermarks_us
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import Histogram, Ints
+from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading, follow
 from tidemark.pipeline.watermark.rules import RULES, Rule
-from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Released, Snapshot, WatermarkState
 
-RuleName = Literal["band", "frontier"]
-SEEDS = 3
-BUCKET_US = 1_000_000
-TICKS = {"two days read in 15 minutes": timedelta(minutes=1)}
-"""Two days are not looked at every 10 seconds here."""
+SECOND_US = 1_000_000
 
-both_rules = pytest.mark.parametrize("rule", ["band", "frontier"])
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A named trace, replayed, beside the rules on exact times."""
-
-    decisions: list[Decision]
-    late: int
-    watermark_us: Ints
-    exact_us: Ints
-    wider_us: Ints
+moments = st.one_of(
+    st.integers(0, 60).map(lambda second: START_US + second * SECOND_US),  # on ticks, and ties
+    st.integers(0, 60 * SECOND_US).map(lambda offset: START_US + offset),
+)
+messages = st.tuples(
+    moments,
+    st.one_of(moments, st.just(NO_EVENT_TIME)),
+    st.one_of(moments, st.just(NEVER)),
+    st.one_of(moments, st.just(NEVER)),
+)
 
 
-def run_of(name: str, seed: int, policy: Policy) -> Run:
-    trace = Held(NAMED[name](seed))
-    ticks = ticks_of(trace, TICKS.get(name, seconds(10)), policy.idle_timeout)
-    outcome = replayed([decided.decision for decided in decide_again(ticks, policy)], trace)
-    tick_us = ints(to_us(tick.at) for tick in ticks)
-    wider = replace(policy, band=policy.band + seconds(2))
-    return Run(
-        list(outcome.decisions),
-        outcome.late,
-        watermarks_us([decision.watermark for decision in outcome.decisions]),
-        *(
-            ints(NO_WATERMARK if us is None else us for us in exact_watermarks(trace.messages, tick_us, each))
-            for each in (policy, wider)
-        ),
-    )
+def batch_of(rows: list[tuple[int, int, int, int]]) -> Batch:
+    return Batch(*(ints(column) for column in zip(*rows, strict=True)))
 
 
-@both_rules
-@pytest.mark.parametrize("name", NAMED)
-def test_nothing_is_late_and_the_watermark_is_just_below_that_of_exact_times(name: str, rule: RuleName) -> None:
-    below: list[int] = []
-    for seed in range(SEEDS):
-        run = run_of(name, seed, Policy(rule=rule))
-        assert run.late == 0, f"seed {seed}"
-        assert (run.watermark_us <= run.exact_us).all(), f"seed {seed}: above what the rule gives"
-        known = run.exact_us != NO_WATERMARK
-        assert (run.watermark_us != NO_WATERMARK)[known].all(), f"seed {seed}: none where the rule gives one"
-        # Two buckets of publish time more, and one of event time, bound it whatever the messages are.
-        assert (run.watermark_us >= run.wider_us - BUCKET_US)[known].all(), f"seed {seed}"
-        moved = known & np.array([decision.reason is Reason.ADVANCED for decision in run.decisions])
-        below += (run.exact_us - run.watermark_us)[moved].tolist()
-    assert np.mean(np.array(below) <= 2 * BUCKET_US) > 0.995, f"up to {max(below)} us below"
-    assert Reason.IDLE_ADVANCED in {decision.reason for decision in run.decisions}  # at the end, at least
-
-
-def test_without_the_anchor_the_sparse_trace_loses_messages() -> None:
-    late = dict.fromkeys((True, False), 0)
-    for seed in range(SEEDS):
-        trace = Held(sparse(seed))
-        for anchor in late:
-            rules = RULES if anchor else RULES_WITHOUT_ANCHOR
-            decided = decide_again(ticks_of(trace, seconds(10), Policy().idle_timeout), Policy(), rules=rules)
-            late[anchor] += replayed([each.decision for each in decided], trace).late
-    assert late[True] == 0
-    assert late[False] >= SEEDS
+traces = st.builds(
+    lambda rows, part: Held(batch_of(rows), part), st.lists(messages, min_size=1, max_size=25), st.integers(1, 10)
+)
+"""A few messages in any order, anything null that may be, acknowledged at any time, in batches of a few."""
 
 
 policies = st.builds(
@@ -196,17 +159,6 @@ def test_every_decision_of_a_log_follows_from_the_entries_before_it() -> None:
     assert verify(ticks) == Verification(decisions=5, compacted=2, unknowable=0, first_difference=None)
 
 
-def test_the_first_decision_that_does_not_follow_is_shown_beside_the_expected_one() -> None:
-    ticks = recorded(*BEGUN, snapshot(41), 50)
-    right = ticks[1].recorded
-    assert right is not None
-    assert right.decision.watermark is not None
-    moved = replace(right.decision, watermark=right.decision.watermark + timedelta(microseconds=1))
-    wrong = replace(right, decision=moved)
-    ticks[1] = replace(ticks[1], recorded=wrong)
-    assert verify(ticks) == Verification(1, 0, 0, Difference(recorded=wrong, derived=right))
-
-
 @pytest.mark.parametrize(
     "holding",
     [published([(1, 0), (1, 0), (5, 4), (9, 8)]), published([(5, 4), (9, 8)])],
@@ -222,39 +174,8 @@ def test_a_compacted_entry_with_another_state_is_reported(holding: Histogram) ->
     assert (verdict.decisions, verdict.compacted) == (0, 0)
 
 
-def test_a_decision_that_knew_a_lost_entry_cannot_be_derived_and_the_rest_can() -> None:
-    ticks = recorded(*BEGUN, snapshot(41), 50)
-    # The snapshot before the second decision is lost, and found to be so only after the third.
-    ticks[1] = replace(ticks[1], entries=(Lost("its object was damaged"),))
-    state = WatermarkState()
-    for tick in ticks:
-        for entry in (*tick.entries, tick.recorded):
-            assert entry is not None
-            state = state.after(state.number + 1, entry)
-    knowing = state.decide(reading(60), reading(60), Policy(), at(60))
-    ticks.append(Tick(at(60), (), knowing.base, knowing.tracking, recorded=knowing))
-    assert verify(ticks) == Verification(decisions=2, compacted=0, unknowable=2, first_difference=None)
-
-
-def test_compacted_entries_do_not_bring_back_decisions_of_another_policy() -> None:
-    plain, compacted = recorded(*BEGUN, snapshot(41), 50), recorded(*BEGUN, "compact", snapshot(41), 50)
-    wider = Policy(band=seconds(30))
-    assert list(decide_again(plain, wider)) == list(decide_again(compacted, wider))
-    assert list(decide_again(compacted, wider)) != [tick.recorded for tick in compacted]
-    assert list(decide_again(compacted, Policy())) == [tick.recorded for tick in compacted]
-
-
 def decisions_for(*reasons: Reason) -> list[Decision]:
     return [Decision(at(10 * number), at(number), reason) for number, reason in enumerate(reasons)]
-
-
-def test_the_longest_hold_lasts_to_the_first_tick_after_it() -> None:
-    held, behind, moved = Reason.HELD_NO_DATA, Reason.HELD_TRACKING_BEHIND, Reason.ADVANCED
-    outcome = Replayed(decisions_for(held, moved, held, behind, behind, moved, behind), ints([0] * 7), 0)
-    assert outcome.longest_hold() == Hold(at(20), at(50), "HELD_TRACKING_BEHIND")  # which is most of it
-    assert Replayed(decisions_for(moved, moved), ints([0, 0]), 0).longest_hold() is None
-    at_the_end = Replayed(decisions_for(moved, held, held, held), ints([0] * 4), 0)
-    assert at_the_end.longest_hold() == Hold(at(10), at(30), "HELD_NO_DATA")
 
 
 def test_the_summary_is_of_what_landed_and_of_the_ticks_that_had_a_watermark() -> None:
@@ -266,3 +187,97 @@ def test_the_summary_is_of_what_landed_and_of_the_ticks_that_had_a_watermark() -
     assert outcome.reasons == {"ADVANCED": 2, "HELD_NO_DATA": 1, "UNCHANGED": 1}
     nothing = Replayed(decisions[:1], ints([0]), 0)
     assert (nothing.lag(0.5), nothing.late_share) == (None, 0.0)
+
+
+@bounded
+@given(traces, st.lists(st.tuples(st.floats(0.1, 20), st.floats(-3, 20)), min_size=1, max_size=20))
+def test_a_reading_is_that_of_the_newest_moment_at_which_it_was_observed(
+    trace: Held, steps: list[tuple[float, float]]
+) -> None:
+    tick_us = np.cumsum([int(step * 1e6) for step, _ in steps]) + START_US
+    observed_us = tick_us - ints(int(age * 1e6) for _, age in steps)
+    for number, each in enumerate(ticks_at(trace, tick_us, observed_us, at(0))):
+        newest = int(min(observed_us[: number + 1].max(), tick_us[number]))
+        assert each.base is not None
+        assert each.tracking is not None
+        assert to_us(each.at) == tick_us[number]
+        assert to_us(each.base.observed_at) == to_us(each.tracking.observed_at) == newest
+        expected = exact_readings(trace.messages, newest)
+        assert (to_us(each.base.oldest_unacked), to_us(each.tracking.oldest_unacked)) == expected
+
+
+def histogram_at(whole: Batch, at_us: int) -> Histogram:
+    """What is tracked by a moment, in one go."""
+    tracked, valid = whole.tracked_us <= at_us, whole.event_us != NO_EVENT_TIME
+    return Histogram.of(
+        whole.publish_us[tracked & valid], whole.event_us[tracked & valid], whole.publish_us[tracked & ~valid]
+    )
+
+
+def test_ticks_begin_one_interval_after_the_first_second_and_end_after_the_idle_timeout() -> None:
+    first, last = to_us(at(3.7)), to_us(at(17))
+    times = tick_times(first, last, seconds(10), seconds(20))
+    assert [from_us(us) for us in times.tolist()] == [at(13), at(23), at(33), at(43), at(53)]
+    up_to_the_end = tick_times(first, to_us(at(13)), seconds(10), seconds(20))
+    assert from_us(up_to_the_end[-1]) == at(53)  # 13 + 20 + 2 * 10, included
+
+
+def test_a_trace_without_messages_or_with_a_time_far_from_the_others_is_refused() -> None:
+    far = batch_of([(0, 0, 1, 1), (START_US,) * 4])
+    for messages, said in ((Batch(*[ints([])] * 4), "no messages"), (far, "far from the others")):
+        with pytest.raises(TraceUnusable, match=said):
+            ticks_of(Held(messages), timedelta(seconds=1), seconds(20))
+
+
+def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
+    tally = Tally()
+    random = np.random.default_rng(1)
+    for _ in range(40):
+        tally.add(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
+    counts = [counts for _, _, counts in tally.groups()]
+    assert sum(map(len, counts)) <= 10_000
+    assert sum(map(np.sum, counts)) == 400_000
+
+
+def log_in(folder: Path) -> TrackingLog:
+    return TrackingLog(DiskObjects(folder), checkpoint_every=10)
+
+
+def derived(log: TrackingLog) -> Verification:
+    state, ticks = recorded_ticks(log)
+    return verify(ticks, state)
+
+
+def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    decided = record(log, steady(1, per_second=1, minutes=5), Policy())
+    for number in range(7):
+        DiskObjects(tmp_path).delete(entry_name(number))
+    _, ticks = recorded_ticks(log)
+    recorded = [tick.recorded for tick in ticks]
+    assert 0 < len(recorded) < len(decided)
+    assert recorded == decided[-len(recorded) :]
+    assert derived(log).first_difference is None
+
+
+def test_decisions_made_before_an_entry_was_called_lost_are_not_reported_as_differing(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    decided = record(log, steady(1, per_second=1, minutes=1), Policy())
+    before = log.numbers()[-1]
+    assert derived(log).unknowable == 0
+    log.forget(4, "its object was damaged", decided[-1].decision.watermark)
+    again = log_in(tmp_path)
+    assert again.numbers()[-1] == before
+    for second in (600, 700):
+        again.decide(deciding(Tick(at(second), (), reading(second), reading(second)), Policy()))
+    verdict = derived(again)
+    assert verdict.first_difference is None
+    assert verdict.unknowable > 0
+    assert verdict.decisions >= 2
+
+
+def test_messages_that_are_left_out_are_not_in_the_trace(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2")]))
+    (batch,) = LakeLandings(lake.heartbeats(), left_out=pa.array(["1"])).batches()
+    assert len(batch) == 1

@@ -13,7 +13,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.replay.sources import COLUMNS, ROWS, ParquetTrace
-from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace import NEVER, Batch
 
 US = pa.timestamp("us", tz="UTC")
 
@@ -35,16 +35,6 @@ def file_of(path: Path, *, leave_out: str | None = None, **columns: pa.Array) ->
 def whole(trace: ParquetTrace) -> Batch:
     (batch,) = trace.batches(streams=True)
     return batch
-
-
-def test_times_are_read_to_the_microsecond_and_nulls_for_what_they_mean(tmp_path: Path) -> None:
-    batch = whole(ParquetTrace(file_of(tmp_path / "trace.parquet")))
-    assert batch.publish_us.tolist() == [to_us(at(1)), to_us(at(2))]
-    assert batch.event_us.tolist() == [to_us(at(0)), NO_EVENT_TIME]
-    assert batch.tracked_us.tolist() == [to_us(at(3)), NEVER]
-    assert batch.landed_us.tolist() == [NEVER, to_us(at(4))]
-    assert batch.streams is not None
-    assert batch.streams.to_pylist() == ["a", "b"]
 
 
 def test_a_trace_comes_back_as_it_was_in_batches_of_bounded_size_over_and_over(tmp_path: Path) -> None:
@@ -106,14 +96,11 @@ def test_an_ambiguous_column_is_refused_by_name_with_what_to_do(
         assert each in str(refused.value)
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_or_is_damaged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("publish_time,event_time")
     for path in (tmp_path / "text", tmp_path, tmp_path / "nowhere"):
         with pytest.raises(TraceUnusable, match=str(path)):
             ParquetTrace(path)
-
-
-def test_a_damaged_file_is_refused_while_it_is_read(tmp_path: Path) -> None:
     file = write_trace(steady(1), tmp_path / "trace.parquet")
     content = bytearray(file.read_bytes())
     content[len(content) // 4 : len(content) * 3 // 4] = bytes(len(content) // 2)

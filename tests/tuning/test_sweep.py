@@ -7,12 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.replay.traces import late_per_tick
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START_US, at, seconds
-from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.replay.replay import decide_again
-from tidemark.pipeline.replay.trace import NO_WATERMARK, extent_of, ticks_of, watermarks_us
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.replay.replay import decide_again, replayed
+from tidemark.pipeline.replay.trace import NO_WATERMARK, extent_of, ticks_of
 from tidemark.pipeline.tuning.sweep import BandOutcome, Tuning, Variant, Workload, outcomes_of, tune, watermarks_of
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Snapshot, WatermarkState
@@ -44,18 +43,16 @@ POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 
 def outcomes_as_replayed(workload: Workload, trace: MemoryTrace) -> list[BandOutcome]:
     """The outcomes, of which each candidate's late and landed messages and its lag are those of its own replay."""
-    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
     outcomes = outcomes_of(workload, CANDIDATES, policy_of)
     for outcome in outcomes:
         decisions = [d.decision for d in decide_again(workload.ticks, policy_of(outcome.variant, outcome.band))]
-        late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
         lags = sorted(
             decision.lag.total_seconds()
             for decision in decisions
             if decision.lag is not None and decision.at <= from_us(workload.until_us)
         )
-        assert outcome.late == late.sum()
-        assert outcome.landed == (trace.landed_us <= tick_us[-1]).sum()
+        expected = replayed(decisions, trace)
+        assert (outcome.late, outcome.landed) == (expected.late, expected.landed)
         assert outcome.lag_p50 == lags[-(-len(lags) // 2) - 1]
         assert outcome.lag_p99 == lags[-(-len(lags) * 99 // 100) - 1]
     return outcomes
