@@ -15,8 +15,7 @@ import pytest
 from tests.cli.command import Said, said_here
 from tests.lake.builders import put
 from tests.lake.test_streams import KEYS, WINDOWS, beats
-from tests.tuning.tuning_lake import ending_before, record
-from tests.tuning.tuning_traces import MemoryTrace, Source
+from tests.tuning.tuning_traces import MemoryTrace, Source, ending_before, record
 from tidemark.assets.jobs.tuning import tuning_metadata
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake

@@ -12,8 +12,7 @@ import pytest
 
 from tests.cli.command import Said, said_here
 from tests.lake.builders import append_rejected
-from tests.tuning.tuning_lake import ending_before, record
-from tests.tuning.tuning_traces import MemoryTrace, Source
+from tests.tuning.tuning_traces import MemoryTrace, Source, ending_before, record
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.trace import NEVER

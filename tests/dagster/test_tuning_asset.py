@@ -7,8 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.tuning.tuning_lake import ending_before, record
-from tests.tuning.tuning_traces import Source
+from tests.tuning.tuning_traces import Source, ending_before, record
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.pipeline.clock import SystemClock, to_us

@@ -7,36 +7,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
 
-from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, seconds
 from tidemark.pipeline.cli.tune.tune import cohort_key
-from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
-from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.tuning import inputs as cohorts
-from tidemark.pipeline.tuning.inputs import (
-    Cohort,
-    Cohorts,
-    cohorts_on,
-    facts_of_cohorts,
-    report_on_lake,
-    report_on_trace,
-)
+from tidemark.pipeline.tuning.inputs import Cohort, Cohorts, cohorts_on, report_on_trace
 from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of
 
-COLUMNS = ("publish_us", "event_us", "tracked_us", "landed_us", "stream")
 BANDS = [seconds(n) for n in (0, 10, 150)]
-BY_REGION = cohort_key("attribute:region")
 MAP = pa.map_(pa.string(), pa.string())
 LATE = Source(seconds=300, rate=10, streams=20, slow=10, slow_by=100, left=0)
 """Half of the streams are a hundred seconds late."""
@@ -83,25 +69,6 @@ def troubled() -> MemoryTrace:
     return replace(trace, event_us=event, landed_us=landed, tracked_us=tracked)
 
 
-def test_a_late_cohort_costs_all_its_lag_and_the_punctual_one_alone_seconds(tmp_path: Path) -> None:
-    trace = LATE.trace()
-    found = on_trace(written(trace, tmp_path / "trace", region_of(trace, "us", "eu")), "attribute:region")
-    band, frontier = found.together.rules
-    needed = found.together.recommended(frontier).outcome
-    assert needed is not None
-    assert seconds(90) < needed.band <= seconds(105)
-    assert (found.together.tuning.at(band, seconds(10)).lag_p50 or 0) > 100
-    punctual, late = sorted(found.parts, key=lambda part: str(part.value))
-    assert (punctual.value, late.value, found.values_in_rest) == ("eu", "us", 0)
-    assert punctual.messages + late.messages == found.messages == len(trace.publish_us)
-    assert punctual.report is not None
-    for rule in (band, frontier):
-        own = punctual.report.recommended(rule).outcome
-        assert own is not None
-        assert own.band <= seconds(5)
-        assert (own.lag_p99 or 99) < 15
-
-
 def test_each_cohort_has_the_figures_of_a_trace_that_was_filtered_by_hand(tmp_path: Path) -> None:
     trace = troubled()
     regions = region_of(trace, "us", "eu", None)
@@ -138,17 +105,6 @@ def test_the_largest_are_apart_and_the_smaller_ones_together_with_what_has_none(
     assert found.values_in_rest == 2
 
 
-def test_a_cohort_of_which_nothing_has_landed_has_no_figures(tmp_path: Path) -> None:
-    trace = Source(seconds=60, rate=10, streams=2).trace()
-    landed = np.where(trace.stream == 1, NEVER, trace.landed_us)
-    path = written(replace(trace, landed_us=landed), tmp_path / "trace", region_of(trace, "eu", "us"))
-    found = on_trace(path, "attribute:region", [seconds(5)])
-    facts = {each["value"]: each for each in facts_of_cohorts(found)["cohorts"]}
-    assert set(facts["us"]) == {"value", "share", "all_messages"}
-    assert facts["eu"]["all_messages"] == facts["eu"]["messages"] == int((trace.stream == 0).sum())
-    assert facts["us"]["share"] + facts["eu"]["share"] == pytest.approx(1)
-
-
 def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Source(seconds=60, rate=10).trace()
     plain = trace.write(tmp_path / "plain")
@@ -180,32 +136,3 @@ def test_parts_that_cannot_be_written_are_one_error_that_says_what_to_do(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(TidemarkError, match=r"cannot be split in .* setting TMPDIR"):
         on_trace(path, "stream_prefix:-", [seconds(5)])
-
-
-def test_the_cohorts_of_a_lake_are_those_of_a_lake_with_their_messages_alone(tmp_path: Path) -> None:
-    settings, clock = Settings(), SystemClock()
-    now = clock.now()
-    trace = ending_before(LATE.trace(), to_us(now))
-    is_late = trace.stream < 10
-    punctual = replace(trace, **{name: getattr(trace, name)[~is_late] for name in COLUMNS})
-
-    def lake_with(name: str, *landed: MemoryTrace) -> Lake:
-        lake = Lake(LakeSettings(uri=f"file:{tmp_path}/{name}"), settings.message.kinds, clock)
-        for each in landed:
-            regions = region_of(each, "us", "eu")
-            record(lake, each, settings.policy, [{"region": str(region)} for region in regions])
-        return lake
-
-    both, alone = lake_with("both", trace), lake_with("alone", punctual)
-    asked = Asked(settings, now, timedelta(hours=2), bands=BANDS)
-    found, filtered = (cohorts_on(lake, BY_REGION, asked) for lake in (both, alone))
-    by_value = {part.value: part for part in found.parts}
-    assert by_value["eu"].messages == len(punctual.publish_us)
-    assert found.messages == len(trace.publish_us)
-    assert figures(filtered.together) == figures(filtered.parts[0].report)
-    whole = report_on_lake(both, asked)
-    for rule in whole.rules:
-        recorded, derived = whole.tuning.at(rule, seconds(10)), found.together.tuning.at(rule, seconds(10))
-        assert derived.landed == recorded.landed
-        assert derived.late_share == pytest.approx(recorded.late_share, abs=0.01)
-        assert derived.lag_p50 == pytest.approx(recorded.lag_p50, abs=1.5)

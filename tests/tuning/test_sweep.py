@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
-from tests.watermark.builders import START_US, at, seconds
+from tests.watermark.builders import START_US, seconds
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.replay.replay import decide_again, replayed
 from tidemark.pipeline.replay.trace import NO_WATERMARK, extent_of, ticks_of
 from tidemark.pipeline.tuning.sweep import BandOutcome, Tuning, Variant, Workload, outcomes_of, tune, watermarks_of
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import WatermarkState
 
 TICK = timedelta(seconds=10)
 IDLE = timedelta(minutes=2)
@@ -81,24 +81,6 @@ def test_candidates_do_so_through_a_silence_a_backlog_and_messages_that_never_la
     assert outcomes_as_replayed(workload_of(stumbling), stumbling)
 
 
-def test_candidates_do_so_through_a_seek_and_its_redeliveries() -> None:
-    trace = LATE.trace()
-    workload = workload_of(trace)
-    ticks = list(workload.ticks)
-    again = ticks[35].entries
-    assert isinstance(again[0], Snapshot)
-    sought = at(300)
-    ticks[60] = replace(
-        ticks[60],
-        entries=(*ticks[60].entries, *again),
-        base=replace(ticks[60].base, oldest_unacked=sought, names_a_message=True) if ticks[60].base else None,
-        tracking=replace(ticks[60].tracking, oldest_unacked=sought, names_a_message=True)
-        if ticks[60].tracking
-        else None,
-    )
-    assert outcomes_as_replayed(replace(workload, ticks=ticks), trace)
-
-
 def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
     workload = workload_of(LATE.trace())
     state = WatermarkState()
@@ -128,14 +110,6 @@ def test_the_band_that_is_enough_is_found_to_the_second_and_none_above_it_is_wor
         if below:
             assert enough.band - below[-1].band <= seconds(1)
             assert below[-1].late_share > recommendation.target
-
-
-def test_where_no_band_is_enough_there_is_none() -> None:
-    tuning = tune(workload_of(LATE.trace()), [BAND], policy_of, bands=[seconds(5), seconds(20)], targets=[0.0])
-    (recommendation,) = tuning.recommendations
-    assert recommendation.outcome is None
-    assert recommendation.largest == seconds(20)
-    assert [outcome.band for outcome in tuning.outcomes] == [seconds(5), seconds(20)]
 
 
 def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() -> None:

@@ -1,18 +1,26 @@
-"""Invented sources, by a seed: so many messages a second, and what is wrong with some of them."""
+"""Invented sources by a seed: so many messages a second, and what is wrong with some; and the lake of a run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from tests.lake.builders import append_beats
 from tests.replay.traces import write_trace
 from tests.watermark.builders import START_US
-from tidemark.pipeline.replay.trace import Batch
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.replay.replay import decide_again
+from tidemark.pipeline.replay.trace import NEVER, Batch, ticks_of
 from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
 
 SECOND_US = 1_000_000
+TICK = timedelta(seconds=10)
+LAST_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -100,3 +108,41 @@ class MemoryTrace:
         return write_trace(
             Batch(self.publish_us, self.event_us, self.tracked_us, self.landed_us), path, streams=streams
         )
+
+
+def ending_before(trace: MemoryTrace, now_us: int) -> MemoryTrace:
+    """The trace moved, by whole ticks, so that its last landing is a few seconds before now."""
+    ended = int(trace.landed_us[trace.landed_us != NEVER].max())
+    return trace.shifted((now_us - ended - LAST_SECONDS * SECOND_US) // (10 * SECOND_US) * (10 * SECOND_US))
+
+
+def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
+    """Write the log and `heartbeats`; every tenth message landed a second time, later, as a redelivery does."""
+    log = lake.tracking_log()
+    last_us = int(trace.landed_us.max())
+    ticks = [
+        tick for tick in ticks_of(trace, TICK, policy.idle_timeout) if to_us(tick.at) < last_us + duration_us(TICK)
+    ]
+    for tick, decided in zip(ticks, decide_again(ticks, policy), strict=True):
+        for entry in tick.entries:
+            log.append(entry)
+        log.append(decided)
+        log.compact_if_due()
+    again = np.arange(0, len(trace.publish_us), 10)
+    rows = np.concatenate([np.arange(len(trace.publish_us)), again])
+    landed = np.concatenate([trace.landed_us, np.full(len(again), last_us)])
+    append_beats(
+        lake.heartbeats(),
+        {
+            "stream_id": [trace.names[number] for number in trace.stream[rows]],
+            "event_time": trace.event_us[rows],
+            "publisher_id": [None] * len(rows),
+            "message_id": [f"m{number}" for number in rows],
+            "publish_time": trace.publish_us[rows],
+            "ordering_key": [None] * len(rows),
+            "attributes": [[]] * len(rows),
+            "payload": [b"{}"] * len(rows),
+            "landed_at": landed,
+            "late": [False] * len(rows),
+        },
+    )
