@@ -51,15 +51,6 @@ def test_the_newest_are_shown_first_with_what_differs_and_harmlessly(place: Plac
     assert not any(line[0] == "late" for line in lines), "what did not change is left out"
 
 
-def test_json_has_both_rows_whole_as_objects(place: Place) -> None:
-    added, changed = told(place)
-    assert (added["key"]["stream_id"], added["old_row"], added["new_row"]["stream_id"]) == (HOSTILE, None, HOSTILE)
-    assert (changed["old_row"]["gap_seconds"], changed["new_row"]["gap_seconds"]) == (None, 12.5)
-    assert (changed["old_run"], changed["new_run"]) == ("one", "two")
-    assert (changed["old_heartbeats_version"], changed["new_heartbeats_version"]) == (0, 4)
-    assert changed["corrected_at"].endswith("Z")
-
-
 def test_table_window_time_and_number_say_what_is_shown(place: Place) -> None:
     def windows(*arguments: str) -> list[str]:
         return [row["window"] for row in told(place, *arguments)]

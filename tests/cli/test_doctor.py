@@ -108,16 +108,6 @@ def test_a_set_up_that_is_well_ends_with_exit_code_0(house: House) -> None:
     assert not (house.folder / "state").exists()
 
 
-def test_both_filters_are_shown_and_that_the_official_emulator_would_ignore_them(house: House) -> None:
-    text = 'attributes.region = "eu"'
-    house.write(pubsub=f"filter = '{text}'")
-    house.provision(filter=text)
-    said = house.doctor()
-    assert said.code == 0
-    assert f"meet the watermark's requirements, both with the filter {text!r}" in " ".join(said.out.split())
-    assert "Google's official emulator stores filters but ignores them" in " ".join(said.out.split())
-
-
 def nothing_provisioned(house: House) -> None: ...
 
 

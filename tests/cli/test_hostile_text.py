@@ -3,13 +3,12 @@ that prints them; and numbers that JSON does not have."""
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import dagster as dg
 import pytest
 
 from tests.cli.command import Said, said_here
@@ -17,6 +16,8 @@ from tests.lake.builders import put
 from tests.lake.test_streams import KEYS, WINDOWS, beats
 from tests.tuning.tuning_traces import MemoryTrace, Source, ending_before, record
 from tidemark.assets.jobs.tuning import tuning_metadata
+from tidemark.pipeline.cli import output
+from tidemark.pipeline.cli.options import Span, duration
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
@@ -99,6 +100,10 @@ def is_harmless(text: str) -> bool:
     return all(one.isprintable() or one == "\n" for one in text)
 
 
+def refuse(constant: str) -> None:
+    raise AssertionError(f"JSON has no {constant}")
+
+
 COMMANDS: dict[str, tuple[str, ...]] = {
     "diffs": ("diffs", "--window", KEYS[0], "--limit", "100"),
     "started": ("streams", "--started", "--window", KEYS[0], "--limit", "100"),
@@ -115,8 +120,8 @@ def test_a_hostile_name_is_printed_as_it_is_and_is_no_command(folder: Path, comm
     assert is_harmless(shown.out)
     for name in HOSTILE:
         assert printable(name)[:4] in shown.out, name  # a line that is too long is cut
-    told = [json.loads(line)["stream_id"] for line in said(folder, *command, "--json").out.splitlines()]
-    assert set(told) == set(HOSTILE)
+    rows = [json.loads(line, parse_constant=refuse) for line in said(folder, *command, "--json").out.splitlines()]
+    assert {row["stream_id"] for row in rows} == set(HOSTILE)
 
 
 @pytest.mark.parametrize("name", TYPED)
@@ -174,7 +179,7 @@ def test_files_with_hostile_names_are_reported_harmlessly(folder: Path) -> None:
     assert all(printable(name) in shown.out for name in names)
 
 
-def test_the_tuning_page_and_its_words_show_hostile_names_as_text(folder: Path, tmp_path: Path) -> None:
+def test_the_tuning_page_its_words_and_dagsters_markdown_show_names_as_text(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     shown = said(folder, "tune", "--bands", "1s,5s", "--html", str(page))
     assert shown.code == 0, shown.err
@@ -184,6 +189,12 @@ def test_the_tuning_page_and_its_words_show_hostile_names_as_text(folder: Path, 
     assert "<script" not in html
     assert "javascript:alert" in html or "&lt;script&gt;" in html or "\\x1b" in html  # some of them are named
     assert "{{ 7 * 7 }}" in html
+    settings, bands = load_settings(folder / "tidemark.toml"), (timedelta(seconds=1), timedelta(seconds=5))
+    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
+    report = report_on_lake(lake, Asked(settings, SystemClock().now(), timedelta(hours=1), 0.001, bands))
+    markdown = str(tuning_metadata(report, "page")["says"].value)
+    assert is_harmless(markdown)
+    assert "<script" not in markdown.replace("\\<", "")
 
 
 @pytest.mark.parametrize("by", ["attribute:stream_id", "stream_prefix:["])
@@ -199,25 +210,16 @@ def test_cohorts_with_hostile_names_are_shown_as_text(folder: Path, by: str) -> 
     assert [printable(value).replace("\\", "")[:4] for value in values[:-1]] * 2 == [row[:4] for row in rows]
 
 
-def test_dagsters_markdown_shows_hostile_names_as_text(folder: Path) -> None:
-    settings = load_settings(folder / "tidemark.toml")
-    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
-    bands = (timedelta(seconds=1), timedelta(seconds=5))
-    report = report_on_lake(lake, Asked(settings, SystemClock().now(), timedelta(hours=1), 0.001, bands))
-    says = tuning_metadata(report, "page")["says"]
-    assert isinstance(says, dg.MarkdownMetadataValue)
-    assert is_harmless(says.value or "")
-    assert "<script" not in (says.value or "").replace("\\<", "")
+def test_lines_stay_lines_and_nothing_in_one_begins_another(capsys: pytest.CaptureFixture[str]) -> None:
+    output.console().print(output.safe_lines("it ended:\n  a [bold]reason[/]\r\n\x1b[31mred"))
+    assert capsys.readouterr().out == "it ended:\n  a [bold]reason[/]\n  \\x1b[31mred\n"
 
 
-def test_json_has_no_number_that_json_does_not_have(folder: Path) -> None:
-    def refuse(constant: str) -> Any:
-        raise AssertionError(constant)
+def test_no_text_keeps_a_control_character_and_every_other_is_as_it_was() -> None:
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert printable(every).isprintable()
+    assert printable(shown := "".join(filter(str.isprintable, every))) == shown
 
-    lines = said(folder, "diffs", "--window", KEYS[0], "--limit", "100", "--json").out.splitlines()
-    rows = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert rows
-    for row in rows:
-        assert row["temperature_delta"] in ("Infinity", None)
-        assert row["temperature"] in ("-Infinity", None)
-        assert row["previous_temperature"] in ("NaN", None)
+
+def test_the_default_of_a_duration_reads_as_it_is_typed() -> None:
+    assert (str(Span(seconds=30)), duration(Span(seconds=30))) == ("30s", timedelta(seconds=30))

@@ -1,6 +1,7 @@
 """What is late, missed and lost, as `tidemark status` says it: on a lake where something of each has happened."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,24 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
         assert "event hours 2026-11-21T07Z is not known" in facts[f"{what}_unknown"]
         assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
     assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
+
+
+def test_status_shows_the_snapshots_and_pulls_of_the_last_day_and_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, now = lake_in(tmp_path).tracking_log(), SystemClock().now()
+    log.begin(Beginning(now))
+    old = Usage(seconds=10, snapshots=1000, snapshot_bytes=10**9, pulls=1000, ticks=1)
+    used = Usage(10.0, 4, 250_000, 30, tracked=3333, tracked_bytes=600_000, landed=3300, landed_bytes=590_000, ticks=1)
+    for moment, usage in ((now - timedelta(days=2), old), (now, used), (now, used)):
+        decision = Decision(at=moment, watermark=None, reason=Reason.HELD_NO_DATA)
+        log.append(DecisionRecord(decision, None, None, Policy(), usage))
+    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\n[pubsub]\nsnapshot_budget = 5000000\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert (facts["snapshots_last_day"], facts["snapshot_bytes_last_day"]) == (8, 500_000)
+    assert (facts["pulls_last_day"], facts["ticks_last_day"]) == (60, 2)
+    assert (facts["tracked_last_day"], facts["landed_bytes_last_day"]) == (6666, 1_180_000)
+    assert facts["snapshot_budget"] == 5_000_000
+    said = " ".join(CliRunner().invoke(app, ["status", "--all"]).output.split())
+    assert "snapshots last day 8 snapshot bytes last day 500,000 pulls last day 60" in said

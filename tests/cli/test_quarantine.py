@@ -58,12 +58,6 @@ def test_it_counts_by_reason_then_shows_the_newest_first_short_and_harmless(plac
     assert "x" * 200 not in said.out
 
 
-def test_a_detail_is_shown_whole_as_its_end_says_what_to_do(place: Place) -> None:
-    detail = " ".join(f"word{number}" for number in range(60)) + "; set message.event_time_unit"
-    reject(place, {"message_id": "5", "hours": 0, "detail": detail})
-    assert " ".join(place.tidemark("quarantine", "--limit", "1").out.split()).count(detail) == 1
-
-
 def test_reason_and_time_and_number_say_what_is_shown(place: Place) -> None:
     def told(*arguments: str) -> list[str]:
         facts = json.loads(place.tidemark("quarantine", "--json", *arguments).out)
@@ -83,13 +77,6 @@ def test_a_time_a_reason_or_a_dry_run_that_makes_no_sense_is_refused(place: Plac
     wrong = (("--since", "yesterday"), ("--since", "2026-11-21T05:00:00"), ("--reason", "BAD"), ("--dry-run",))
     for arguments in wrong:
         assert place.tidemark("quarantine", *arguments).code == 2
-
-
-def test_a_lake_without_rejected_messages_says_so(tmp_path: Path) -> None:
-    (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path, attribute="stream_id"))
-    assert Place(tmp_path).tidemark("quarantine").out == "nothing was rejected\n"
-    said = Place(tmp_path).tidemark("quarantine", "--requeue", "--json")
-    assert json.loads(said.out)["landed"] == 0
 
 
 def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Place) -> None:

@@ -19,7 +19,6 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.repair import release
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
-from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import Lost, Released
 from tidemark.pipeline.windows import Windowing
@@ -111,88 +110,30 @@ def told(result: Result) -> str:
     return " ".join(f"{result.output} {result.exception or ''}".replace("│", " ").split())
 
 
-# -------------------------------------------------------------------------------------------------- the whole way
-
-
-def test_a_straggler_that_is_let_go_no_longer_holds_and_is_late_when_it_lands(stuck: Operator) -> None:
-    world = stuck.world
-    held = world.track().decision
-    published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
-    assert held.reason is Reason.PINNED_BY_BACKLOG
-    assert held.watermark is not None
-    assert held.watermark < published
-
-    before = published + timedelta(minutes=2)
-    result = stuck.run("--before", iso(before), "--yes")
-    assert result.exit_code == 0, result.output
-    assert stuck.watermark == held.watermark  # the command decides nothing
-    assert world.land().late == 0
-
-    decision = world.track().decision
-    assert (decision.reason, decision.released_before) == (Reason.RELEASED, before)
-    assert decision.watermark is not None
-    assert published < decision.watermark <= before
-
-    stuck.elsewhere.close()
-    world.wait(61)  # the other consumer's lease ends
-    landed = world.land()
-    assert (landed.heartbeats, landed.late) == (1, 1)
-    (row,) = [row for row in world.rows("heartbeats") if row["late"]]
-    assert row["message_id"] == stuck.straggler.message_id
-    after = world.track().decision
-    assert (after.reason, after.released_before) == (Reason.ADVANCED, None)
-    assert world.base.unacknowledged == []
-
-
-def test_a_release_predicts_exactly_what_the_next_tick_decides(stuck: Operator) -> None:
-    before = time_of(200)
-    foretold = stuck.facts("--before", before)
-    assert foretold["released"] is False
-    assert foretold["with"]["reason"] == "RELEASED"
-    stuck.facts("--before", before, "--yes")
-    decision = stuck.world.track().decision
-    assert decision.watermark is not None
-    assert (iso(decision.watermark), decision.reason) == (foretold["with"]["watermark"], Reason.RELEASED)
-
-
-# ------------------------------------------------------------------------------------------------ what it shows
-
-
-def test_a_release_shows_outstanding_messages_by_publish_time(stuck: Operator) -> None:
+def test_a_release_shows_what_is_outstanding_and_predicts_what_the_next_tick_decides(stuck: Operator) -> None:
     facts = stuck.facts("--before", time_of(200))
     published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
     assert facts["base_oldest_unacked"] == iso(published)
     (line,) = facts["outstanding"]
     assert line["published_from"] == iso(published.replace(microsecond=0))
-    assert (line["tracked"] - line["landed"], line["outstanding_at_most"]) == (1, 1)
-    assert facts["outstanding_at_most"] == 1
+    assert (line["tracked"] - line["landed"], line["outstanding_at_most"], facts["outstanding_at_most"]) == (1, 1, 1)
     assert facts["tracked"] == facts["landed"] + 1 > 100
     assert datetime.fromisoformat(facts["oldest_event_time"]) < published
-    assert facts["notes"] == []
-
-
-def test_the_prediction_without_a_release_uses_the_policy_of_the_settings_too(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operator.live(40)
-    operator.world.track()
-    operator.world.wait(5)
-    assert operator.facts("--before", time_of(operator.now))["without"]["reason"] == "UNCHANGED"
-    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1s")
-    assert operator.facts("--before", time_of(operator.now))["without"]["reason"] == "ADVANCED"
-
-
-def test_a_release_names_the_windows_that_would_close(stuck: Operator) -> None:
+    assert (facts["notes"], facts["released"], facts["with"]["reason"]) == ([], False, "RELEASED")
     windowing = Windowing(timedelta(minutes=1), START)
-    facts = stuck.facts("--before", time_of(200))
     without, released = (datetime.fromisoformat(facts[which]["watermark"]) for which in ("without", "with"))
     closing = [window.key for window in windowing.between(windowing.containing(without).start, released)]
-    assert closing
-    assert (facts["windows_closing"], facts["first_window"], facts["last_window"]) == (
-        len(closing),
-        closing[0],
-        closing[-1],
-    )
+    found = facts["windows_closing"], facts["first_window"], facts["last_window"]
+    assert found == (len(closing), closing[0], closing[-1])
+    stuck.facts("--before", time_of(200), "--yes")
+    log = stuck.world.lake().tracking_log()
+    entry = log.entry(log.numbers()[-1])
+    assert isinstance(entry, Released)
+    assert (entry.before, entry.at) == (at(200), stuck.world.clock.now())
+    assert entry.by.split("@")[0] in (getpass.getuser(), f"uid-{os.getuid()}")
+    decision = stuck.world.track().decision
+    assert decision.watermark is not None
+    assert (iso(decision.watermark), decision.reason) == (facts["with"]["watermark"], Reason.RELEASED)
 
 
 def test_without_a_watermark_windows_close_from_what_landed_before_tracking(operator: Operator) -> None:
@@ -236,15 +177,6 @@ def test_a_reading_that_names_no_message_is_not_said_to_be_one(operator: Operato
     assert "oldest unacknowledged" not in said
 
 
-def test_the_log_says_who_released_what_and_when(stuck: Operator) -> None:
-    stuck.facts("--before", time_of(200), "--yes")
-    log = stuck.world.lake().tracking_log()
-    entry = log.entry(log.numbers()[-1])
-    assert isinstance(entry, Released)
-    assert (entry.before, entry.at) == (at(200), stuck.world.clock.now())
-    assert entry.by.split("@")[0] in (getpass.getuser(), f"uid-{os.getuid()}")
-
-
 def test_a_user_without_a_name_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found")
@@ -261,34 +193,6 @@ def test_a_release_takes_into_account_messages_that_tracking_never_saw(stuck: Op
     assert "more may be outstanding" in note
     assert facts["with"]["reason"] == "HELD_INCOMPLETE"
     assert note in told(stuck.run("--before", time_of(200), answer="n\n"))
-
-
-def test_a_release_takes_into_account_messages_that_tracking_has_not_read(stuck: Operator) -> None:
-    stuck.live(39)
-    stuck.world.track(Budget(max_messages=5, max_bytes=1 << 20, max_time=timedelta(seconds=5), batch_messages=5))
-    (note,) = stuck.facts("--before", time_of(stuck.now - 1))["notes"]
-    assert "Tracking has read up to" in note
-
-
-def test_messages_that_landed_since_the_newest_decision_are_listed_apart(operator: Operator) -> None:
-    operator.live(40)  # base landed it all after the last decision
-    facts = operator.facts("--before", time_of(30))
-    assert (facts["outstanding_at_most"], facts["outstanding"], facts["oldest_event_time"]) == (0, [], None)
-    assert "has landed since" in facts["notes"][0]
-
-
-def test_a_release_that_would_not_move_the_watermark_says_why(stuck: Operator) -> None:
-    stuck.world.fails["read base"] = ReadingUnavailable("for the test")
-    stuck.world.wait(600)
-    stuck.world.track()
-    facts = stuck.facts("--before", time_of(200))
-    assert facts["with"] == facts["without"]
-    said = told(stuck.run("--before", time_of(200), answer="n\n"))
-    assert "The watermark would not move: HELD_STALE_READING" in said
-    assert "is unknown or too old." in said
-
-
-# ----------------------------------------------------------------------------------------------- what it refuses
 
 
 def test_a_time_to_come_is_refused(operator: Operator) -> None:

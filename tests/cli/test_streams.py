@@ -90,12 +90,6 @@ def test_the_last_windows_are_shown_at_a_glance(computed: Lake) -> None:
     assert "tidemark repair --recompute" not in said
 
 
-def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> None:
-    (facts,) = rows("--window", KEYS[1])
-    assert [window["window"] for window in facts["windows"]] == [KEYS[1]]
-    assert rows("--window", iso(WINDOWS[1].start + timedelta(seconds=17))) == [facts]
-
-
 def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -> None:
     put(computed.diffs(), "alone", {KEYS[3]: beats(3, "a")}, version=1)
     assert rows()[0]["windows_behind"] == [KEYS[3]]
@@ -135,20 +129,6 @@ def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(
     assert [(row["stream_id"], row["missed_heartbeats"]) for row in missing] == [("c", 3), ("a", 1)]
     assert run("--missing").stdout.splitlines()[-1] == f"2 of 2 streams that missed heartbeats in {WINDOWS[2]}"
     assert rows("--missing", "--window", KEYS[1]) == []
-
-
-def test_a_stream_that_comes_back_started_and_is_not_new(computed: Lake) -> None:
-    put(computed.diffs(), "back", {KEYS[5]: beats(5, "b")})
-    put(computed.stream_status(), "back", {KEYS[5]: [status("b", StatusKind.STARTED, heartbeats=2)]})
-    (started,) = rows("--started")
-    assert (started["stream_id"], started["new"]) == ("b", False)
-
-
-def test_asking_changes_nothing_in_the_lake(computed: Lake, tmp_path: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    for arguments in ([], ["--silent"], ["--started"], ["--missing"]):
-        rows(*arguments)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_two_questions_at_once_are_refused(computed: Lake) -> None:

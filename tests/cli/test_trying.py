@@ -1,8 +1,6 @@
 """`tidemark try`: what it prints of samples that anybody may have written, and its exit code."""
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,8 +10,7 @@ from threading import Event, Thread
 import pytest
 from google.pubsub_v1 import PublisherClient
 
-from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
-from tests.cli.test_cli import CLOCK, Place, place_in
+from tests.cli.test_cli import Place, place_in
 from tests.contract.payloads.schemas import container
 from tidemark.pipeline.cli.start.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
@@ -56,31 +53,6 @@ def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place
     assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
 
 
-def test_values_are_shown_as_json_writes_them(place: Place) -> None:
-    with (place.folder / "tidemark.toml").open("a") as settings:
-        settings.write('valve = "boolean"\nnext = "number"\n')
-    file = write(place, *({"valve": one, "next": 1763770000.25} for one in (True, False)), {"valve": "yes"})
-    lines = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED).out.splitlines()
-    assert [line.split()[5:7] for line in lines[1:3]] == [["true", "1763770000.25"], ["false", "1763770000.25"]]
-    assert lines[3].split()[5:7] == ["another", "kind"]
-
-
-def test_json_has_the_verdicts_and_the_summary(place: Place) -> None:
-    file = write(place, {"temperature": "warm"}, [])
-    said = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED, "--json")
-    facts = json.loads(said.out)
-    assert (said.code, facts["samples"], facts["heartbeats"]) == (NOT_ALL_PASS, 2, 1)
-    assert facts["rejected"] == {"UNREADABLE_PAYLOAD": 1}
-    assert (facts["absent_fields"], facts["fields_of_another_kind"]) == (["status"], ["temperature"])
-    landed, rejected = facts["verdicts"]
-    assert (landed["verdict"], landed["stream_id"], landed["fields"]) == (
-        "heartbeat",
-        "a=b",
-        {"temperature": None, "status": None},
-    )
-    assert (rejected["verdict"], rejected["sample"]) == ("rejected", "beats.ndjson:2")
-
-
 def test_fields_that_no_sample_has_are_named(place: Place) -> None:
     said = place.tidemark("try", write(place, {"temperature": "warm"}), *ATTRIBUTES, *PUBLISHED)
     assert "no sample has a value for status" in said.out
@@ -111,33 +83,6 @@ def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_hos
     assert said.out.splitlines()[-1] == "0 samples: 0 heartbeats, 0 rejected"
     assert [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")] == []
     assert place.tidemark("try", "--timeout", "1s").code == 2
-    for client in (publisher, subscriber):
-        client.transport.close()
-
-
-def test_ctrl_c_ends_a_sample_and_leaves_no_subscription(tmp_path: Path, emulator_host: str) -> None:
-    place = place_in(tmp_path, emulator_host)
-    pubsub, subscriber = place.settings.pubsub, subscriber_client(emulator_host)
-    publisher = publisher_client(emulator_host)
-    publisher.create_topic(name=pubsub.topic_path)
-
-    def there() -> list[str]:
-        return [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")]
-
-    arguments = [TIDEMARK, "--config", str(place.folder / "tidemark.toml"), "try", "--sample", "5"]
-    program = subprocess.Popen([*arguments, "--timeout", "1h"], stdout=subprocess.DEVNULL)
-    try:
-        until = CLOCK.monotonic() + PROGRAM_SECONDS
-        while not there():
-            assert program.poll() is None
-            assert CLOCK.monotonic() < until
-            CLOCK.sleep(0.1)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(PROGRAM_SECONDS) == 130
-    finally:
-        program.kill()
-        program.wait()
-    assert there() == []
     for client in (publisher, subscriber):
         client.transport.close()
 

@@ -87,19 +87,6 @@ def test_the_report_says_in_words_and_in_tables_what_it_found(folder: Path) -> N
     assert max(map(len, told.out.splitlines())) <= 150
 
 
-def test_the_page_needs_no_network_and_escapes_what_comes_from_data(folder: Path) -> None:
-    trace = Source(seconds=300, slow=1).trace()
-    path = trace.write(folder / "hostile.parquet", ["<script>alert(1)</script>[bold]", *trace.names[1:]])
-    told = tidemark(folder, "tune", path.name, "--bands", "5s,10s", "--html", "page.html")
-    assert told.code == 0, told.err
-    assert "<script>alert(1)</script>[bold]" in told.out
-    page = (folder / "page.html").read_text()
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;[bold]" in page
-    for forbidden in ("<script", "http://", "https://", "url(", "@import", "<link", "src="):
-        assert forbidden not in page
-    assert page.count("<svg") == 5
-
-
 def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tuple[Path, MemoryTrace]) -> None:
     folder, trace = lake
     told = figures(folder, "tune", "--bands", "0,10s,60s")
@@ -141,14 +128,6 @@ def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path
     assert 0 < told["messages"] < len(trace.publish_us)
     assert told["present"]["landed"] == told["messages"]
     assert told["present"]["lag_p50_seconds"] > 10
-
-
-def test_a_lake_in_which_nothing_has_landed_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "tidemark.toml").write_text(CONFIG)
-    told = tidemark(tmp_path, "tune")
-    assert told.code == 1
-    assert "nothing has landed in" in told.err
-    assert "--since" in told.err
 
 
 @pytest.mark.parametrize(
