@@ -167,18 +167,6 @@ def test_the_other_commands_print_harmlessly(folder: Path, command: str) -> None
     assert is_harmless(shown.out)
 
 
-def test_files_with_hostile_names_are_reported_harmlessly(folder: Path) -> None:
-    names = ("\x1b[2J", "[bold]x[/bold]", "a\nb")
-    for name in names:
-        orphan = folder / "lake" / "heartbeat_diffs" / "runs" / name / "part-0.parquet"
-        orphan.parent.mkdir(parents=True)
-        orphan.write_bytes(b"PAR1")
-    shown = said(folder, "repair", "--from", KEYS[0], "--to", KEYS[1], "--dry-run", "--remove-orphans", "--grace", "0")
-    assert shown.code == 1, shown.err
-    assert is_harmless(shown.out)
-    assert all(printable(name) in shown.out for name in names)
-
-
 def test_the_tuning_page_its_words_and_dagsters_markdown_show_names_as_text(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     shown = said(folder, "tune", "--bands", "1s,5s", "--html", str(page))

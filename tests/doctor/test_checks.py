@@ -67,15 +67,6 @@ def test_a_check_that_hangs_is_overdue_and_the_others_are_told(never: Event) -> 
     assert [one.said for one in others] == ["begun", "well"]
 
 
-def test_with_little_time_only_what_is_known_counts(never: Event) -> None:
-    def check_that_hangs(_: Setup) -> Iterator[Said]:
-        never.wait()
-        yield Level.BROKEN, "too late"
-
-    checks = [Check("slow", check_that_hangs), Check("c", check_that_is_well)]
-    assert [one.said for one in examine(SETUP, checks, within=0.2)] == ["well"]
-
-
 ACCOUNT = "tidemark@project.iam.gserviceaccount.com"
 
 

@@ -5,8 +5,7 @@ import pytest
 from tests.doctor.world import World
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
-from tidemark.pipeline.doctor.identity import RUNNING, Component, On, permissions_of, role_id
-from tidemark.pipeline.settings_sections import PubSubSettings, Server
+from tidemark.pipeline.doctor.identity import RUNNING, Component, permissions_of, role_id
 
 CHECKS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
 ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
@@ -21,16 +20,8 @@ def _provisioned(world: World) -> None:
     world.provision()
 
 
-def test_with_every_permission_there_is_nothing_to_say(world: World) -> None:
-    assert wrong(world) == []
-    others = [component for component in Component if component is not Component.ATTACH]
-    assert wrong(world, *others) == []
-    said = [one.said for one in examine(world.setup(*others), CHECKS)]
-    assert len(said) == 4
-    assert all(one.startswith("every permission on ") for one in said)
-
-
 def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World) -> None:
+    assert wrong(world) == []
     for permission, parts in permissions_of(RUNNING).items():
         world.take_away(permission)
         findings = wrong(world)
@@ -69,24 +60,3 @@ def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(w
     assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
     world.granted[path] = {"pubsub.topics.publish"}
     assert wrong(world) == []
-
-
-@pytest.mark.parametrize(
-    ("reading", "spared"),
-    [
-        ("snapshot", {"monitoring.timeSeries.list"}),
-        ("monitoring", {f"pubsub.snapshots.{one}" for one in ("create", "delete", "list")}),
-    ],
-)
-def test_what_a_reading_does_not_need_is_not_asked_for(
-    world: World, reading: str, spared: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PubSubSettings, "monitoring", property(lambda _: Server("127.0.0.1:1")))
-    everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
-    world.granted[world.pubsub.project] -= spared
-    world.pubsub = world.pubsub.model_copy(update={"reading": reading})
-    assert wrong(world) == []
-    world.granted[world.pubsub.project].clear()
-    named = {name for name in everything for one in wrong(world) if f"lack {name} on" in one.said}
-    assert named == everything - spared
-    assert all(one.level is Level.BROKEN for one in wrong(world))

@@ -8,7 +8,6 @@ import pytest
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tests.doctor.world import World, served_world
-from tests.official_emulator import free_port
 from tests.pubsub.denying import Denying
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
@@ -128,12 +127,4 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "cannot be checked without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
-
-
-def test_an_emulator_that_up_would_start_is_a_warning(world: World) -> None:
-    port = free_port()
-    world.pubsub = world.pubsub.model_copy(update={"emulator_host": f"127.0.0.1:{port}"})
-    (finding,) = found(world)
-    assert finding.level is Level.WARNING
-    assert "`tidemark up` starts an emulator there" in finding.said
+        assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said

@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 PROGRAM = """
 import logging, threading, warnings
 from tidemark.pipeline.settings_sections import LogSettings
 from tidemark.resources.json_logs import ids_in_logs, log_as
 
-log_as(LogSettings(format="FORMAT"))
-log_as(LogSettings(format="FORMAT"))
+log_as(LogSettings(format="json"))
+log_as(LogSettings(format="json"))
 logger = logging.getLogger("tidemark.somewhere")
 with ids_in_logs(pipeline="orders", sensor="landing"), ids_in_logs(tick="17"):
     logger.warning("two lines\\nand %s", "words")
@@ -23,35 +24,23 @@ warnings.warn("old")
 """
 
 
-def stderr_of(format_: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("FORMAT", format_)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+def lines_of(program: str) -> list[dict[str, Any]]:
+    """What the program writes to its error output, each line an object."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == ""
-    return done.stderr.splitlines()
+    return list(map(json.loads, done.stderr.splitlines()))
 
 
 def test_each_line_is_an_object_with_the_ids_of_its_tick_and_of_no_other_thread() -> None:
-    inside, elsewhere, failed, warned = map(json.loads, stderr_of("json"))
-    assert (inside["event"], inside["level"], inside["logger"]) == (
-        "two lines\nand words",
-        "warning",
-        "tidemark.somewhere",
-    )
+    inside, elsewhere, failed, warned = lines_of(PROGRAM)
+    assert (inside["event"], inside["level"]) == ("two lines\nand words", "warning")
+    assert inside["logger"] == "tidemark.somewhere"
     assert (inside["pipeline"], inside["sensor"], inside["tick"]) == ("orders", "landing", "17")
     assert elsewhere["event"] == "elsewhere"
     assert "tick" not in elsewhere
     assert "tick" not in failed
     assert "ZeroDivisionError" in failed["exception"]
     assert "old" in warned["event"]
-
-
-def test_as_text_nothing_is_changed() -> None:
-    assert stderr_of("text")[:2] == ["two lines", "and words"]
 
 
 RUN = """
@@ -82,8 +71,7 @@ with dg.DagsterInstance.ephemeral() as instance:
 
 
 def test_lines_of_a_run_have_its_id_and_that_of_its_tick_whoever_logs_them() -> None:
-    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=60, check=True)
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    lines = lines_of(RUN)
     ours, theirs = (next(line for line in lines if line["event"] == said) for said in ("from within", "from Dagster"))
     assert ours["run_id"] == theirs["run_id"]
     assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("17", "17", "job", "work")

@@ -1,7 +1,7 @@
 """The ways out: a real scrape of the port, a real receiver of OTLP, health, and nothing at all where nobody asks."""
 
+import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -15,7 +15,7 @@ import pytest
 
 from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of
 from tests.observe.receiver import receiving
-from tests.official_emulator import HOST
+from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.contract.heartbeat import RejectionReason
@@ -23,7 +23,7 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS
-from tidemark.pipeline.observe.outlet import check_libraries
+from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
 
@@ -190,28 +190,6 @@ def test_a_port_that_is_taken_fails_no_tick_and_is_tried_again(
         assert "tidemark_watermark" in get(hour.ticking.settings.metrics, "/metrics")
 
 
-def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with receiving() as received:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
-        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "600000")
-        with an_hour(tmp_path, export="otlp") as hour:
-            hour.is_scraped = False
-            hour.play(2)
-            child = os.fork()
-            if child == 0:
-                try:
-                    from threading import enumerate as threads
-
-                    alone = [one.name for one in threads()] == ["MainThread"]
-                    telling = hour.ticking.resources["lake"].kept.get("observer", lambda: None)
-                    telling.ticked("tracking", 1.0)
-                    os._exit(0 if alone else 1)
-                finally:
-                    os._exit(2)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert received.requests == []
-
-
 def test_a_missing_library_is_named_where_the_definitions_are_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,3 +198,27 @@ def test_a_missing_library_is_named_where_the_definitions_are_built(
     for export in ("prometheus", "otlp"):
         with pytest.raises(ToolMissing, match=r"pip install \"tidemark-pubsub\[metrics\]\""):
             check_libraries(MetricsSettings(export=export))
+
+
+def asked(port: int, *hosts: str, path: str = "/metrics") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("GET", path, skip_host=True)
+    for host in hosts:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    answer = connection.getresponse()
+    said = answer.status, answer.read()
+    connection.close()
+    return said
+
+
+def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_answered() -> None:
+    metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
+    outlet, port = outlet_of(metrics, ["metrics.example"]), metrics.address[1]
+    for host in ("127.0.0.1:9464", "localhost", "[::1]:9464", "10.0.0.7:9464", "metrics.example:80"):
+        assert asked(port, host, path="/healthz") == (200, b'{"healthy": true, "problems": []}\n'), host
+    for path in ("/metrics", "/healthz", "/livez"):
+        for hosts in (("rebound.example:9464",), ("127.0.0.1", "rebound.example")):
+            status, content = asked(port, *hosts, path=path)
+            assert (status, b"dagster.allowed_hosts" in content) == (403, True), (path, hosts)
+    outlet.close()

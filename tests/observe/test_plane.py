@@ -1,6 +1,5 @@
 """The plane, the lag and the windows as facts; and the drawing of these, whose texts may be anything."""
 
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import timedelta
@@ -8,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.observe.explained import MOST_CELLS, drawn, history_facts, plane_chart, plane_facts
+from tidemark.pipeline.observe.explained import MOST_CELLS, drawn, history_facts, plane_facts
 from tidemark.pipeline.observe.facts import LakeStatus
 from tidemark.pipeline.observe.page import PageVerdict, verdict_of
 from tidemark.pipeline.settings import Settings
@@ -52,15 +50,6 @@ def test_ten_thousand_cells_are_merged_and_no_message_is_dropped() -> None:
     assert 100 < len(plane["cells"]) <= MOST_CELLS
     assert sum(count for _, _, count in plane["cells"]) == plane["messages"] == histogram.messages == 60_000
     assert len(drawn({**no_history(), "plane": plane})) < 40_000
-
-
-def test_one_message_of_long_ago_does_not_flatten_the_others() -> None:
-    plane = plane_facts(*decided(histogram_of(30, 10, late=1), now=40, oldest=0))
-    chart = plane_chart(plane)
-    low, high = (chart.up(value) for value in (plane["cells"][-1][1], plane["cells"][-1][1] - 20))
-    assert abs(low - high) > 50
-    assert "1 with older event times lie at the lower edge" in chart.note
-    assert plane["pin"] is not None
 
 
 def decisions(*steps: tuple[float, float, Reason]) -> list[Decision]:
@@ -112,16 +101,6 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
     assert tops[2] - tops[0] >= chart.height
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
     assert tags == {"svg", "style", "rect", "text", "path", "circle", "title"}
-
-
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda file: file.stem)
-def test_a_picture_of_the_docs_is_well_formed_small_and_whole_without_script_or_font(file: Path) -> None:
-    text = file.read_text()
-    tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
-    assert tags <= {"svg", "style", "rect", "text", "path", "circle", "title"}
-    assert not re.search(r"href|url\(|@import|@font-face|(?<!xmlns=\")https?:", text)
-    assert "prefers-color-scheme: dark" in text
-    assert len(text) < (100_000 if file.stem == "compare" else 70_000)  # compare has a panel for each of eleven traces
 
 
 def test_a_backlog_that_is_being_read_is_the_headline() -> None:

@@ -1,8 +1,6 @@
 """What is measured, on both emulators and on services that deviate: each deviation is found and named, and nothing is
 left behind."""
 
-import _thread
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -43,13 +41,6 @@ from tidemark.pipeline.settings_sections import PubSubSettings
 EXPIRY, ACKNOWLEDGED = range(2)
 PASSED, DELAY, REDELIVERY, FILTER, TRANSFORM, AGE, CLOCK = range(-7, 0)
 """The rows, in their order. Some of a snapshot's may be absent, so the others are counted from the end."""
-
-
-Call = Callable[[Any, Any], None]
-
-
-def nothing(_request: Any, _context: Any) -> None:
-    """Does not meddle."""
 
 
 def measured(given: Service, clock: SystemClock | None = None, plan: Plan = QUICK) -> Facts:
@@ -190,43 +181,25 @@ def test_ctrl_c_at_any_step_leaves_nothing(step: str) -> None:
         measure(given.pubsub, SystemClock(), QUICK, interrupt)
 
 
-class Meddling(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Does something before and after each call of a method takes effect."""
+class Losing(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Loses the answer to each call of a method, which has taken effect."""
 
-    def __init__(self, method: str, before: Call = nothing, after: Call = nothing) -> None:
-        self.method, self.before, self.after = method, before, after
+    def __init__(self, method: str) -> None:
+        self.method = method
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
         if details.method.rpartition("/")[2] != self.method:
             return handler
 
-        def answer(request: Any, context: Any) -> Any:
-            self.before(request, context)
-            answered = handler.unary_unary(request, context)
-            self.after(request, context)
-            return answered
+        def lose(request: Any, context: Any) -> None:
+            handler.unary_unary(request, context)
+            context.abort(grpc.StatusCode.UNKNOWN, "the answer was lost")
 
-        return handler._replace(unary_unary=answer)
-
-
-def test_ctrl_c_does_not_end_the_removal() -> None:
-    pressed = []
-
-    def press(request: Any, _: object) -> None:
-        if request.subscription.endswith("-seen"):  # the first that is deleted of those that are left
-            pressed.append(request.subscription)
-            _thread.interrupt_main()
-
-    with service(interceptors=[Meddling("DeleteSubscription", before=press)]) as given:
-        measured(given)
-    assert pressed
+        return handler._replace(unary_unary=lose)
 
 
 @pytest.mark.parametrize("method", ["CreateSubscription", "CreateSnapshot"])
 def test_what_was_made_without_an_answer_is_removed(method: str) -> None:
-    def lose(_: object, context: Any) -> None:
-        context.abort(grpc.StatusCode.UNKNOWN, "the answer was lost")
-
-    with service(interceptors=[Meddling(method, after=lose)]) as given, pytest.raises(PubSubError):
+    with service(interceptors=[Losing(method)]) as given, pytest.raises(PubSubError):
         measured(given)
