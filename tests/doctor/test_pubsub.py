@@ -127,4 +127,4 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
+        assert "cannot be checked without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
