@@ -228,7 +228,9 @@ class WorkersSubscription(ModelSubscription):
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         batch = super().pull(max_messages, max_bytes, seconds, ahead)
         process: Any = self._outside
-        process.world.delivered(self._name, [self._pulled[one].message_id for one in batch.ack_ids])
+        world, of = process.world, self._name  # who slept since may hold an older delivery
+        newest = [one for one in batch.ack_ids if world.lease_left(of, one)]
+        world.delivered(of, [self._pulled[one].message_id for one in newest])
         return batch
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
