@@ -1,7 +1,6 @@
 """Cohorts side by side: a late one does not hold the others, each message is of one pipeline, and the project that
 `tidemark init --cohort` writes loads in Dagster."""
 
-import statistics
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.command import Said, said_here
-from tests.cohorts.play import COHORTS, play
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.local.emulator.filters import parse_filter
@@ -223,13 +221,3 @@ def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_c
         for client in (subscriber, publisher):
             client.transport.close()
     assert landed == {"eu": ["eu", "eu"], "america": ["ca", "us"], "rest": ["jp"]}
-
-
-@pytest.mark.slow
-def test_live_a_late_cohort_does_not_hold_the_punctual_one(tmp_path: Path) -> None:
-    found = play(tmp_path, timedelta(minutes=2), timedelta(minutes=5))
-    lags = {name: statistics.median(followed.lags) for name, followed in found.items() if followed.lags}
-    assert lags.keys() >= set(COHORTS)
-    assert lags["punctual"] < 30
-    assert lags["late"] >= LATE_BY
-    assert lags["all"] >= LATE_BY

@@ -23,7 +23,7 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 
 NAMES = ("heartbeats", "orders")
-BACKLOG, LIVE = timedelta(minutes=62), timedelta(minutes=1)
+BACKLOG, LIVE = timedelta(minutes=62), timedelta(seconds=30)
 """An hour ends in the backlog: their asset is asked for it."""
 WITHIN_SECONDS = 480.0
 LOOK_EVERY_SECONDS = 3.0
@@ -53,8 +53,8 @@ def play(folder: Path, python: Path, postgres: str | None, say: Callable[[str], 
         supervisor = Supervisor(folder / "state", clock, say)
         try:
             _start(supervisor, folder, python, ports["code"], pipelines, postgres)
-            for name in NAMES:
-                _publish(folder, python, name)
+            publishing = [_publish(folder, python, name) for name in NAMES]
+            assert [one.wait(600) for one in publishing] == [0, 0]
             _until_computed(pipelines, supervisor, clock, say)
             with _instance(folder, postgres) as instance:
                 found = {
@@ -112,17 +112,12 @@ def _start(
     supervisor.start(ServiceSpec("daemon", [str(python.with_name("dagster-daemon")), "run"], folder, environment))
 
 
-def _publish(folder: Path, python: Path, name: str) -> None:
+def _publish(folder: Path, python: Path, name: str) -> "subprocess.Popen[bytes]":
     """Publish in the background: what lasts is the live part."""
     command = [str(python.with_name("tidemark")), "--config", f"{name}.toml", "publish", "--streams", "40"]
     times = ["--since", f"{BACKLOG.total_seconds():g}s", "--for", f"{LIVE.total_seconds():g}s", "--jitter", "2s"]
-    subprocess.run(
-        [*command, *times, "--duplicates", "0.05", "--truth", f"{name}.parquet"],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        timeout=600,
-    )
+    more = ["--duplicates", "0.05", "--truth", f"{name}.parquet"]
+    return subprocess.Popen([*command, *times, *more], cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def _until_computed(

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.rounds import a_run, landed, settings_of
+from tests.spark import rounds as readers
+from tests.spark.rounds import a_run, landed, read_handing_over, settings_of
 from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.settings import Settings
@@ -45,7 +47,7 @@ def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: i
     """Rounds until so many different messages are visible and nothing is outstanding, or why that is refused."""
     settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2), 0
     try:
-        with a_run(session, settings) as run:
+        with a_run(session, settings, read=read_handing_over) as run:
             for _ in run.rounds(timedelta(minutes=6), until_young=False):
                 done += 1
                 if len(set(landed(settings))) == messages and not any(
@@ -61,35 +63,18 @@ def ids(frame: DataFrame) -> list[str]:
     return sorted(row["message_id"] for row in frame.select("message_id").collect())
 
 
-READS = 10
-"""Batch reads that bring everything: one finds less while pulls of the one before are under way."""
-
-
-def batches(session: SparkSession, options: dict[str, str]) -> dict[str, Any]:
-    """Read batch after batch, each under a name of its own."""
-    register(session)
-    source = session.read.format("pubsub").options(**options)
-    return {"batches": [ids(source.option("landing", f"read-{number}").load()) for number in range(READS)]}
-
-
-def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
-    """Read a batch twice, and stream the rest, or say why `register` refuses."""
+def source(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
+    """Read a batch twice, and stream the rest, or say why that is refused."""
     try:
         register(session)
     except ExecutorsUnable as error:
         return {"refused": str(error)}
     batch = session.read.format("pubsub").options(**options, landing="first").load()
     twice = [ids(batch), ids(batch)]
-    return {"batches": twice, "streamed": _streamed(session, options, folder)}
-
-
-def stream(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
-    """Stream what there is, or say why that is refused."""
-    register(session)
     try:
-        return {"streamed": _streamed(session, options, folder)}
+        return {"batches": twice, "streamed": _streamed(session, options, folder)}
     except PySparkException as error:
-        return {"refused": str(error)}
+        return {"batches": twice, "refused": str(error)}
 
 
 def _streamed(session: SparkSession, options: dict[str, str], folder: str) -> list[str]:
@@ -117,15 +102,10 @@ def with_tidemark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     yield from batches
 
 
-WORK: dict[str, Callable[..., dict[str, Any]]] = {
-    "windows": windows,
-    "rounds": rounds,
-    "pubsub": pubsub,
-    "stream": stream,
-    "batches": batches,
-}
+WORK: dict[str, Callable[..., dict[str, Any]]] = {"windows": windows, "rounds": rounds, "source": source}
 
 if __name__ == "__main__":
+    cloudpickle.register_pickle_by_value(readers)  # type: ignore[no-untyped-call]  # executors lack the tests
     settings = Settings(spark=SparkSettings.model_validate_json(sys.argv[1]))
     session = SparkResource(spark_config=session_config(settings)).session()
     print(json.dumps([WORK[name](session, **given) for name, given in json.loads(sys.argv[2])]))

@@ -1,4 +1,4 @@
-"""The query in Spark SQL of docs/how-to/reading.md gives the rows of heartbeat_diffs."""
+"""The query in Spark SQL of examples/same_rows gives the rows of heartbeat_diffs."""
 
 from pathlib import Path
 
@@ -6,8 +6,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.test_reading import example
-from tests.test_same_rows import computed, expected, in_order
+from tests.test_same_rows import EXAMPLES, computed, expected, in_order
 
 __all__ = ["computed"]
 
@@ -17,5 +16,5 @@ def test_spark_sql_gives_the_same_rows(spark: SparkSession, computed: Path) -> N
     spark.read.parquet(*DeltaTable(str(computed / "heartbeats")).file_uris()).createOrReplaceTempView("heartbeats")
     windows = [(partition["window"],) for partition in DeltaTable(str(computed / "heartbeat_diffs")).partitions()]
     spark.createDataFrame(windows, "window string").createOrReplaceTempView("computed")
-    rows = spark.sql(example("In Spark SQL", "sql")).toArrow().to_pylist()
+    rows = spark.sql((EXAMPLES / "in_spark.sql").read_text()).toArrow().to_pylist()
     assert in_order([tuple(row.values()) for row in rows]) == expected(computed)

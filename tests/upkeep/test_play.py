@@ -20,16 +20,15 @@ def _unchecked(batch: micro_batch.WindowBatch, windows: Sequence[Window]) -> mic
     return ATTEMPT(replace(batch, refuse_expired=lambda _: None), windows)
 
 
-FAULTS: dict[str, AbstractContextManager[Any]] = {
-    "retention drops rows and raises no boundary": patch.object(KeptWindows, "raise_to", lambda *_: None),
-    "an attempt does not look at the boundary again": patch.object(micro_batch, "_attempt", _unchecked),
+FAULTS: dict[str, tuple[AbstractContextManager[Any], int]] = {
+    "retention drops rows and raises no boundary": (patch.object(KeptWindows, "raise_to", lambda *_: None), 0),
+    "an attempt does not look at the boundary again": (patch.object(micro_batch, "_attempt", _unchecked), 14),
 }
-SEEDS = 40
-"""A planted fault is looked for in so many; half of them are played without one."""
+"""Each with the seed from which on it is looked for: of forty seeds, 14 alone finds the second."""
 
 
-def _played(seeds: int) -> Iterator[int]:
-    for seed in range(seeds):
+def _played(first: int, seeds: int) -> Iterator[int]:
+    for seed in range(first, first + seeds):
         played = play(seed)
         assert played.died
         assert played.started > len(played.landed)
@@ -37,16 +36,17 @@ def _played(seeds: int) -> Iterator[int]:
 
 
 def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule() -> None:
-    assert len(list(_played(1))) == 1
+    assert len(list(_played(0, 1))) == 1
 
 
 @pytest.mark.slow
 def test_many_seeds() -> None:
-    assert len(list(_played(SEEDS // 2))) == SEEDS // 2
+    assert len(list(_played(1, 8))) == 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    with FAULTS[fault], pytest.raises(Wrong, match="and not"):
-        list(_played(SEEDS))
+    planted, first = FAULTS[fault]
+    with planted, pytest.raises(Wrong, match="and not"):
+        list(_played(first, 5))
