@@ -30,7 +30,6 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST_US = to_us(FIRST)
 PUBLISHED_US = to_us(datetime(2026, 11, 21, 5, 20, tzinfo=UTC))
 SKEW = timedelta(minutes=5)
-SKEW_US = 300_000_000
 
 BY_ATTRIBUTES = MessageContract(
     event_time=Place.of("attribute:event_time"),
@@ -40,90 +39,64 @@ BY_ATTRIBUTES = MessageContract(
     max_future_skew=SKEW,
     fields={},
 )
-BY_PAYLOAD = replace(BY_ATTRIBUTES, event_time=Place.of("payload:when"), stream_id=(Place.of("payload:who"),))
 
 
-def by_attributes(**attributes: str) -> Heartbeat | Rejection:
-    return HeartbeatReader(BY_ATTRIBUTES).read(attributes, None, PUBLISHED_US)
+def read(
+    value: object, *, payload: Any = None, published_us: int = PUBLISHED_US, **changed: Any
+) -> Heartbeat | Rejection:
+    """The verdict on a message of stream a, whose attribute event_time has this value."""
+    attributes = {"stream_id": "a", "site": "north"} | ({} if value is None else {"event_time": str(value)})
+    return HeartbeatReader(replace(BY_ATTRIBUTES, **changed)).read(attributes, payload, published_us)
 
 
-def by_payload(payload: dict[str, Any] | None) -> Heartbeat | Rejection:
-    return HeartbeatReader(BY_PAYLOAD).read({"event_time": "1", "stream_id": "another"}, payload, PUBLISHED_US)
-
-
-def milliseconds(us: int) -> str:
-    return str(us // 1000)
-
-
-def reason_of(outcome: Heartbeat | Rejection) -> RejectionReason | None:
-    return outcome.reason if isinstance(outcome, Rejection) else None
+def why(outcome: Heartbeat | Rejection, reason: RejectionReason) -> str:
+    """The detail of a rejection for this reason."""
+    assert isinstance(outcome, Rejection)
+    assert outcome.reason is reason
+    return outcome.detail
 
 
 # ------------------------------------------------------------------------------------------------ what is read
 
 
-def test_a_heartbeat_is_read_from_the_payload_where_the_contract_says_so() -> None:
-    payload = {"when": (PUBLISHED_US - 1_500_000) // 1000, "who": "pump-7"}
-    assert by_payload(payload) == Heartbeat("pump-7", PUBLISHED_US - 1_500_000)
+NOON, TO_A_MICROSECOND = "2026-11-21T12:00:00Z", "2026-11-21T12:00:00.123456Z"
 
 
 @pytest.mark.parametrize(
-    ("changed", "needed"),
+    ("written", "unit", "read_as"),
     [
-        ({}, False),
-        ({"event_time": Place.of("publish_time")}, False),
-        ({"event_time": Place.of("payload:when")}, True),
-        ({"stream_id": (Place.of("attribute:site"), Place.of("payload:who"))}, True),
-        ({"publisher_id": Place.of("payload:id")}, True),
-        ({"each": Place.of("payload:readings")}, True),
+        ("1795262400123", "auto", "2026-11-21T12:00:00.123Z"),
+        (1795262400123, "auto", "2026-11-21T12:00:00.123Z"),
+        ("-1", "auto", "1969-12-31T23:59:59.999Z"),
+        ("2026-11-21T14:30:00+02:30", "auto", NOON),
+        ("2026-11-21T06:00:00-06:00", "auto", NOON),
+        ("2026-11-21T12:00:00.123456999Z", "auto", TO_A_MICROSECOND),  # rounded down
+        (1795262400.123456, "s", TO_A_MICROSECOND),
+        ("1795262400.1234569", "s", TO_A_MICROSECOND),
+        ("-0.0000001", "s", "1969-12-31T23:59:59.999999Z"),
+        (1.795262400123e18, "ns", "2026-11-21T12:00:00.123Z"),
+        ("2026-11-21 12:00:00Z", "rfc3339", NOON),
     ],
 )
-def test_the_payload_is_needed_only_where_a_place_is_in_it(changed: dict[str, Any], needed: bool) -> None:
-    assert replace(BY_ATTRIBUTES, **changed).needs_payload is needed
+def test_an_event_time_is_read_in_its_unit(written: object, unit: str, read_as: str) -> None:
+    assert read_event_time(written, EventTimeUnit(unit)) == to_us(datetime.fromisoformat(read_as))
 
 
-@pytest.mark.parametrize(
-    ("written", "moment"),
-    [
-        ("1795238400123", datetime(2026, 11, 21, 5, 20, 0, 123_000, tzinfo=UTC)),
-        (1795238400123, datetime(2026, 11, 21, 5, 20, 0, 123_000, tzinfo=UTC)),
-        ("-1", datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
-        ("2026-11-21T05:20:00Z", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
-        ("2026-11-21T07:50:00+02:30", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
-        ("2026-11-20T23:20:00-06:00", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
-        ("2026-11-21T05:20:00.123456Z", datetime(2026, 11, 21, 5, 20, 0, 123_456, tzinfo=UTC)),
-        ("2026-11-21T05:20:00.123456999Z", datetime(2026, 11, 21, 5, 20, 0, 123_456, tzinfo=UTC)),  # rounded down
-    ],
-)
-def test_an_event_time_is_milliseconds_or_rfc_3339(written: object, moment: datetime) -> None:
-    assert read_event_time(written) == to_us(moment)
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        "",
-        "yesterday",
-        "1795238400.5",
-        " 5",
-        "٥",  # a digit, but not an ASCII one
-        "1" * 19,
-        "2026-11-21T05:20:00",  # no offset
-        "2026-11-21 05:20:00Z",
-        "2026-11-21T05:20Z",
-        "2026-11-21T05:20:00+0230",
-        "2026-11-21T05:20:61Z",
-        "2026-02-30T05:20:00Z",
-        "2026-11-21T05:20:00+99:00",
-        "0000-01-01T00:00:00Z",
+NO_TIMES: dict[str, tuple[object, ...]] = {
+    "auto": (
+        *("", "yesterday", "1795238400.5", " 5", "٥", "1" * 19, True, 1795238400123.0, None),
+        *("2026-11-21T05:20:00", "2026-11-21 05:20:00Z", "2026-11-21T05:20Z", "2026-11-21T05:20:00+0230"),
+        *("2026-11-21T05:20:61Z", "2026-02-30T05:20:00Z", "2026-11-21T05:20:00+99:00", "0000-01-01T00:00:00Z"),
         "2026-11-21T05:20:00Z\n",
-        True,
-        1795238400123.0,
-        None,
-    ],
-)
-def test_anything_else_is_no_event_time(written: object) -> None:
-    assert read_event_time(written) is None
+    ),
+    "s": ("2026-11-21T05:20:00Z", "1" * 22, 1e300, True),
+    "rfc3339": ("2026-11-21T05:20:00", "1763770000"),
+}
+
+
+@pytest.mark.parametrize("unit", NO_TIMES)
+def test_anything_else_is_no_event_time(unit: str) -> None:
+    assert {read_event_time(written, EventTimeUnit(unit)) for written in NO_TIMES[unit]} == {None}
 
 
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1}
@@ -145,27 +118,6 @@ def test_what_is_written_in_a_unit_is_read_back_to_the_microsecond(us: int, unit
 
 
 @pytest.mark.parametrize(
-    ("written", "unit", "us"),
-    [
-        (1763770000.25, "s", 1763770000_250_000),
-        ("1763770000.9999999", "s", 1763770000_999_999),
-        ("-0.0000001", "s", -1),
-        (1.763770000123e18, "ns", 1763770000_123_000),
-        ("2026-11-21 05:20:00Z", "rfc3339", to_us(datetime(2026, 11, 21, 5, 20, tzinfo=UTC))),
-        ("2026-11-21T05:20:00Z", "s", None),
-        ("2026-11-21T05:20:00", "rfc3339", None),
-        ("1763770000", "rfc3339", None),
-        ("1" * 22, "s", None),
-        (1e300, "s", None),
-        (True, "s", None),
-    ],
-)
-def test_a_unit_takes_numbers_alone_and_rfc_3339_texts_alone(written: object, unit: str, us: int | None) -> None:
-    assert read_event_time(written, EventTimeUnit(unit)) == us
-
-
-@pytest.mark.parametrize("unit", [EventTimeUnit.AUTO, EventTimeUnit.RFC_3339])
-@pytest.mark.parametrize(
     ("written", "in_utc"),
     [
         ("2026-11-21 06:20:00.5", "2026-11-21T05:20:00.5Z"),
@@ -175,131 +127,81 @@ def test_a_unit_takes_numbers_alone_and_rfc_3339_texts_alone(written: object, un
         ("2026-03-29T02:30:00", "2026-03-29T01:30:00Z"),  # skipped: by the offset before
     ],
 )
-def test_a_text_without_a_zone_is_in_the_time_zone_that_is_set(unit: EventTimeUnit, written: str, in_utc: str) -> None:
-    assert read_event_time(written, unit, BERLIN) == to_us(datetime.fromisoformat(in_utc))
-
-
-def test_the_parts_of_a_stream_are_joined_and_the_absent_one_is_named() -> None:
-    parts = (Place.of("attribute:site"), Place.of("payload:device.id"))
-    reader = HeartbeatReader(replace(BY_ATTRIBUTES, stream_id=parts))
-    attributes = {"event_time": milliseconds(PUBLISHED_US), "site": "north"}
-    assert reader.read(attributes, {"device": {"id": 7}}, PUBLISHED_US) == Heartbeat("north/7", PUBLISHED_US)
-    for payload in ({"device": 7}, [7], 7, None, {"device": [{"id": 7}]}):
-        outcome = reader.read(attributes, payload, PUBLISHED_US)
-        assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "payload:device.id is absent or null")
+def test_a_text_without_a_zone_is_in_the_time_zone_that_is_set(written: str, in_utc: str) -> None:
+    for unit in (EventTimeUnit.AUTO, EventTimeUnit.RFC_3339):
+        assert read_event_time(written, unit, BERLIN) == to_us(datetime.fromisoformat(in_utc))
 
 
 def test_an_event_may_have_the_time_of_its_publication() -> None:
-    reader = HeartbeatReader(replace(BY_ATTRIBUTES, event_time=Place.of("publish_time")))
-    assert reader.read({"stream_id": "a"}, None, PUBLISHED_US) == Heartbeat("a", PUBLISHED_US)
-    assert reason_of(reader.read({"stream_id": "a"}, None, FIRST_US - 1)) is RejectionReason.BEFORE_FIRST_WINDOW
+    of_publication = {"event_time": Place.of("publish_time")}
+    assert read(None, **of_publication) == Heartbeat("a", PUBLISHED_US)
+    why(read(None, published_us=FIRST_US - 1, **of_publication), RejectionReason.BEFORE_FIRST_WINDOW)
 
 
 # ------------------------------------------------------------------------------------------- why one is rejected
 
 
 @pytest.mark.parametrize(
-    ("attributes", "how"), [({}, "absent"), ({"event_time": ""}, "empty"), ({"Event_Time": "1"}, "absent")]
-)
-def test_a_message_without_an_event_time_is_rejected(attributes: dict[str, str], how: str) -> None:
-    outcome = by_attributes(**attributes, stream_id="a")
-    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, f"attribute:event_time is {how}")
-
-
-@pytest.mark.parametrize(
     ("unit", "written", "told"),
     [
         ("auto", "1795238400", '; as seconds it would be 2026-11-21T05:20:00Z: set message.event_time_unit = "s"'),
-        ("auto", "1795238400000000", "; as microseconds it would be 2026-11-21T05:20:00Z: set message.event_time_unit"),
         ("auto", "1795238400000000000", "; as nanoseconds it would be 2026-11-21T05:20:00Z: "),
-        ("auto", "1795238400.5", "; as seconds it would be 2026-11-21T05:20:00.500Z: "),
         ("auto", "2026-11-21 05:20:00Z", "; as RFC 3339 it would be 2026-11-21T05:20:00Z: set message.event_time_unit"),
         ("auto", "2026-11-21T05:20:00", "; it has no zone: set message.timezone"),
         ("s", "1795238400000", "; as milliseconds it would be 2026-11-21T05:20:00Z: "),
-        ("s", "2026-11-21T05:20:00Z", "; as RFC 3339 it would be 2026-11-21T05:20:00Z: "),
     ],
 )
 def test_a_rejection_names_the_unit_that_would_be_right(unit: str, written: str, told: str) -> None:
-    reader = HeartbeatReader(replace(BY_ATTRIBUTES, event_time_unit=EventTimeUnit(unit)))
-    outcome = reader.read({"event_time": written, "stream_id": "a"}, None, PUBLISHED_US)
+    outcome = read(written, event_time_unit=EventTimeUnit(unit))
     assert isinstance(outcome, Rejection)
     assert told in outcome.detail
+    assert "set message" not in why(read("yesterday"), RejectionReason.UNREADABLE_EVENT_TIME)
+    assert why(read(""), RejectionReason.NO_EVENT_TIME) == "attribute:event_time is empty"
 
 
-def test_no_unit_is_named_where_none_would_be_right() -> None:
-    for written in ("1", "1700000000", "1795238700001", "yesterday"):
-        outcome = by_attributes(event_time=written, stream_id="a")
-        assert isinstance(outcome, Rejection)
-        assert "set message" not in outcome.detail
+NEITHER = "neither a text nor a whole number of 64 bits"
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (None, "absent or null"),
-        ("", "empty"),
-        (True, "true, neither a text nor a whole number of 64 bits"),
-        (1e30, "1e+30, neither a text nor a whole number of 64 bits"),
-        ([], "an array, neither a text nor a whole number of 64 bits"),
-        (2**70, "a number beyond 64 bits, neither a text nor a whole number of 64 bits"),
-        ("x" * 1025, "which has 1025 characters; an id may have at most 1024"),
-    ],
-)
-def test_an_id_that_is_none_is_said_in_the_words_of_json(value: object, said: str) -> None:
-    reader = HeartbeatReader(replace(BY_ATTRIBUTES, stream_id=(Place.of("payload:who"),)))
-    outcome = reader.read({"event_time": milliseconds(PUBLISHED_US)}, {"who": value}, PUBLISHED_US)
-    assert isinstance(outcome, Rejection)
-    assert outcome.reason is RejectionReason.NO_STREAM_ID
-    assert outcome.detail.startswith("payload:who is ")
-    assert outcome.detail.endswith(said)
+def test_a_stream_s_parts_are_joined_and_one_that_is_no_id_is_said_in_the_words_of_json() -> None:
+    parts = {"stream_id": (Place.of("attribute:site"), Place.of("payload:device.id"))}
+    assert read(PUBLISHED_US // 1000, payload={"device": {"id": 7}}, **parts) == Heartbeat("north/7", PUBLISHED_US)
+    absent = ({"device": 7}, [7], 7, None, {"device": [{"id": 7}]}, {"device": {"id": None}})
+    said = {
+        "": "empty",
+        True: f"true, {NEITHER}",
+        1e30: f"1e+30, {NEITHER}",
+        (): f"an array, {NEITHER}",
+        2**70: f"a number beyond 64 bits, {NEITHER}",
+        "x" * 1025: "which has 1025 characters; an id may have at most 1024",
+    }
+    ids = [(list(value) if value == () else value, words) for value, words in said.items()]
+    for payload, words in [(one, "absent or null") for one in absent] + [
+        ({"device": {"id": one}}, w) for one, w in ids
+    ]:
+        detail = why(read(PUBLISHED_US // 1000, payload=payload, **parts), RejectionReason.NO_STREAM_ID)
+        assert detail.startswith("payload:device.id is ")
+        assert detail.endswith(words)
 
 
-def test_an_event_time_exactly_the_skew_ahead_is_accepted_and_one_beyond_is_rejected() -> None:
-    limit = PUBLISHED_US + SKEW_US
-    assert by_attributes(event_time=milliseconds(limit), stream_id="a") == Heartbeat("a", limit)
-    outcome = by_attributes(event_time=milliseconds(limit + 1000), stream_id="a")
-    assert outcome == Rejection(
-        RejectionReason.IN_THE_FUTURE,
-        "event time '1795238700001' is more than 5m after its publish time, 2026-11-21T05:20:00Z",
-    )
-    by_a_microsecond = by_attributes(event_time="2026-11-21T05:25:00.000001Z", stream_id="a")
-    assert reason_of(by_a_microsecond) is RejectionReason.IN_THE_FUTURE
+def test_an_event_time_at_the_bound_of_the_skew_or_the_age_is_accepted_and_one_beyond_is_rejected() -> None:
+    def off_by(seconds: int, us: int = 0) -> Heartbeat | Rejection:
+        written = from_us(PUBLISHED_US + seconds * 1_000_000 + us).isoformat()
+        return read(written, max_age=timedelta(hours=1))
+
+    assert off_by(300) == Heartbeat("a", PUBLISHED_US + 300_000_000)
+    assert off_by(-3600) == Heartbeat("a", PUBLISHED_US - 3_600_000_000)
+    why(off_by(300, 1), RejectionReason.IN_THE_FUTURE)
+    why(off_by(-3600, -1), RejectionReason.TOO_OLD)
+    after, before = why(off_by(301), RejectionReason.IN_THE_FUTURE), why(off_by(-3601), RejectionReason.TOO_OLD)
+    assert after.endswith("05:25:01+00:00' is more than 5m after its publish time, 2026-11-21T05:20:00Z")
+    assert before.endswith("04:19:59+00:00' is more than 1h before its publish time, 2026-11-21T05:20:00Z")
 
 
-def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_rejected() -> None:
-    reader = HeartbeatReader(replace(BY_ATTRIBUTES, max_age=timedelta(hours=1)))
-
-    def by_age(age_us: int) -> Heartbeat | Rejection:
-        written = from_us(PUBLISHED_US - age_us).isoformat()
-        return reader.read({"event_time": written, "stream_id": "a"}, None, PUBLISHED_US)
-
-    hour_us = 3_600_000_000
-    assert by_age(hour_us) == Heartbeat("a", PUBLISHED_US - hour_us)
-    assert by_age(hour_us + 1_000_000) == Rejection(
-        RejectionReason.TOO_OLD,
-        "event time '2026-11-21T04:19:59+00:00' is more than 1h before its publish time, 2026-11-21T05:20:00Z",
-    )
-    assert reason_of(by_age(hour_us + 1)) is RejectionReason.TOO_OLD
-
-
-@pytest.mark.parametrize(
-    ("data", "detail"),
-    [
-        (b"{", "not JSON: "),
-        (b"\xff\xfe", "not JSON: "),
-        (b'{"a": NaN}', "not JSON: "),
-        (b'{"a": "\\ud800"}', "not JSON: "),
-        (b"[" * 100_000, "not JSON: "),
-        (b'"text"', "JSON, but a string, not an object"),
-        (b"null", "JSON, but null, not an object"),
-        (b"true", "JSON, but a boolean, not an object"),
-    ],
-)
-def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:
-    outcome = read_payload(data)
-    assert isinstance(outcome, Rejection)
-    assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
-    assert outcome.detail.startswith(detail)
+def test_a_payload_that_is_no_json_object_is_rejected() -> None:
+    for data in (b"{", b"\xff\xfe", b'{"a": NaN}', b'{"a": "\\ud800"}', b"[" * 100_000):
+        assert why(read_payload(data), RejectionReason.UNREADABLE_PAYLOAD).startswith("not JSON: ")
+    for data, what in {b'"text"': "a string", b"null": "null", b"true": "a boolean"}.items():
+        assert why(read_payload(data), RejectionReason.UNREADABLE_PAYLOAD) == f"JSON, but {what}, not an object"
 
 
 # --------------------------------------------------------------------------------------------------- any input
@@ -348,7 +250,7 @@ def test_hostile_values_never_raise(
     for payload in ({"a": value, "b": other}, value, {"a": PUBLISHED_US, "b": value}):
         outcome = HeartbeatReader(contract).read({}, payload, PUBLISHED_US)
         if isinstance(outcome, Heartbeat):
-            assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
+            assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + 300_000_000
             assert outcome.stream_id.encode()
         else:
             assert 0 < len(outcome.detail) < 500
@@ -366,32 +268,17 @@ def test_a_plain_path_finds_what_the_library_finds(names: list[str], payload: An
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "expected"),
+    ("kind", "values", "others"),
     [
-        (FieldKind.NUMBER, 21.5, 21.5),
-        (FieldKind.NUMBER, 21, 21.0),
-        (FieldKind.NUMBER, 0, 0.0),
-        (FieldKind.NUMBER, "21.5", None),
-        (FieldKind.NUMBER, True, None),
-        (FieldKind.NUMBER, [1], None),
-        (FieldKind.NUMBER, float("nan"), None),
-        (FieldKind.NUMBER, float("inf"), None),
-        (FieldKind.TEXT, "ok", "ok"),
-        (FieldKind.TEXT, "", ""),
-        (FieldKind.TEXT, 5, None),
-        (FieldKind.TEXT, ["ok"], None),
-        (FieldKind.BOOLEAN, False, False),
-        (FieldKind.BOOLEAN, True, True),
-        (FieldKind.BOOLEAN, 1, None),
-        (FieldKind.BOOLEAN, "true", None),
-        (FieldKind.JSON, {"b": [1, None], "a": True}, '{"a":true,"b":[1,null]}'),
-        (FieldKind.JSON, [], "[]"),
-        (FieldKind.JSON, 5, "5"),
-        (FieldKind.JSON, "5", '"5"'),
-        (FieldKind.JSON, False, "false"),
-        *((kind, None, None) for kind in FieldKind),
+        (FieldKind.NUMBER, [(21.5, 21.5), (21, 21.0), (0, 0.0)], ["21.5", True, [1], float("nan"), float("inf")]),
+        (FieldKind.TEXT, [("ok", "ok"), ("", "")], [5, ["ok"]]),
+        (FieldKind.BOOLEAN, [(False, False), (True, True)], [1, "true"]),
+        (FieldKind.JSON, [({"b": [1, None], "a": True}, '{"a":true,"b":[1,null]}'), ([], "[]"), ("5", '"5"')], []),
     ],
 )
-def test_a_field_of_another_kind_counts_as_null(kind: FieldKind, value: object, expected: object) -> None:
-    read = read_field(value, kind)
-    assert (read, type(read)) == (expected, type(expected))
+def test_a_field_of_another_kind_counts_as_null(
+    kind: FieldKind, values: list[tuple[object, object]], others: list[object]
+) -> None:
+    for value, expected in [*values, *((one, None) for one in [*others, None])]:
+        read = read_field(value, kind)
+        assert (read, type(read)) == (expected, type(expected))

@@ -1,9 +1,5 @@
-"""The law of verdicts, played: hostile and honest messages, cut and ordered at random, judged at random moments.
+"""The law of verdicts, played: hostile and honest messages, cut and ordered at random, judged at random moments."""
 
-`python -m tests.ingest.law --cuts 10000` plays more cuts than the tests do.
-"""
-
-import argparse
 import gzip
 import io
 import json
@@ -287,20 +283,3 @@ def is_counted(histogram: Histogram, counted_us: int) -> bool:
     """Whether a histogram has a cell of that time, whose least time is no later."""
     is_of_it = histogram.event_bucket == counted_us // BUCKET_US
     return bool((is_of_it & (histogram.min_event_us <= counted_us)).any())
-
-
-def main() -> None:
-    """Play many cuts."""
-    parser = argparse.ArgumentParser(prog="python -m tests.ingest.law", description=__doc__)
-    parser.add_argument("--cuts", type=int, default=10_000, help="random cuts of both sides (default 10,000)")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
-    given = parser.parse_args()
-    each, landed = 10, 0
-    with small_bounds():
-        for seed in range(given.seed, given.seed + given.cuts // each):
-            landed += check(seed, each)
-    print(f"{given.cuts} cuts of {given.cuts // each} topics, {landed} heartbeats: the same verdicts in each")
-
-
-if __name__ == "__main__":
-    main()

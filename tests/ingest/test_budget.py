@@ -9,7 +9,6 @@ from google.pubsub_v1 import PubsubMessage
 from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.ingest.take import Batches, Budget
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.leases import Acknowledged
@@ -74,12 +73,6 @@ def test_the_most_bytes_end_the_pulling_after_the_batch_in_hand() -> None:
     assert [max_bytes for _, max_bytes, _ in subscription.asked] == [2500, 1500, 500]
 
 
-def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
-    sizes, subscription = taken(replace(BUDGET, max_time=timedelta(seconds=5)))
-    assert sizes == [100, 100, 100]
-    assert [seconds for _, _, seconds in subscription.asked] == [5, 3, 1]
-
-
 @dataclass
 class Standing:
     """Readings of a subscription whose oldest message was published so long before each of them."""
@@ -113,15 +106,6 @@ def test_messages_that_were_published_after_the_batch_was_begun_are_left_to_the_
 def test_what_another_consumer_holds_is_waited_for_in_three_small_batches_and_no_longer() -> None:
     assert taken_beside([60] * 9, [4, 0, 3, 100]) == ([4, 3], 2)
     assert taken_beside([60] * 9, [4, 0, 40, 4, 0, 0, 100])[0] == [4, 40, 4]
-
-
-def test_a_backlog_that_cannot_be_read_leaves_the_rest_to_the_next_tick() -> None:
-    class Unknown:
-        def read(self) -> Reading:
-            raise ReadingUnavailable("not now")
-
-    clock = ManualClock(at(0))
-    assert [len(batch) for batch in batches(Endless(clock, [4, 100]), backlog=Unknown())] == [4]
 
 
 def test_the_first_batch_of_a_paced_tick_is_short_and_full_ones_may_take_their_time() -> None:

@@ -206,9 +206,3 @@ def test_attempts_that_are_never_settled_do_not_add_up(attempts: int) -> None:
         copies.settle(frozenset())
     assert len(copies._noted) <= ATTEMPTS_NOTED
     assert not len(copies._keys)
-
-
-def test_where_copies_are_not_remembered_nothing_is_noted() -> None:
-    copies = RememberedCopies()
-    assert note(copies, [(1, 0)])
-    assert not copies._noted

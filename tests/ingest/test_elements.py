@@ -22,7 +22,6 @@ from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
-from tidemark.pipeline.quality.recent import read_reasons
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
 
 NOW = to_us(at(1000))
@@ -265,21 +264,6 @@ def parked(folder: Path) -> ReadingsWorld:
 
 def expected(world: ReadingsWorld) -> list[str]:
     return sorted(name for one in world.topic.messages for name in world.ids_of(one) if "#" in name)
-
-
-def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
-    world = parked(tmp_path)
-    assert len(world.landed_ids()) == 2
-    done = world.requeue()
-    assert (done.landed, done.there, dict(done.rejected)) == (5, 2, {"NO_EVENT_TIME": 1})
-    assert sorted(world.landed_ids()) == expected(world)
-    counts = read_reasons(world.lake())
-    assert (counts.waiting, counts.requeued) == ({"NO_EVENT_TIME": 1}, {"IN_THE_FUTURE": 1, "NO_EVENT_TIME": 1})
-    again = world.requeue()
-    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
 
 
 def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(

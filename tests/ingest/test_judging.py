@@ -30,6 +30,7 @@ from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place, finder, id_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.watermark.histogram import NO_EVENT, Histogram
 
 NOW = to_us(at(100_000))
@@ -186,3 +187,17 @@ def test_the_histogram_of_a_batch_is_the_sum_of_its_messages(messages: list[Any]
     event_us = [min(verdict.event_time_us, NOW) for verdict in verdicts if isinstance(verdict, Heartbeat)]
     assert apart.oldest_event_us == min(event_us, default=None)
     assert int(apart.count[apart.event_bucket == NO_EVENT].sum()) == len(messages) - len(event_us)
+
+
+def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> None:
+    kinds = {"temp": "number", "ok": "boolean", "mode": "text", "spec": "json"}
+    fields = {name: {"path": f"attribute:{name}", "kind": kind} for name, kind in kinds.items()}
+    contract = MessageSettings.model_validate({"payload": "none", "fields": fields}).contract_from(at(0))
+    beat = {"stream_id": "s", "event_time": str(NOW // 1000)}
+    values = {"temp": "-2.5e1", "ok": "true", "mode": "IDLE", "spec": '{"b":1,"a":2}'}
+    batch = judged([message(1, beat | values, b""), message(2, beat, b"")], HeartbeatReader(contract), None)
+    assert batch.heartbeats.select(list(kinds)).to_pylist() == [
+        {"temp": -25.0, "ok": True, "mode": "IDLE", "spec": '{"a":2,"b":1}'},
+        dict.fromkeys(kinds),
+    ]
+    assert batch.of_another_kind == {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ingest.fakes import World, to_written
+from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.lake.log.tracking_log import entry_name
@@ -21,36 +21,6 @@ def world(tmp_path: Path) -> World:
 def publish(world: World, count: int, first: float = 900) -> None:
     for number in range(count):
         world.topic.publish(first + number)
-
-
-def test_the_order_is_pull_append_acknowledge(world: World) -> None:
-    publish(world, 5)
-    world.topic.publish("yesterday")
-    landed = world.land()
-    assert world.steps.taken == [
-        "pull base",
-        "pulled base",
-        "append quarantine",
-        "appended quarantine",
-        "append heartbeats",
-        "appended heartbeats",
-        "acknowledge base",
-        "acknowledged base",
-        "pull base",
-        "pulled base",  # and there was nothing more
-    ]
-    assert (landed.messages, landed.heartbeats, landed.acknowledged.count) == (6, 5, 6)
-
-
-def test_a_heartbeat_lands_whole_with_its_fields_beside_the_payload(world: World) -> None:
-    world.topic.publish(900.5, stream="s", payload={"load": 2, "other": [1]}, publisher_id="p1")
-    landed = world.land()
-    (row,) = world.rows("heartbeats")
-    assert (row["stream_id"], row["event_time"], row["publish_time"]) == ("s", at(900.5), at(1000))
-    assert (row["publisher_id"], row["message_id"], row["load"], row["late"]) == ("p1", "1", 2.0, False)
-    assert row["payload"] == b'{"load": 2, "other": [1]}'
-    assert dict(row["attributes"]) == {"event_time": to_written(900.5), "heartbeat_id": "p1", "stream_id": "s"}
-    assert (landed.oldest_event_time, landed.newest_event_time) == (at(900.5), at(900.5))
 
 
 def test_what_lands_below_the_watermark_is_late(tmp_path: Path) -> None:

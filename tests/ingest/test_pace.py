@@ -3,15 +3,12 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
-from threading import Event, Thread
 
 import pytest
 
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at, seconds
-from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace, least_interval
-from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.ingest.pace import Pace, least_interval
 
 LOOK = 5.02
 """What the daemon's loop takes: its own work comes on top of its 5 s."""
@@ -60,17 +57,6 @@ def aim(now: datetime) -> datetime:
     return now - (now - START - seconds(18.4)) % MINUTE + MINUTE
 
 
-@pytest.mark.parametrize("work", [0.3, 1.2])
-def test_ticks_with_one_look_each_move_later_until_they_are_before_the_look_that_follows(work: float) -> None:
-    ticks = ticked(5, 3000, lambda _: work, aim)
-    wanted = [START + number * MINUTE + seconds(18.4) for number in range(10, 240)]
-    late = sorted(min((tick - moment).total_seconds() for tick in ticks if tick >= moment) for moment in wanted)
-    assert late[len(late) // 2] < 0.1
-    assert late[len(late) * 9 // 10] <= 0.8
-    near = [interval for interval in intervals(ticks) if abs(interval - 5) <= 1]
-    assert len(near) >= 0.95 * len(ticks)
-
-
 @pytest.mark.parametrize("tick", [7, 10])
 def test_ticks_move_to_where_they_are_aimed_by_less_than_a_second_an_interval(tick: float) -> None:
     ticks = ticked(tick, 300, lambda _: 0.5, aim)
@@ -87,44 +73,3 @@ def test_a_clock_that_is_put_back_does_not_stop_the_ticks() -> None:
     clock.advance(seconds(-900))
     pace.wait()
     assert clock.now() == at(100)
-
-
-def test_a_window_is_expected_to_close_as_long_after_its_end_as_the_watermark_was_behind() -> None:
-    closings = Closings(Windowing(timedelta(minutes=1), START))
-
-    def decided(moment: float, behind: float | None) -> Decision:
-        watermark = None if behind is None else at(moment - behind)
-        return Decision(at=at(moment), watermark=watermark, reason=Reason.ADVANCED)
-
-    assert closings.expected(decided(0, None)) is None
-    assert closings.expected(decided(70, 20)) == at(60 + 20.3)
-    assert closings.expected(decided(81, 18)) == at(120 + 20.3)
-    for number in range(20):
-        closings.expected(decided(90 + number, 18))
-    assert closings.expected(decided(200, 60)) == at(180 + 18.3)  # one that was slow is not what is usual
-
-
-def test_a_tick_waits_for_one_at_work_but_not_for_long() -> None:
-    at_work, begun, go_on, waited = AtWork(), Event(), Event(), Event()
-
-    def work() -> None:
-        with at_work.working():
-            begun.set()
-            go_on.wait(20)
-
-    def wait() -> None:
-        at_work.wait(timedelta(seconds=20))
-        waited.set()
-
-    at_work.wait(timedelta(hours=1))  # nothing is at work
-    worker = Thread(target=work)
-    worker.start()
-    assert begun.wait(20)
-    at_work.wait(timedelta(milliseconds=1))  # it is at work for longer than that
-    waiter = Thread(target=wait)
-    waiter.start()
-    assert not waited.is_set()
-    go_on.set()
-    assert waited.wait(20)
-    worker.join()
-    waiter.join()

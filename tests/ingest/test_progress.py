@@ -1,34 +1,17 @@
 """Whether reading catches up: what the log's decisions tell of two minutes, and what is said of it."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.ingest.fakes import AMPLE, World, WorldSubscription
-from tests.watermark.builders import at, bounded, effective
+from tests.watermark.builders import at, effective
 from tidemark.pipeline.ingest.outcome import Ingested, Side
-from tidemark.pipeline.ingest.progress import (
-    AT_LEAST,
-    BEHIND,
-    TOO_LONG,
-    WATCHED,
-    BacklogLook,
-    BacklogWatch,
-    Progress,
-    progress_of,
-    recent_looks,
-)
+from tidemark.pipeline.ingest.progress import TOO_LONG, BacklogLook, BacklogWatch, Progress, progress_of
 from tidemark.pipeline.ingest.ticks import land
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
 NOW = 10_000.0
@@ -49,26 +32,6 @@ def record(second: float, *, base: float, tracking: float, usage: Usage | None =
 # What two looks tell
 
 
-@bounded
-@given(
-    age=st.floats(BEHIND.total_seconds(), 100_000),
-    speed=st.floats(0, 100),
-    watched=st.floats(AT_LEAST.total_seconds(), WATCHED.total_seconds()),
-)
-def test_reading_that_goes_on_like_this_has_caught_up_when_it_says_or_never(
-    age: float, speed: float, watched: float
-) -> None:
-    looks = [look(NOW - watched, base=age + (speed - 1) * watched), look(NOW, base=age)]
-    (found,) = progress_of(looks)
-    assert found.speed == pytest.approx(speed, abs=1e-6)
-    if found.left is None:
-        assert speed == pytest.approx(1) or speed < 1
-        assert found.is_slow
-        return
-    assert age + (1 - found.speed) * found.left.total_seconds() == pytest.approx(0, abs=1e-2)
-    assert found.is_slow is (found.left > TOO_LONG)
-
-
 def test_reading_that_does_not_gain_is_falling_behind() -> None:
     for before in (300 - 119, 300):  # each second read one more that is a second younger, or none
         looks = [
@@ -82,45 +45,7 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-def test_too_short_a_look_or_too_young_a_backlog_tells_nothing() -> None:
-    assert progress_of([]) == []
-    assert progress_of([look(NOW, base=600)]) == []
-    assert progress_of([look(NOW - 59, base=600), look(NOW, base=600)]) == []
-    assert progress_of([look(NOW - 60, base=600), look(NOW, base=BEHIND.total_seconds() - 1)]) == []
-    assert progress_of([look(NOW - 60, tracking=600), look(NOW, base=600)]) == []
-
-
 # Where looks come from
-
-
-class CountingLog(TrackingLog):
-    """A log that counts the entries which it is asked for."""
-
-    asked = 0
-
-    def entry(self, number: int) -> Entry:
-        self.asked += 1
-        return super().entry(number)
-
-
-def log_of(folder: Path, entries: Mapping[float, Entry]) -> CountingLog:
-    log = CountingLog(DiskObjects(folder / "lake"), checkpoint_every=1_000)
-    log.begin(Beginning(at(0)))
-    for entry in entries.values():
-        log.append(entry)
-    return log
-
-
-def test_the_newest_entries_of_the_log_are_read_as_far_back_as_is_watched(tmp_path: Path) -> None:
-    decisions: dict[float, Entry] = {
-        float(second): record(second, base=600, tracking=0, usage=Usage(landed=20)) for second in range(0, 1_000, 10)
-    }
-    log = log_of(tmp_path, decisions)
-    looks = recent_looks(log, log.catch_up().number, at(990))
-    back = int((WATCHED + AT_LEAST).total_seconds())
-    assert log.asked == len(looks) == back // 10 + 2
-    (found,) = progress_of(looks)
-    assert found.sentence() == "falling behind: 2 messages/s are read, and the oldest message of base is 10m old"
 
 
 # What a process watches

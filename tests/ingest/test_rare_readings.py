@@ -8,10 +8,8 @@ from typing import Any
 from tests.ingest.fakes import AMPLE, World
 from tests.watermark.builders import seconds
 from tidemark.pipeline.ingest.ticks import Tracked, track
-from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.explain.explanation import explain
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -66,13 +64,6 @@ class Budgeted:
         world.model.acknowledge("base", [each.ack_id for each in delivered], world.clock.now())
         return tracked
 
-    def explained(self) -> str:
-        """The newest decision in words."""
-        found = decision_in_force(self.world.log)
-        assert found is not None
-        number, record = found
-        return " ".join(explain(record, standing_before(self.world.log, number)).sentences())
-
 
 def rare(decision: Decision) -> timedelta:
     """How long ago base was read."""
@@ -98,20 +89,3 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(
     lags = [one.lag for one in later if one.lag is not None]
     assert max(lags) < EVERY + RISES + seconds(TICK)
     assert house.spending._spent() < BUDGET
-
-
-def test_the_decision_and_its_explanation_say_when_base_is_read_again(tmp_path: Path) -> None:
-    house = Budgeted(tmp_path, BUDGET)
-    tracked = house.tick()
-    for _ in range(2 * EVERY // seconds(TICK)):
-        tracked = house.tick()
-        if rare(tracked.decision) > seconds(120) and tracked.decision.reason is Reason.PINNED_BY_BACKLOG:
-            break
-    base = tracked.decision.base
-    assert base is not None
-    again = base.next_by.strftime("%Y-%m-%dT%H:%M:%S")
-    assert tracked.problems == ()
-    assert f"is read again by {again}" in tracked.decision.sentence()
-    text = house.explained()
-    assert "a snapshot of it takes more than its share of a day's budget (snapshot_budget)" in text
-    assert f"Base is read again by {again}" in text

@@ -14,7 +14,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReaso
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables.quarantine import Rejected
-from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
+from tidemark.pipeline.quality.recent import read_reasons
 
 WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
 RIGHT = HeartbeatReader(CONTRACT)
@@ -122,24 +122,6 @@ def test_good_messages_behind_bombs_in_quarantine_land(tmp_path: Path) -> None:
     assert (done.landed, done.rejected) == (10, Counter({RejectionReason.UNREADABLE_PAYLOAD: 14}))
 
 
-def test_a_message_that_was_rejected_twice_lands_once_even_on_two_days(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.reader = WRONG
-    world.wait(100)
-    world.topic.publish(90.0)
-    for wait in (60, 60, 86_400):
-        world.base.acknowledgements_that_fail = 1
-        world.land()
-        world.wait(wait)
-    world.land()
-    assert world.quarantined_ids() == ["1"] * 4
-    world.reader = RIGHT
-    done = world.requeue()
-    assert (done.landed, done.there, world.landed_ids()) == (1, 1, ["1"])
-    assert world.requeue().there == 0
-    assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": 1}
-
-
 def test_only_what_is_meant_is_requeued(world: World) -> None:
     assert world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME)).landed == 0
     assert world.requeue(Rejected(since=at(15))).landed == A_TICK
@@ -149,36 +131,3 @@ def test_only_what_is_meant_is_requeued(world: World) -> None:
     counts = read_reasons(world.lake(), Rejected(since=at(15)))
     assert (counts.waiting["UNREADABLE_EVENT_TIME"], counts.requeued["NO_STREAM_ID"]) == (1, A_TICK)
     assert sum(counts.waiting.values()) + sum(counts.requeued.values()) == A_TICK + 1
-
-
-# What counts
-
-
-# Two causes: the first is mended, and the second is found
-
-
-# An event time is judged first, so the first cause is one that hides it.
-HIDING = HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:ts")))
-
-
-def test_a_message_with_two_causes_waits_under_the_one_that_was_found_last(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.reader = HIDING
-    world.wait(10)
-    for number in range(3):
-        world.topic.publish(f"{number} o'clock")
-    world.topic.publish(9.0)
-    world.land()
-    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 4}
-    world.reader = RIGHT
-    assert world.requeue(dry_run=True) == world.requeue()
-    counts = read_reasons(world.lake())
-    assert (counts.waiting, counts.requeued) == ({"UNREADABLE_EVENT_TIME": 3}, {"NO_EVENT_TIME": 1})
-    rows = newest_waiting(world.lake(), Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME), 10)
-    assert [row["detail"] for row in rows] == [
-        f'"{number} o\'clock" is neither milliseconds since the epoch nor RFC 3339' for number in (2, 1, 0)
-    ]
-    assert newest_waiting(world.lake(), Rejected(reason=RejectionReason.NO_EVENT_TIME), 10) == []
-    assert world.requeue(Rejected(reason=RejectionReason.NO_EVENT_TIME)).rejected == Counter()
-    found_last = world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME))
-    assert found_last.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 3})

@@ -7,11 +7,8 @@ import pytest
 
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import SnapshotRefused
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.watermark.decision import Reason
-from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
@@ -84,27 +81,6 @@ def test_a_message_that_is_outstanding_on_base_is_known_because_tracking_is_read
     assert decision.tracking is not None
     assert decision.base.newest.observed_at > decision.tracking.newest.observed_at
     assert decision.complete_from == at(1)  # no hole was found
-
-
-def test_a_refused_snapshot_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
-    publish(world, 30)
-    world.tick()
-    before = world.track().decision.watermark
-    assert before is not None
-    world.fails["read base"] = SnapshotRefused("Pub/Sub refuses a snapshot: its oldest message is too old")
-    publish(world, 5)
-    soon = world.track()
-    assert soon.problems == ("Pub/Sub refuses a snapshot: its oldest message is too old",)
-    assert soon.decision.reason is not Reason.HELD_STALE_READING
-    world.wait(Policy().max_reading_age.total_seconds())
-    later = world.track()
-    assert (later.decision.reason, later.problems) == (Reason.HELD_STALE_READING, soon.problems)
-    assert later.decision.watermark == soon.decision.watermark
-    world.fails.clear()
-    publish(world, 30)
-    world.land()
-    again = world.track()
-    assert (again.decision.reason, again.problems) == (Reason.ADVANCED, ())
 
 
 # What goes wrong

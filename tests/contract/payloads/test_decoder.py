@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.pubsub_v1 import PubsubMessage
 
 from tests.contract.payloads.schemas import (
     AVRO,
@@ -27,14 +26,11 @@ from tests.contract.payloads.schemas import (
     why,
     written,
 )
-from tests.ingest.judged import LATER, messages_of
 from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
-from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, PayloadDecoder
+from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided, Unknown
 from tidemark.pipeline.contract.payloads.schemas import (
-    MOST_REVISIONS,
     Asking,
-    Compression,
     Definition,
     Encoding,
     Envelope,
@@ -62,12 +58,6 @@ def test_by_default_json_is_read_compressed_or_not() -> None:
     assert why(one(JSON, gzip.compress(b"[]"))) == "JSON, but an array, not an object"
 
 
-def test_with_gzip_every_payload_is_compressed() -> None:
-    decoder = PayloadDecoder(PayloadFormat(compression=Compression.GZIP))
-    assert one(decoder, gzip.compress(b"{}")) == {}
-    assert "not gzip" in why(one(decoder, b"{}"))
-
-
 def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribute_alone(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"} for name in "abc"]}
     decoder, data = by_file(tmp_path, schema), avro(schema, {"a": -16, "b": 517, "c": 3})
@@ -91,13 +81,6 @@ def test_what_is_no_whole_gzip_or_a_bomb_is_rejected(data: bytes, why_not: str) 
     assert why_not in why(one(JSON, data))
 
 
-def test_a_call_decodes_no_more_than_a_part_and_every_message_in_the_end() -> None:
-    half = gzip.compress(b"[" + b" " * (PART_BYTES // 2 - 1) + b"]")
-    messages = messages_of([PubsubMessage(data=data)._pb for data in [half, half, half, b"{}"]])
-    assert len(JSON.decode(messages, LATER).payloads) == 2
-    assert len(JSON.decode(messages.between(2, 4), LATER).payloads) == 2
-
-
 @pytest.mark.parametrize("many", [b"[" + b"{}," * MOST_VALUES + b"{}]", b'{"a":' * (MOST_VALUES + 1)])
 def test_json_of_too_many_values_is_rejected_before_it_is_parsed(many: bytes) -> None:
     assert why(one(JSON, gzip.compress(many, 1))) == f"more than {MOST_VALUES} values"
@@ -118,18 +101,6 @@ def test_both_modes_of_a_cloudevent_give_the_same() -> None:
     assert structured.payloads == as_binary.payloads * 3 == [OBJECT] * 3
     assert structured.attributes.dicts() == [{**STRUCTURED, **binary(CONTEXT)}] * 3
     assert as_binary.attributes.dicts() == [binary(CONTEXT)]
-
-
-def test_what_a_structured_event_says_of_itself_wins_and_is_canonical_text() -> None:
-    event = json.dumps({**CONTEXT, "sequence": 7, "sampled": True, "none": None, "data": {}}).encode()
-    (attributes,) = decoded(EVENTS, [{**STRUCTURED, "ce-id": "other", "site": "north"}], [event]).attributes.dicts()
-    assert {name: attributes.get(name) for name in ("ce-id", "ce-sequence", "ce-sampled", "ce-none", "site")} == {
-        "ce-id": "e1",
-        "ce-sequence": "7",
-        "ce-sampled": "true",
-        "ce-none": None,
-        "site": "north",
-    }
 
 
 def test_the_data_of_an_event_may_be_avro(tmp_path: Path) -> None:
@@ -211,14 +182,6 @@ def test_a_revision_that_does_not_exist_is_waited_for_and_found_when_it_does() -
     assert "does not exist" in why(decoded(decoder, [written("0001")], data, Asking(1000, 1000)).payloads[0])
     schemas.known = {"0001": definition(AVRO)}
     assert one(decoder, avro(AVRO, BEAT), written("0001")) == PLAIN
-
-
-def test_the_readers_that_are_kept_are_bounded() -> None:
-    schemas = Counted({f"{number}": definition(older()) for number in range(MOST_REVISIONS + 1)})
-    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
-    decoded(decoder, [written(name) for name in schemas.known], [b""] * len(schemas.known))
-    one(decoder, b"", written("0"))
-    assert schemas.asked["0"] == 2
 
 
 def test_a_folder_has_a_file_for_each_revision(tmp_path: Path) -> None:
