@@ -34,13 +34,11 @@ SHARED_JVM = {
     "tests/spark/test_connect.py": SPARK_SESSION,
     "tests/spark/test_doctor_of_executors.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
-    "tests/spark/test_micro_batch_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_own_tables.py": SPARK_SESSION,
     "tests/spark/test_private_files.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
     "tests/spark/test_registration.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,
-    "tests/spark/test_rounds_on_cloud_storage.py": SPARK_SESSION,
 }
 """The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""
 

@@ -17,8 +17,6 @@ from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings_sections import PubSubSettings
 
-QUIET_WITHIN_SECONDS = 120
-
 
 @dataclass
 class PubSubWorld:

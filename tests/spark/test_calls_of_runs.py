@@ -13,10 +13,10 @@ from tests.identity.documented import LOOK_AT_BUCKET
 from tests.identity.recording import recorded_buckets
 from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
 from tests.spark.pubsub_world import PubSubWorld
-from tests.spark.rounds import settings_of
+from tests.spark.rounds import landed, settings_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.doctor.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import Rounds, SparkReaders
@@ -61,7 +61,7 @@ def ingest(spark: SparkSession, settings: Settings) -> None:
         list(rounds.rounds(timedelta(minutes=1), until_young=True))
 
 
-def compute(spark: SparkSession, settings: Settings) -> None:
+def compute(spark: SparkSession, settings: Settings) -> ReplacedWindows:
     """The window of a moment ago, as if the watermark had passed it."""
     lake, now = Lake(settings.lake, settings.message.kinds, CLOCK), CLOCK.now()
     batch = MicroBatch(
@@ -75,7 +75,7 @@ def compute(spark: SparkSession, settings: Settings) -> None:
         clock=CLOCK,
         refuse_expired=lambda _: None,
     )
-    compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
+    return compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
 
 
 def test_runs_call_what_the_table_says(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:  # noqa: F811
@@ -87,9 +87,11 @@ def test_runs_call_what_the_table_says(spark: SparkSession, servers: Servers, tm
         world.publish(300)
         servers.recorder.methods.clear()
         ingest(spark, settings)
-        compute(spark, settings)
+        computed = compute(spark, settings)
         chores = list(Housekeeper(settings, CLOCK).chores())
         found = servers.recorder.taken() | buckets.taken()
+        assert set(landed(settings)) == set(world.published)
+        assert sum(computed.rows.values()) > 0
     subscriber.transport.close()
     publisher.transport.close()
     assert not [chore.sentence for chore in chores if chore.failed]

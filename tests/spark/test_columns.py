@@ -103,18 +103,6 @@ def dirty(seed: int) -> list[Beat]:
     return beats
 
 
-def test_many_streams_have_the_rows_that_plain_python_computes() -> None:
-    beats = dirty(20_261_122)
-    made, status = in_columns(beats, 0, 900)
-    assert made == expected(beats, 0, 900)
-    assert status == expected_status(beats, 0, 900)
-    assert {row["kind"] for row in status} == {"stopped", "started", "missed"}
-    assert any(
-        row["temperature_delta"] is None and None not in (row["temperature"], row["previous_temperature"])
-        for row in made
-    ), "no difference is beyond a double"
-
-
 def test_gaps_count_missing_beats_and_of_copies_the_one_published_first_stays() -> None:
     """What plain Python computes is right, by hand."""
     beats = [Beat("a", event, str(event)) for event in (0, 30.2, 119.9, 134)]

@@ -19,10 +19,10 @@ from tests.spark.test_micro_batch import WINDOWS, House
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import TOKEN, is_ours_to_start, spark_server
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import InvalidSettings, SparkUnreachable
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
-from tidemark.pipeline.spark.session import check_answers, with_session
+from tidemark.pipeline.spark.session import with_session
 
 NAME = uuid.UUID(int=1)
 ENDED_WITHIN_SECONDS = 60
@@ -124,17 +124,6 @@ def daemons_of(server: psutil.Process) -> set[int]:
 
 def _named(remote: str) -> str:
     return with_session(remote, NAME)
-
-
-def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(server: Server) -> None:
-    """The last of those that ask the server."""
-    settings, jvm, supervisor = server
-    assert "java" in jvm.name()
-    check_answers(settings.spark.remote or "")
-    supervisor.stop()
-    assert not jvm.is_running()
-    with pytest.raises(SparkUnreachable, match="tidemark up"):
-        check_answers(settings.spark.remote or "")
 
 
 def test_an_address_that_the_client_would_want_tls_for_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,7 +11,6 @@ from threading import Thread
 import pytest
 
 from tests.cli.command import said_here
-from tests.clock import ManualClock
 from tests.official_emulator import free_port
 from tests.quick import classic
 from tidemark.local.services.processes import Supervisor
@@ -22,15 +20,7 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark import connector
-from tidemark.pipeline.spark.connector import (
-    CONNECTOR,
-    FETCHED_WITHIN_SECONDS,
-    JARS,
-    Jar,
-    connector_file,
-    fetch,
-    naming_what_lacks,
-)
+from tidemark.pipeline.spark.connector import CONNECTOR, JARS, Jar, fetch, naming_what_lacks
 from tidemark.pipeline.spark.session import server_config, session_config
 from tidemark.resources.spark import SparkResource
 
@@ -103,20 +93,6 @@ def test_anything_else_is_refused_and_not_kept(
     assert os.listdir(cache) == []
 
 
-def test_one_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ManualClock(datetime(2026, 11, 21, tzinfo=UTC))
-
-    class Slow(ManualClock):
-        def monotonic(self) -> float:
-            self.advance(timedelta(seconds=FETCHED_WITHIN_SECONDS + 1))
-            return super().monotonic()
-
-    with serving(CONTENT) as address:
-        name_jar_at(address, monkeypatch)
-        with pytest.raises(ToolMissing, match="arrived within 900 s"):
-            fetch(Slow(clock.now()))
-
-
 def test_without_a_network_the_error_says_which_file_to_bring_and_the_command_takes_it(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,26 +106,6 @@ def test_without_a_network_the_error_says_which_file_to_bring_and_the_command_ta
     assert (taken.out, taken.code) == (f"fetched {cache}/connector.jar\n", 0)
     assert (cache / "connector.jar").read_bytes() == CONTENT
     assert said_here(tmp_path, ("provision", "--connector"), dict(os.environ)).out == f"found {cache}/connector.jar\n"
-
-
-def test_the_server_a_classic_session_and_a_cluster_s_get_the_same_jar_and_the_same_settings(tmp_path: Path) -> None:
-    server = server_config(Settings(lake=BUCKET), tmp_path)
-    classic = session_config(Settings(lake=BUCKET, spark=CLASSIC))
-    assert server[JARS] == classic[JARS] == str(connector_file())
-    storage = {key for key in classic if ".fs." in key}
-    assert len(storage) == 4
-    assert {key: server[key] for key in storage} == {key: classic[key] for key in storage}
-
-
-def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert connector_file() == Path.home() / ".cache" / "tidemark" / CONNECTOR.name
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(ToolMissing, match=r"set \$XDG_CACHE_HOME"):
-        connector_file()
 
 
 def test_the_users_own_jars_and_settings_come_instead_of_ours(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """What doctor says of Spark's executors: each looks by itself, and says what a micro-batch would lack."""
 
 import pickle
-import sys
 
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-import tidemark.pipeline.compute
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.doctor.spark import seen_executors
 from tidemark.pipeline.spark import executors
@@ -19,18 +17,6 @@ def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
     ((level, said),) = seen_executors(spark)
     assert level is Level.OK
     assert "has tidemark and Polars" in said
-
-
-def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "polars", None)
-    for name in ("slices", "columns"):  # as if nothing had imported them yet
-        monkeypatch.delitem(sys.modules, f"tidemark.pipeline.compute.{name}", raising=False)
-        monkeypatch.delattr(tidemark.pipeline.compute, name, raising=False)
-    (batch,) = look(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
-    (row,) = batch.to_pylist()
-    assert row["executor"].startswith(f"{sys.executable} on ")
-    assert row["unable"].startswith(f"{row['executor']}: ")
-    assert "polars" in row["unable"]
 
 
 def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,28 +5,18 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from tests.cli.command import said_here
-from tests.spark.machine import script
 from tidemark.local.services.stack import spark_server
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive
-from tidemark.pipeline.spark.executor_archive import (
-    ARCHIVE,
-    LEFT_OUT,
-    check_archive,
-    distributions,
-    manifest_of,
-    own_manifest,
-    pack,
-)
+from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, manifest_of, own_manifest, pack
 from tidemark.pipeline.spark.session import server_config, session_config
 
 IMPORTS = "import sys, tidemark.pipeline.ingest.rounds as r; print(sys.executable, r.__file__, sys.argv[1])"
@@ -71,19 +61,6 @@ def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -
     assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/rounds.py an argument\n"
 
 
-def test_a_python_of_another_minor_version_is_passed_over_and_said_if_there_is_no_other(
-    unpacked: Path, tmp_path: Path
-) -> None:
-    old = script(tmp_path / "python3", "echo 3.6")
-    done = start(unpacked, PYSPARK_PYTHON=str(old), PATH=f"{tmp_path}:/usr/bin:/bin")
-    if done.returncode == 0:  # this machine has another python3.x of ours on its path
-        assert str(old) not in done.stdout
-    else:
-        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-        assert f"no Python {minor} on" in done.stderr
-        assert f"$PYSPARK_PYTHON ({old})" in done.stderr
-
-
 def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Path) -> None:
     packages = unpacked / "environment" / "site-packages"
     files = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
@@ -97,14 +74,6 @@ def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_i
     assert not [name for name in files if name.endswith("direct_url.json")]
     with tarfile.open(unpacked / "executors.tar.gz") as archive:
         assert {(one.uname, one.uid, one.name.endswith(".pyc")) for one in archive} == {("", 0, False)}
-
-
-def test_every_distribution_that_tidemark_needs_is_packed_but_for_dagster_and_pyspark() -> None:
-    packed = distributions()
-    assert {"tidemark-pubsub", "polars", "pyarrow", "google-cloud-pubsub", "grpcio"} <= set(packed)
-    assert not LEFT_OUT & set(packed)
-    direct = {line.partition(">")[0].split("[")[0].split(";")[0] for line in metadata.requires("tidemark-pubsub") or ()}
-    assert len(packed) >= len(direct - LEFT_OUT) > 10
 
 
 @pytest.mark.parametrize(("field", "other"), [("python", "3.6"), ("machine", "plan9-mips")])

@@ -111,25 +111,6 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
     assert silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
 
 
-def test_windows_with_gaps_between_them_are_computed_at_once_each_as_it_would_have_been_alone(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    windows = [WINDOWING.numbered(WINDOWING.number_of(at(0)) + number) for number in (0, 2, 3, 40)]
-    beats = [(stream, 37.0 * number) for number in range(60) for stream in "ab"] + [
-        ("c", 40 * 300.0 + 1),
-        ("a", 11_990),
-    ]
-    alone, together = House(tmp_path / "alone", spark), House(tmp_path / "together", spark)
-    for house in (alone, together):
-        house.land(*beats)
-    watermark = windows[-1].end
-    counts = {}
-    for window in windows:
-        counts |= alone.compute([window], watermark).rows
-    assert together.compute(windows, watermark).rows == counts
-    assert together.rows() == alone.rows()
-
-
 @pytest.mark.parametrize("watermark", [None, at(899.999999)])
 def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
     house: House, watermark: datetime | None

@@ -17,10 +17,8 @@ from examples.pubsub_stream import arguments, read
 from tests.fixtures_emulator import QUICK_LEASE
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
-from tests.spark.deaths import deaths, ordain
 from tests.spark.dying_driver import SEEN
-from tests.spark.dying_source import STEPS, DyingPubSubDataSource
-from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
+from tests.spark.pubsub_world import Batches, PubSubWorld, read_available
 from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
@@ -45,8 +43,7 @@ def world(
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> None:
-    for source in (PubSubDataSource, DyingPubSubDataSource):
-        spark.dataSource.register(source)
+    spark.dataSource.register(PubSubDataSource)
 
 
 def quarantined(world: PubSubWorld) -> list[str]:
@@ -106,20 +103,6 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
     assert from_us(offset["watermark_us"]).timestamp() == watermark.timestamp()
     kept = {path.name.split("-")[0] for path in (world.lake / "landings" / offset["run"]).iterdir()} - {"over"}
     assert {int(number) for number in kept} == {offset["batch"]}, "what was processed is deleted"
-
-
-def test_workers_killed_at_every_step_lose_nothing(spark: SparkSession, world: PubSubWorld) -> None:
-    ordain(world.lake, *STEPS)
-    world.publish(1000, broken=3)
-    batches = Batches()
-    options = world.options(readers="2", maxMessages="200", batchMessages="100", maxTime="3s")
-    until = time.monotonic() + QUIET_WITHIN_SECONDS
-    while not (set(batches.ids) >= set(world.published) and world.is_quiet()):
-        assert time.monotonic() < until
-        read_available(spark, options, world.folder / "checkpoint", batches.take, "dying_pubsub")
-    assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in STEPS)
-    assert set(batches.ids) == set(world.published)
-    assert set(quarantined(world)) == set(world.rejected)
 
 
 @pytest.mark.timeout(600)  # a second JVM: on a busy machine that takes its time

@@ -13,8 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
-from tests.watermark.builders import at
-from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver
@@ -109,60 +107,6 @@ def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(wo
     assert ids(after_restart, start, end) == ["1", "2", "3", "4", "5"]
     assert ids(after_restart, end, next_offset(after_restart, end)) == ["6"]
     assert after_restart.partitions(end, end) == []
-
-
-def test_rows_carry_the_watermark_of_the_moment_that_the_batch_was_planned(world: World) -> None:
-    for second in range(60):
-        world.wait(1)
-        world.topic.publish(1000 + second)
-    world.track()
-    decided = world.log.catch_up().watermark
-    assert decided is not None
-    reader = reader_of(world)
-    end = next_offset(reader, reader.initialOffset())
-    assert end["watermark_us"] == to_us(decided)
-    world.land()
-    for second in range(30):
-        world.wait(1)
-        world.topic.publish(1060 + second)
-    world.tick()
-    newer = world.log.catch_up().watermark
-    assert newer is not None
-    assert newer > decided
-    for moment in (decided - timedelta(seconds=1), decided, newer - timedelta(seconds=1)):
-        world.topic.publish((moment - at(0)).total_seconds())
-    (partition, _) = reader.partitions(reader.initialOffset(), end)
-    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
-    assert [(row["watermark"], row["late"]) for row in rows] == [(decided, row["event_time"] < decided) for row in rows]
-    assert sorted(row["late"] for row in rows) == [False, False, True]
-
-
-def test_each_reading_of_a_message_is_a_row_of_its_own(world: World) -> None:
-    ms = to_us(at(900)) // 1000
-    published = world.topic.publish(None, payload={"readings": [{"ts": ms, "c": "a"}, {"c": "b"}, {"ts": ms, "c": 7}]})
-    reader = reader_of(
-        world, readers="1", each="payload:readings[]", eventTime="each:ts", streamId='["attribute:stream_id", "each:c"]'
-    )
-    start = reader.initialOffset()
-    (partition,) = reader.partitions(start, next_offset(reader, start))
-    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
-    number = published.message_id
-    assert [(row["message_id"], row["stream_id"]) for row in rows] == [(f"{number}#0", "a/a"), (f"{number}#2", "a/7")]
-    assert [row["payload"] for row in rows] == [published.data, None]
-    assert world.quarantined_ids() == [number]
-
-
-def test_a_batch_brings_no_more_messages_than_the_limit_that_spark_gives(world: World) -> None:
-    for number in range(10):
-        world.topic.publish(900 + number)
-    reader = reader_of(world, readers="3")
-    start = reader.initialOffset()
-    first = reader.latestOffset(start, ReadMaxRows(4))
-    assert len(ids(reader, start, first)) == 4
-    second = reader.latestOffset(first, ReadMaxRows(1))
-    assert len(ids(reader, first, second)) == 1
-    third = reader.latestOffset(second, ReadAllAvailable())
-    assert len(ids(reader, second, third)) == 5
 
 
 def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world: World) -> None:
@@ -281,18 +225,6 @@ def test_available_now_ends_once_nothing_is_outstanding_that_is_older_than_the_q
     assert next_offset(again, offset) != offset, "a query that begins reads at least one batch"
 
 
-def test_available_now_does_not_take_empty_batches_for_an_empty_backlog(world: World) -> None:
-    for number in range(3):
-        world.topic.publish(900 + number)
-    held_by_another_consumer(world, seconds=30)  # as the pulls of a query that has just ended hold them
-    world.wait(1)
-    reader = reader_of(world, readers="1")
-    brought, _ = available(world, reader, reader.initialOffset())
-    assert len(brought) > 2
-    assert [batch for batch in brought if batch] == [["1", "2", "3"]]
-    assert brought[-1], "then it ends without another batch"
-
-
 def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_leases(world: World) -> None:
     world.topic.publish(900)
     held_by_another_consumer(world, seconds=600)
@@ -340,8 +272,6 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
         ({"payload": "bytes", "streamId": "payload:id"}, "stream_id takes values from the payload"),
-        ({"eventTimes": "at"}, "does not have this option; did you mean eventTime?"),
-        ({"streamId": "["}, "streamId = '['"),
         ({"subscription": ""}, "subscription"),
         ({"projectId": "project"}, "projectId is another name of project"),
         ({"deleteSubscriptionOnStreamStop": "true"}, "leave it out"),
@@ -354,24 +284,6 @@ def test_a_wrong_option_is_named_with_its_value(given: dict[str, str], told: str
     with pytest.raises(InvalidSettings) as raised:
         read_options({**GIVEN, **given}, {})
     assert told in str(raised.value)
-
-
-def test_databricks_names_of_options_are_understood() -> None:
-    chosen = read_options(
-        {
-            "projectId": "project",
-            "subscriptionId": "base",
-            "lake": "file:///nowhere",
-            "numFetchPartitions": "3",
-            "maxFetchPeriod": "5s",
-            "maxRecordsPerFetch": "1000",
-            "maxBytesPerTrigger": "10g",
-        },
-        {},
-    )
-    assert (chosen.path, chosen.readers) == ("projects/project/subscriptions/base", 3)
-    assert (chosen.budget.max_time, chosen.budget.batch_messages) == (timedelta(seconds=5), 1000)
-    assert chosen.max_bytes_per_trigger == 10 << 30
 
 
 def test_an_option_that_is_unknown_or_refused_is_told_without_its_value() -> None:

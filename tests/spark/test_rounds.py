@@ -32,13 +32,11 @@ from tidemark.pipeline.ingest.outcome import Settled
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.watermark.state import WatermarkState
 
 NOTHING = Budget(max_messages=0, max_bytes=0, max_time=timedelta(seconds=1), batch_messages=1)
 
@@ -146,44 +144,23 @@ class Lost(Exception):
     """The driver is gone."""
 
 
-@pytest.mark.parametrize(
-    "dies",
-    [
-        pytest.param("before the entry", marks=pytest.mark.slow),
-        pytest.param("before the commit", marks=pytest.mark.slow),
-        "after the commit",
-    ],
-)
 def test_a_driver_that_dies_while_it_settles_has_acknowledged_nothing_that_is_not_visible(
-    spark: SparkSession, world: PubSubWorld, dies: str
+    spark: SparkSession, world: PubSubWorld
 ) -> None:
     settings = settings_of(world.settings, str(world.lake))
     world.publish(2_000, broken=3)
-    append, add = TrackingLog.append, NewFiles.add
+    add = NewFiles.add
 
-    def dying_append(log: TrackingLog, *what: Any, **more: Any) -> WatermarkState:
-        if dies == "before the entry":
-            raise Lost
-        return append(log, *what, **more)
-
-    def dying_add(files: NewFiles, *what: Any) -> None:
-        if dies == "before the commit":
-            raise Lost
+    def add_and_die(files: NewFiles, *what: Any) -> None:
         add(files, *what)
-        if dies == "after the commit":
-            raise Lost
+        raise Lost
 
-    with (
-        patch.object(TrackingLog, "append", dying_append),
-        patch.object(NewFiles, "add", dying_add),
-        pytest.raises(Lost),
-        a_run(spark, settings) as rounds,
-    ):
+    with patch.object(NewFiles, "add", add_and_die), pytest.raises(Lost), a_run(spark, settings) as rounds:
         list(rounds.rounds(timedelta(seconds=30), until_young=False))
     assert not world.is_quiet()
-    assert tracked(settings) == (0 if dies == "before the entry" else 2_003)
+    assert tracked(settings) == 2_003
     assert landed(settings) == [], "quarantine comes before heartbeats"
-    assert len(quarantined(settings)) == (3 if dies == "after the commit" else 0)
+    assert len(quarantined(settings)) == 3
     done_until(spark, settings, lambda: world.is_quiet(is_tracked=True))
     assert set(landed(settings)) == set(world.published)
     assert set(quarantined(settings)) == set(world.rejected)

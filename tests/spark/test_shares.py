@@ -30,7 +30,6 @@ from tidemark.pipeline.ingest.rounds import (
     RunPlan,
     Share,
     read_share,
-    sentence_of,
     taken_of,
     taken_of_rows,
 )
@@ -218,17 +217,3 @@ def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(
     assert run.ended is Ended.RAN_DRY
     assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
     assert total(done).landed.messages + len(held) == 50
-
-
-def test_rounds_say_what_they_have_done(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    on = OnTheModel(world, settings_of(world, readers=4))
-    for second in range(40):
-        world.topic.publish(second)
-    world.topic.publish("yesterday")
-    world.wait(300)
-    done = list(on.rounds().rounds(10 * MINUTE, until_young=True))
-    said = sentence_of(done)
-    assert said.startswith(f"rounds 0 to {len(done) - 1}: landed 40 heartbeats (0 late), quarantined 1, tracked 41 ")
-    assert "the 3 readers of base and 1 of tracking took 20.0 s" in said
-    assert sentence_of(done[:1]).startswith("round 0: landed 40 heartbeats (0 late), quarantined 1, tracked 41 ")

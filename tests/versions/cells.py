@@ -40,11 +40,9 @@ SOURCE = (
         "spark/test_pubsub_source",
         "test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine",
         "test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again",
-        "test_a_limit_on_a_batch_read_leaves_the_rest_on_the_subscription",
     ),
-    "tests/spark/test_pubsub_source_connect.py",
 )
-"""In a classic session, and over Connect on a cluster. It needs PySpark 4.2."""
+"""In a classic session. It needs PySpark 4.2."""
 
 ON_SPARK = (*WINDOWS, *OWN_TABLES, *READERS, *CONNECT, *REGISTERING)
 DAGSTER = ("tests/dagster",)
