@@ -128,16 +128,16 @@ for _level in range(1, 20):
 @pytest.mark.parametrize(
     ("schema", "why_not"),
     [
-        (record(["null", "R"]), "recursive: R holds itself"),
+        (record(["null", "R"]), "recursive: R contains itself"),
         (record({"type": "array", "items": "null"}), "more than 100 values per byte"),
         (record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), "more than 100 values"),
         (record({"type": "array", "items": {**record(*["null"] * 200, "int"), "name": "S"}}), "more than 100 values"),
         (LAUGHS, "more than 10000 values"),
         (record(NESTED), "more than 64 levels"),
         ('"int"', "is not a record"),
-        ({"type": "record"}, "is not Avro's"),
-        ('"no such type"', "is not Avro's"),
-        ({"type": {"type": {}}}, "is not Avro's"),
+        ({"type": "record"}, "is not a valid Avro schema"),
+        ('"no such type"', "is not a valid Avro schema"),
+        ({"type": {"type": {}}}, "is not a valid Avro schema"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
@@ -147,7 +147,7 @@ def test_a_schema_that_bytes_could_abuse_is_refused(schema: Any, why_not: str) -
 
 
 def test_a_file_that_is_no_schema_is_a_wrong_setting_and_no_message_s_fault(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match=r"message\.schema: the schema .*beat\.avsc is not Avro's"):
+    with pytest.raises(InvalidSettings, match=r"message\.schema: the schema .*beat\.avsc is not a valid Avro schema"):
         one(by_file(tmp_path, "{"), b"")
     decoder = by_file(tmp_path, AVRO)
     (tmp_path / "beat.avsc").unlink()
@@ -221,7 +221,7 @@ def test_many_empty_messages_in_few_bytes_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("text", "why_not"),
     [
-        ("message", "is not protobuf's: 1:8: Expected message name"),
+        ("message", "is not a valid protobuf schema: 1:8: Expected message name"),
         ('syntax = "proto3";', "defines no message"),
         ('syntax = "proto3"; import "other.proto"; message A {}', "other.proto"),
     ],
