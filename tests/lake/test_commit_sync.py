@@ -56,11 +56,14 @@ def land(folder: Path, number: int) -> None:
     append_beats(lake_in(folder).heartbeats(), beats(3600 * number))
 
 
-def test_an_append_is_on_the_disk_with_its_folders_when_it_returns(tmp_path: Path, disk: Disk) -> None:
+def test_an_append_is_on_the_disk_with_its_folders_when_it_returns_or_fails(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     for number in range(3):
         append_beats(heartbeats, beats(3600 * number, 3600 * number + 7200))
         assert disk.not_durable() == []
+    disk.fails = OSError(28, "No space left on device")
+    with pytest.raises(LakeFull):
+        append_beats(heartbeats, beats(2))
 
 
 def test_commits_of_others_are_on_the_disk_since_no_later_one_can_be_read_without_them(
@@ -96,14 +99,6 @@ def test_a_commit_that_was_cleaned_up_meanwhile_hinders_nobody(tmp_path: Path, d
     disk.forget()
     append_beats(heartbeats, beats(2))
     assert disk.not_durable() == []
-
-
-def test_a_disk_that_fails_to_sync_fails_the_append(tmp_path: Path, disk: Disk) -> None:
-    heartbeats = lake_in(tmp_path).heartbeats()
-    append_beats(heartbeats, beats(1))
-    disk.fails = OSError(28, "No space left on device")
-    with pytest.raises(LakeFull):
-        append_beats(heartbeats, beats(2))
 
 
 def test_files_of_a_run_are_on_the_disk_before_a_commit_names_them(tmp_path: Path, disk: Disk) -> None:

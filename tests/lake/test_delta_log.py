@@ -44,11 +44,10 @@ class Log:
     def place(self, version: int) -> Path:
         return self._log / f"{version:020d}.json"
 
-    def commit(self, *actions: dict[str, Any]) -> None:
+    def commit(self) -> None:
         path = uuid.uuid4().hex
         add = {"path": path, "partitionValues": {"window": "w"}, "dataChange": True}
-        content = "\n".join(json.dumps(action) for action in ({"add": add}, *actions))
-        self.place(len(self.paths)).write_text(content)
+        self.place(len(self.paths)).write_text(json.dumps({"add": add}))
         self.paths.append(path)
 
     def put_back(self, versions: int) -> None:
@@ -85,47 +84,6 @@ class User:
 
 def paths_of(found: Sequence[Commit]) -> list[str]:
     return [file.path for commit in found for file in commit.added]
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were asked for."""
-    found, content = list[str](), delta_log._content
-
-    def counted(files: pafs.FileSystem, name: str) -> bytes:
-        found.append(name)
-        return content(files, name)
-
-    monkeypatch.setattr(delta_log, "_content", counted)
-    return found
-
-
-def test_a_commit_is_read_once_whoever_asks(tmp_path: Path, reads: list[str]) -> None:
-    log = Log(tmp_path)
-    log.commit()
-    first, second = log.user(), log.user()
-    first.follow()
-    second.follow()
-    for _ in range(5):
-        log.commit()
-    reads.clear()
-    assert first.follow() == log.paths
-    assert len(reads) == 7, "the last one that was told, five new ones, and a look for the next"
-    reads.clear()
-    assert second.follow() == log.paths
-    assert log.read(1, 4) == log.paths[2:5]
-    assert (first.follow(), second.follow(), log.read(3, 3)) == (log.paths, log.paths, [])
-    assert len(reads) == 2 + 1 + 2 + 2, "of each, the newest that is needed, and a look for the next"
-    assert (first.begun, second.begun) == (1, 1)
-
-
-def test_a_compaction_is_no_news_and_a_commit_says_what_its_writer_noted(tmp_path: Path) -> None:
-    log = Log(tmp_path)
-    log.commit({"commitInfo": {"timestamp": 1_000, "who": "somebody"}}, {"remove": {"path": "a", "dataChange": False}})
-    log.commit({"remove": {"path": "b%20c", "dataChange": True}})
-    compacted, replaced = commits(cast("LakeTable", log), -1, 1)
-    assert (compacted.says["who"], compacted.is_append, compacted.removed) == ("somebody", False, [])
-    assert [(file.path, file.partition) for file in replaced.removed] == [("b c", None)]
 
 
 def test_where_commits_are_not_enough_the_user_begins_anew(tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.log import packing as log_packing
 from tidemark.pipeline.lake.log.archive import LogArchive
-from tidemark.pipeline.lake.log.codec import encode
-from tidemark.pipeline.lake.log.history import standing_before
-from tidemark.pipeline.lake.log.packing import LogPacking, Packed
+from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
+from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -21,15 +22,7 @@ from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.upkeep.repair import check_log
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import (
-    Beginning,
-    Compacted,
-    DecisionRecord,
-    Entry,
-    Lost,
-    Snapshot,
-    WatermarkState,
-)
+from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Lost, Snapshot, WatermarkState
 
 TICKS = 40
 END = 100 + 20 * TICKS
@@ -75,11 +68,6 @@ def contents_told(ticks: int) -> Mapping[str, bytes]:
     log.begin(Beginning(at(0)))
     tell(log, 0, ticks)
     return memory.contents
-
-
-def entries_of(objects: ObjectStore) -> dict[int, Entry]:
-    log = log_on(objects)
-    return {number: log.entry(number) for number in log.numbers()}
 
 
 def contents_of(objects: ObjectStore) -> dict[int, bytes]:
@@ -132,24 +120,6 @@ class Failing(InMemory):
             write()
         if self._left <= 0:
             raise LakeUnreachable("killed")
-
-
-def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_restart_needs(objects: ObjectStore) -> None:
-    told(objects)
-    before, folded = entries_of(objects), log_on(objects).catch_up()
-    packed = LogPacking(objects).pack(at(END - 200))
-    log = log_on(objects)
-    live = log.live_numbers()
-    assert packed.entries == live[0] > len(before) / 2
-    assert packed.archives == len(LogArchive(objects).ranges()) > 1
-    assert entries_of(objects) == before
-    assert isinstance(log.entry(live[0]), Compacted)
-    assert all(isinstance(before[numbers[0]], Compacted | Beginning) for numbers in LogArchive(objects).ranges())
-    assert log.catch_up() == folded
-    newest = log.newest().record
-    assert newest is not None
-    assert newest == folded.record
-    assert LogPacking(objects).pack(at(END - 200)) == Packed()
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -252,22 +222,6 @@ def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds
         log_on(objects).catch_up()
 
 
-def test_what_a_writer_left_under_a_dropped_number_is_deleted_although_no_archive_tells(tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    told(objects)
-    packing = LogPacking(objects)
-    packing.pack(at(END) + timedelta(hours=1))
-    packing.drop(at(END) + timedelta(hours=1))
-    assert not LogArchive(objects).ranges()
-    kept = log_on(objects).live_numbers()
-    late = kept[0] - 2
-    objects.create(entry_name(late), encode(Snapshot(published([(100, 99)])), "a writer that died"))
-    assert LogPacking(objects).pack(at(0), dry_run=True).leftovers == 1
-    assert log_on(objects).live_numbers() == [late, *kept]
-    assert LogPacking(objects).pack(at(0)).leftovers == 1
-    assert log_on(objects).live_numbers() == kept
-
-
 def test_who_slept_until_its_number_was_dropped_writes_again_although_a_packing_archives_its_entry() -> None:
     """Its entry precedes the first one that is kept, as if it had never been archived: so the next packing takes it."""
     long_ago, mine, taken = at(END) + timedelta(hours=1), published([(50, 49)]), list[str]()
@@ -314,3 +268,30 @@ def test_an_entry_that_is_lost_behind_the_first_that_is_kept_has_nothing_deleted
     with pytest.raises(CorruptObject, match=entry_name(kept[1])):
         LogPacking(objects).pack(at(END) + timedelta(hours=1))
     assert log_on(objects).live_numbers() == [kept[0], *kept[2:]]
+
+
+# Decisions of the past
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(["decide", "snapshot", "compact", "lose"]), max_size=25), st.integers(100, 640))
+def test_the_search_finds_what_reading_everything_finds(steps: list[str], moment: int) -> None:
+    objects = InMemory({})
+    log = log_on(objects)
+    log.begin(Beginning(at(0)))
+    lost, newest = list[int](), None
+    for tick, step in enumerate(steps):
+        second = 100 + 20 * tick
+        if step == "decide":
+            decided = tell(log, tick, 1).record
+            newest = decided if second + 1 <= moment else newest
+        elif step == "compact":
+            log.append(Compacted(log.catch_up()))
+        else:
+            log.append(Snapshot(published([(second, 0)])))
+            lost += [log.numbers()[-1]] * (step == "lose")
+    for number in lost:
+        objects.delete(entry_name(number))
+    number, found = decision_in_force(log, at(moment)) or (None, None)
+    assert found == newest
+    assert number is None or log.entry(number) == found

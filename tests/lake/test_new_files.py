@@ -1,8 +1,6 @@
 """Files that are written apart from their transaction: their statistics are right, and readers see each row once."""
 
 from collections.abc import Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.clock import ManualClock
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, columns_of, lake_in
 from tests.lake.test_tables import event_times_in, table_of
 from tests.watermark.builders import START_US, at
-from tidemark.pipeline.clock import SystemClock, from_us, to_us
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.delta_log import last_round, says_of
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 
@@ -122,18 +120,3 @@ def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them
             expected = sum(row[name] == value for row in rows)
             assert found.count_rows(filter=pc.field(name) == value) == expected, (name, value)
         assert found.count_rows(filter=pc.field(name).is_null()) == sum(row[name] is None for row in rows), name
-
-
-def test_the_newest_round_is_told_although_ticks_land_after_it(tmp_path: Path) -> None:
-    lake = lake_in(tmp_path)
-    assert last_round(lake.heartbeats()) is None
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 1.0)]))
-    assert last_round(lake.heartbeats()) is None
-    heartbeats, _ = files_of(lake)
-    for number in (6, 7):
-        heartbeats.add(heartbeats.write(beats_at([START_US])), says_of("run", number))
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 2.0)]))
-    newest = last_round(lake.heartbeats())
-    assert newest is not None
-    assert (newest.run, newest.number) == ("run", 7)
-    assert abs(newest.at - SystemClock().now()) < timedelta(minutes=5)

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.watermark.builders import at
-from tidemark.pipeline.errors import DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.errors import DamagedNote, NewerFormat
 from tidemark.pipeline.lake.landings import MANIFEST
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, NoteKind, Notes, ParquetKind
-from tidemark.pipeline.version import FORMAT, marks
+from tidemark.pipeline.version import FORMAT
 
 NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
 
@@ -41,29 +38,6 @@ def parquet(table: pa.Table, mark: dict[str, str]) -> bytes:
     return sink.getvalue()
 
 
-def test_a_note_is_create_only_and_read_as_it_was_written(tmp_path: Path) -> None:
-    facts, rows = Notes(DiskObjects(tmp_path), FACTS), Notes(DiskObjects(tmp_path), ROWS)
-    said = Said(1, at(0.123456), at(1))
-    facts.create("a", said)
-    facts.ensure("a", Said(2, at(0)))
-    with pytest.raises(ObjectExists):
-        facts.create("a", said)
-    assert facts.read("a") == facts.find("a") == said
-    assert json.loads((tmp_path / "facts/a.json").read_text()) == {
-        "number": 1,
-        "exact": at(0.123456).isoformat(),
-        "shown": "2026-11-21T05:20:01Z",
-        **marks(),
-    }
-    rows.create("day/b", TABLE.replace_schema_metadata({"kept": "yes"}))
-    assert rows.read("day/b").equals(TABLE)
-    assert rows.read("day/b").schema.metadata == {b"kept": b"yes"}
-    assert pq.read_schema(tmp_path / "rows/day/b.parquet").metadata[b"tidemark.format"] == str(FORMAT).encode()
-    assert (facts.find("b"), rows.find("b")) == (None, None)
-    with pytest.raises(ObjectMissing):
-        facts.read("b")
-
-
 def test_notes_are_listed_in_order_and_other_objects_are_none(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     notes = Notes(objects, FACTS)
@@ -75,18 +49,6 @@ def test_notes_are_listed_in_order_and_other_objects_are_none(tmp_path: Path) ->
     notes.delete("b", "never written")
     assert notes.listed() == []
     assert len(list(objects.names("facts/"))) == 3
-
-
-def test_a_note_is_replaced_over_the_generation_that_was_found(tmp_path: Path) -> None:
-    notes = Notes(DiskObjects(tmp_path), FACTS)
-    assert notes.found("a") == (None, 0)
-    first = notes.replace("a", Said(1, at(0)), 0)
-    assert notes.found("a") == (Said(1, at(0)), first)
-    notes.replace("a", Said(2, at(0)), first)
-    with pytest.raises(ObjectReplaced):
-        notes.replace("a", Said(3, at(0)), first)
-    notes.offer("a", Said(3, at(0)), first)
-    assert notes.found("a")[0] == Said(2, at(0))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +89,3 @@ def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
         with pytest.raises(NewerFormat, match=rf"was written by tidemark 9.0.0.*{kind.name('a')} is undamaged"):
             reads("a")
     assert list(notes.readable(["a", "gone"])) == []
-
-
-def test_importing_the_lake_imports_no_pandas() -> None:
-    """An empty array of Python values, or an empty table of a schema, built at import time would."""
-    code = "import sys, tidemark.pipeline.lake.layout; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +13,7 @@ from deltalake import DeltaTable
 from tests.lake.builders import lake_in, put
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
-from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.windows import Windowing
 
 LENGTH = timedelta(minutes=5)
@@ -91,16 +88,6 @@ def test_a_commit_of_the_diffs_that_is_gone_from_their_log_has_the_streams_gathe
     assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
 
 
-def test_diffs_that_were_lost_and_begun_again_are_what_the_streams_are_gathered_from(
-    lake: Lake, tmp_path: Path
-) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
-    lake.streams().save()
-    shutil.rmtree(tmp_path / "lake" / "heartbeat_diffs")
-    put(lake.diffs(), "again", {KEYS[3]: beats(3, "b")})
-    assert extents(lake.streams().save()) == {"b": (910, 940)}
-
-
 def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:
     def work(number: int) -> None:
         for step in range(3):
@@ -116,38 +103,7 @@ def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:
     assert len(known) == 13
 
 
-# Status and windows at a glance
-
-
-def remarkable(stream: str, kind: StatusKind, missed: int | None = None) -> dict[str, Any]:
-    return {"stream_id": stream, "kind": str(kind), "missed_heartbeats": missed}
-
-
-def glance(lake: Lake, windows: Iterable[str]) -> list[WindowSilence]:
-    keys, diffs, status = list(windows), lake.diffs(), lake.stream_status()
-    return silence_of(diffs, status.rows(keys), lake.streams().known(), WINDOWING, keys)
-
-
-def test_a_window_at_a_glance(lake: Lake) -> None:
-    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[4]: beats(4, "a", "b", "c")})
-    put(
-        lake.stream_status(),
-        "one",
-        {
-            KEYS[0]: [remarkable("a", StatusKind.STARTED), remarkable("b", StatusKind.STARTED)],
-            KEYS[1]: [remarkable("b", StatusKind.STOPPED)],
-            KEYS[4]: [
-                *(remarkable(stream, StatusKind.STARTED) for stream in "bc"),
-                *(remarkable(stream, StatusKind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
-            ],
-        },
-    )
-    first, second, last = glance(lake, KEYS)
-    assert first == WindowSilence(KEYS[0], streams=2, started=2, new=2)
-    assert second == WindowSilence(KEYS[1], streams=1, absent=1, stopped=1)
-    assert second.stopped_share == 0.5
-    assert last == WindowSilence(KEYS[4], streams=3, started=2, new=1, missing=2, missed_heartbeats=5)
-    assert last.stopped_share == 0
+# Status
 
 
 def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_named(lake: Lake) -> None:

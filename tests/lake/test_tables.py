@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, lake_of, version_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -25,40 +25,17 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-def table_of(lake: Lake, name: str = "heartbeats") -> DeltaTable:
-    opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
-    found = opened.current()
+def table_of(lake: Lake) -> DeltaTable:
+    found = lake.heartbeats().current()
     assert found is not None
     return found
 
 
-def rows_of(lake: Lake, name: str = "heartbeats") -> list[dict[str, Any]]:
-    return table_of(lake, name).to_pyarrow_table().sort_by("message_id").to_pylist()
+def rows_of(lake: Lake) -> list[dict[str, Any]]:
+    return table_of(lake).to_pyarrow_table().sort_by("message_id").to_pylist()
 
 
 # Landed messages
-
-
-def test_landed_rows_are_there_whole(lake_settings: LakeSettings) -> None:
-    lake = lake_of(lake_settings, {"load": FieldKind.NUMBER})
-    message = {
-        "stream_id": ["a stream: with = signs / and ünïcode"],
-        "event_time": [at(0.123456)],
-        "publisher_id": ["p1"],
-        "message_id": ["m1"],
-        "publish_time": [at(1.000001)],
-        "ordering_key": ["key"],
-        "attributes": [[("stream_id", "a stream"), ("colour", "")]],
-        "payload": [b'\xff\x00{"load": 1.5}'],
-        "landed_at": [at(2)],
-        "late": [True],
-        "load": [1.5],
-    }
-    append_beats(lake.heartbeats(), message)
-    (row,) = rows_of(lake)
-    assert row.pop("event_hour") == "2026-11-21T05Z"
-    assert row == {name: values[0] for name, values in message.items()}
-    assert lake.heartbeats().extent().rows == 1
 
 
 def event_times_in(path: str) -> list[int]:
@@ -111,30 +88,6 @@ def test_a_file_that_was_written_before_the_table_had_another_kind_is_not_added(
     assert len(rows_of(early)) == 1
 
 
-def test_a_table_that_was_begun_anew_with_another_kind_is_checked_again(tmp_path: Path) -> None:
-    lake, other = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
-    held = lake.heartbeats()
-    land(held, 1.0)
-    lose(lake._settings, "heartbeats")
-    land(other.heartbeats(), "high")
-    with pytest.raises(LakeError, match=r"message\.fields\.load"):
-        land(held, 2.0)
-    assert len(rows_of(lake)) == 1
-
-
-# Rejected messages
-
-
-def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSettings) -> None:
-    lake = lake_of(lake_settings)
-    assert lake.quarantine().reasons().waiting == {}
-    append_rejected(lake.quarantine(), *({"message_id": name} for name in ("m1", "m2", "m1")))
-    append_rejected(lake.quarantine(), {"message_id": "m2"})
-    append_rejected(lake.quarantine(), {"message_id": "m3", "reason": "IN_THE_FUTURE"})
-    assert lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 2, "IN_THE_FUTURE": 1}
-    assert len(rows_of(lake, "quarantine")) == 5
-
-
 # What goes wrong
 
 
@@ -180,11 +133,11 @@ def test_a_damaged_commit_is_reported_to_readers_and_writers(tmp_path: Path, con
     lake = lake_in(tmp_path)
     for second in range(3):
         append_beats(lake.heartbeats(), columns_of([Beat("a", second)]))
-    whole = commits(tmp_path)[1].read_bytes()
-    if content is None:
-        commits(tmp_path)[1].unlink()
-    else:
-        commits(tmp_path)[1].write_bytes(content)
+    damaged = commits(tmp_path)[1]
+    whole = damaged.read_bytes()
+    damaged.unlink()
+    if content is not None:
+        damaged.write_bytes(content)
     uses = (
         lambda: lake.heartbeats().files_between(at(0), at(9)),
         lambda: append_beats(lake.heartbeats(), columns_of([Beat("a", 9)])),
@@ -192,32 +145,27 @@ def test_a_damaged_commit_is_reported_to_readers_and_writers(tmp_path: Path, con
     for use in uses:
         with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*restore its earlier version"):
             use()
-    (tmp_path / "lake" / "heartbeats" / "_delta_log" / f"{1:020d}.json").write_bytes(whole)
+    damaged.write_bytes(whole)
     assert len(rows_of(lake)) == 3
 
 
 READERS, APPENDS = 6, 3
 
 
-def land_at_once(tmp_path: Path, fields: Mapping[str, FieldKind]) -> None:
+def test_first_appends_of_many_readers_at_once_all_land(tmp_path: Path) -> None:
+    """There is no table yet: one of them creates it, and the others go on with that one."""
     together = threading.Barrier(READERS, timeout=60)
 
     def land(reader: int) -> None:
-        heartbeats = lake_in(tmp_path, fields).heartbeats()
+        heartbeats = lake_in(tmp_path).heartbeats()
         together.wait()
         for number in range(APPENDS):
-            append_beats(heartbeats, columns_of([Beat(f"reader {reader}", number)], list(fields)))
+            append_beats(heartbeats, columns_of([Beat(f"reader {reader}", number)]))
 
-    with ThreadPoolExecutor(READERS) as threads:
-        list(threads.map(land, range(READERS)))
-
-
-def test_first_appends_of_many_readers_at_once_all_land(tmp_path: Path) -> None:
-    """There is no table yet: one of them creates it, and the others go on with that one."""
-    land_at_once(tmp_path, {})
-    assert len(rows_of(lake_in(tmp_path))) == READERS * APPENDS
-    land_at_once(tmp_path, {})
-    assert len(rows_of(lake_in(tmp_path))) == 2 * READERS * APPENDS
+    for rounds in (1, 2):
+        with ThreadPoolExecutor(READERS) as threads:
+            list(threads.map(land, range(READERS)))
+        assert len(rows_of(lake_in(tmp_path))) == rounds * READERS * APPENDS
     created = [path.name for path in commits(tmp_path) if '"metaData"' in path.read_text()]
     assert created == [f"{0:020d}.json"]
 
@@ -248,13 +196,3 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
     assert held.extent() == LandedExtent(versions, at(7200), at(7200 + versions - 1))
     append_beats(held, columns_of([Beat("another", 7300)]))
     assert (version_of(held), held.extent().rows) == (versions + 1, versions + 1)
-
-
-def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: LakeSettings) -> None:
-    held, opened = lake_of(lake_settings).heartbeats(), set()
-    for second in range(3):
-        append_beats(held, columns_of([Beat("a", second)]))
-        append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("b", second)]))
-        assert version_of(held) == 2 * second + 2
-        opened.add(id(held._table))
-    assert len(opened) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.watermark.builders import at, published, reading
-from tidemark.pipeline.errors import CorruptObject, LakeUnreachable
+from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeUnreachable
 from tidemark.pipeline.lake.log.notes import NOTED
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
@@ -302,3 +302,30 @@ def test_the_notes_of_several_writers_never_go_beyond_the_log_and_do_not_pile_up
         assert notes[-1] == NOTED.name(f"{number:012d}")
         assert len(notes) <= WRITERS
     assert TrackingLog(objects, checkpoint_every=100).catch_up_to_append().number == ROUNDS
+
+
+# The contract that messages are judged by
+
+
+def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing(tmp_path: Path) -> None:
+    old, new, lander, other = (TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000) for _ in range(4))
+    told_so_far(old, ticks=0)
+    old.judge_by("old")
+    old.append(snapshot(100), judged_by="old")
+    old.decide(deciding(101))
+    lander.refuse_other("old")
+    new.judge_by("new")
+    entries = new.numbers()
+    assert isinstance(new.entry(entries[-1]), Lost)
+    for settles in (
+        lambda: old.append(snapshot(120), judged_by="old"),
+        lambda: old.decide(deciding(121)),
+        lambda: old.judge_by("old"),
+        lambda: lander.refuse_other("old"),
+        lambda: other.refuse_other("old"),
+    ):
+        with pytest.raises(ContractReplaced, match="Restart this process"):
+            settles()
+    assert new.numbers() == entries
+    lander.refuse_other("new")
+    assert other.newest().contract == "new"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.log.notes import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import marks
@@ -86,18 +86,6 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
     assert content.endswith(b"\n")
 
 
-def test_an_idle_pipeline_writes_once_a_minute_and_a_change_at_once() -> None:
-    memory = Memory()
-    told = writer(memory)
-    for tick in range(12):
-        told.tell(state(tick, 0, tick * TICK, Reason.UNCHANGED))
-    assert memory.calls == ["read", "write", "write"]
-    assert memory.said()["decided_at"] == iso(at(MINUTE))
-    told.tell(state(12, 0, 12 * TICK - 5, Reason.PINNED_BY_BACKLOG))
-    told.tell(state(13, 1, 12 * TICK - 4, Reason.PINNED_BY_BACKLOG))
-    assert memory.calls[3:] == ["write", "write"]
-
-
 def test_a_writer_that_was_overtaken_writes_at_its_next_call_and_calls_it_no_problem() -> None:
     memory = Memory()
     first, second = writer(memory), writer(memory)
@@ -108,16 +96,6 @@ def test_a_writer_that_was_overtaken_writes_at_its_next_call_and_calls_it_no_pro
     assert (memory.calls, memory.said()["log_entry"]) == (["write"], 2)
     assert first.tell(state(4, 30, 40)) is None
     assert (memory.calls[1:], memory.said()["log_entry"]) == (["read", "write"], 4)
-
-
-def test_a_failure_is_returned_as_a_sentence_and_made_good_by_the_next_call() -> None:
-    memory = Memory()
-    told = writer(memory)
-    memory.fails = LakeUnreachable("no answer")
-    assert told.tell(state(1, 0, 10)) == f"{NAME}, which other systems read, was not written: no answer"
-    memory.fails = None
-    assert told.tell(state(2, 0, 20)) is None
-    assert memory.calls == ["read", "write"] * 2
 
 
 def test_an_object_that_knows_more_than_the_log_is_reported_after_a_minute() -> None:

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
-from tests.watermark.builders import START, bounded, seconds
-from tidemark.pipeline.errors import InvalidSettings
+from tests.watermark.builders import START, bounded
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.windows import Spans, Windowing
+from tidemark.pipeline.windows import Spans
 
 FIRST = WINDOWING.number_of(START)
 
@@ -30,17 +29,6 @@ def numbers(spans: Spans) -> list[int]:
 def same(one: WindowIndex, other: WindowIndex) -> None:
     for name in ("held", "reached", "computed"):
         assert numbers(getattr(one, name)) == numbers(getattr(other, name)), name
-
-
-def test_windows_hold_what_the_files_statistics_say_and_are_reached_through_the_lookback(tmp_path: Path) -> None:
-    history = new_history(tmp_path)
-    history.land([Beat("a", 10), Beat("a", 130)])
-    history.land([Beat("a", 400)])
-    history.compute(2, 3)
-    index = index_of(history).update()
-    assert numbers(index.held) == [0, 1, 2, 6]
-    assert numbers(index.reached) == [0, 1, 2, 3, 6, 7, 8]
-    assert numbers(index.computed) == [2, 3]
 
 
 @pytest.mark.parametrize("loses", ["windows", "commits", "all"])
@@ -62,16 +50,6 @@ def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
         (tmp_path / "lake" / "heartbeat_diffs").rename(tmp_path / "gone")
     same(index.update(), index_of(history).update())
     assert len(index.computed) == {"windows": 6, "commits": 10, "all": 0}[loses]
-
-
-@pytest.mark.parametrize("length", [30, 300])
-def test_windows_of_another_length_are_refused(tmp_path: Path, length: float) -> None:
-    history = new_history(tmp_path)
-    history.land([Beat("a", 10)])
-    history.compute(0, 7)
-    index = history.lake.window_index(Windowing(seconds(length), START), LOOKBACK)
-    with pytest.raises(InvalidSettings, match=r"heartbeat_diffs has windows of 1m, .* restore the length"):
-        index.update()
 
 
 BEATS = st.lists(st.floats(0, 599).map(lambda second: round(second, 3)), min_size=1, max_size=4)

@@ -1,9 +1,41 @@
-"""What the Delta library says of a failed call becomes an error that names the call and says what to do."""
+"""The place of a lake: what each library is told of it, its mark, and what a failed call becomes."""
+
+from pathlib import Path
 
 import pytest
 
-from tidemark.pipeline.errors import LakeError, LakeUnreachable, LakeUnwritable
-from tidemark.pipeline.lake.store.disk import storage_error
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, LakeUnwritable, NewerFormat
+from tidemark.pipeline.lake.store.address import BOUNDS, scan_options, spark_storage_config, storage_options
+from tidemark.pipeline.lake.store.admission import FORMATS, Admission
+from tidemark.pipeline.lake.store.disk import DiskObjects, storage_error
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.version import FORMAT
+
+LOOPBACK_ONLY = {"fs.gs.storage.root.url", "fs.gs.project.id", "fs.gs.operation.move.enable"}
+
+folder = LakeSettings(uri="file:/somewhere/lake")
+bucket = LakeSettings(uri="gs://bucket/lake")
+loopback = LakeSettings(uri="gs://bucket/lake/", endpoint="http://127.0.0.1:4443")
+
+
+def test_a_folder_is_for_its_user_alone_and_the_service_is_logged_in_to_within_bounds() -> None:
+    assert storage_options(folder) == {}
+    assert spark_storage_config(folder) == {"spark.hadoop.fs.permissions.umask-mode": "077"}
+    assert (storage_options(bucket), scan_options(storage_options(bucket))) == (BOUNDS, {})
+    service, local = spark_storage_config(bucket), spark_storage_config(loopback)
+    assert service["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
+    assert local["spark.hadoop.fs.gs.auth.type"] == "UNAUTHENTICATED"
+    assert set(local) - set(service) == {f"spark.hadoop.{key}" for key in LOOPBACK_ONLY}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
+def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
+    for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
+        with pytest.raises(NewerFormat, match=f"its format is {FORMAT + 3}, and {FORMAT} is the newest here"):
+            refuses()
+
 
 TABLE = "gs://bucket/lake/heartbeats"
 DENIED = (

@@ -1,4 +1,4 @@
-"""Which messages in quarantine count by their times: told from the table by the contract."""
+"""Which messages in quarantine count by their times, and by which contract it was judged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +7,18 @@ import pyarrow as pa
 import pytest
 
 from tests.ingest.fakes import CONTRACT, to_written
-from tests.lake.builders import append_rejected, lake_in
+from tests.lake.builders import append_rejected, lake_in, lake_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.lake.tables import quarantine as module
-from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.lake.tables.quarantine import (
+    JUDGED_BY,
+    UNREADABLE,
+    RejectedPayload,
+    by_stream,
+    rejected_payloads,
+)
+from tidemark.pipeline.settings_sections import LakeSettings
 
 SECOND_US = 1_000_000
 
@@ -42,3 +49,18 @@ def test_only_rejected_payloads_with_readable_times_count_each_once(
     assert rejected_payloads(quarantine, replace(CONTRACT, event_time=Place.of("payload:t")), at(0), at(100)) == []
     monkeypatch.setattr(module, "MOST_PAYLOADS", 1)
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]
+
+
+def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings)
+    judged_by, other = lake.judged_by(), lake.judged_by()
+    assert judged_by.digest() is None
+    for digest in ("a", "a", "b"):
+        judged_by.note(digest, at(0))
+        assert (judged_by.digest(), other.digest()) == (digest, digest)
+    objects = lake.objects()
+    name = JUDGED_BY.name(JUDGED_BY.key)
+    objects.replace(name, b"{", objects.read_generation(name)[1])
+    assert judged_by.digest() == UNREADABLE
+    judged_by.note("c", at(0))
+    assert (judged_by.digest(), lake.requeued().between()) == ("c", [])
