@@ -19,10 +19,10 @@ STOP_SECONDS = 15.0
 
 
 @contextmanager
-def server_apart() -> Iterator[str]:
-    """The endpoint of a server that runs until the block is left."""
+def apart(module: str, *arguments: str) -> Iterator[str]:
+    """The line that a module says in a process of its own, which ends when the block is left."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gcs.apart"],
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -36,6 +36,13 @@ def server_apart() -> Iterator[str]:
         process.stdin.close()  # which ends it
         process.wait(STOP_SECONDS)
         process.stdout.close()
+
+
+@contextmanager
+def server_apart() -> Iterator[str]:
+    """The endpoint of a server that runs until the block is left."""
+    with apart("tests.gcs.apart") as endpoint:
+        yield endpoint
 
 
 def fresh_lake(endpoint: str) -> LakeSettings:

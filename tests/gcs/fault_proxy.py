@@ -4,7 +4,6 @@ a client that keeps Python's lock while it waits would otherwise stop the proxy 
 
 import json
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -15,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.gcs.apart import apart
 from tests.gcs.messages import MessageHandler
 
 CONTROL = "/_proxy"
@@ -80,21 +79,8 @@ class FaultProxy:
 @contextmanager
 def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
     """A proxy before the server at `upstream`, until the block is left."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gcs.fault_proxy", upstream],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield FaultProxy(int(process.stdout.readline()))
-    finally:
-        process.stdin.close()  # which ends it
-        process.wait(CONTROL_SECONDS)
-        process.stdout.close()
+    with apart("tests.gcs.fault_proxy", upstream) as port:
+        yield FaultProxy(int(port))
 
 
 def table(calls: list[Call]) -> Counter[tuple[str, str, str]]:

@@ -1,6 +1,5 @@
 """Fixtures for tests marked `gcs`; the server starts when the first of them asks for it."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +18,6 @@ def gcs_server() -> Iterator[CloudStorageServer]:
     """The server, for what needs more than its address."""
     with CloudStorageServer() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def gcs_endpoint(gcs_server: CloudStorageServer) -> str:
-    """The server's address, for the JSON API, delta-rs and Spark alike."""
-    return gcs_server.endpoint
 
 
 @pytest.fixture(scope="session")
@@ -53,9 +46,7 @@ def connector_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def gcs_lake_settings(gcs_server: CloudStorageServer) -> LakeSettings:
     """A lake of its own: a prefix in a new bucket."""
-    bucket = f"tidemark-{uuid.uuid4().hex[:12]}"
-    gcs_server.create_bucket(bucket)
-    return LakeSettings(uri=f"gs://{bucket}/lake", endpoint=gcs_server.endpoint)
+    return fresh_lake(gcs_server.endpoint)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import json
 import subprocess
 import tempfile
 import time
@@ -38,10 +37,6 @@ class CloudStorageServer:
     def upstream_port(self) -> int:
         """The port of the server itself, for another proxy in front of it."""
         return self._proxy.upstream_port
-
-    def create_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
-        self._ask("POST", f"/storage/v1/b?project={LOCAL_PROJECT}", json.dumps({"name": name}))
 
     def __enter__(self) -> Self:
         program = fake_gcs_server()

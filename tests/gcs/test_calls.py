@@ -1,31 +1,32 @@
-"""What a tick asks of Cloud Storage, how the ticks bear its faults, and that nobody stands still for an answer."""
+"""What a tick and a round of readers ask of Cloud Storage, and how the ticks bear its faults."""
 
-import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
-from tests.gcs.fault_proxy import Call, Fault, FaultProxy, table
+from benchmarks.scale import ROUND_CLASS_A, ROUND_CLASS_B
+from tests.gcs.fault_proxy import Fault, FaultProxy, table
 from tests.gcs.ticking import TickingOnABucket
-from tests.watermark.builders import START
+from tests.ingest.fakes import CONTRACT
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable
+from tidemark.pipeline.ingest.counting import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Settled, Taken
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.store import gcs
 from tidemark.pipeline.lake.store.address import BOUNDS
-from tidemark.pipeline.lake.tables.delta_log import commits, logged
+from tidemark.pipeline.lake.tables.delta_log import says_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.usage import Usage
 
 pytestmark = pytest.mark.gcs
 
 MOST_CLASS_A, MOST_CLASS_B = 15, 24
 """Calls of a tracking and a landing tick together that the operations page promises."""
-
-LONGEST_PAUSE_SECONDS = 3.0
-LOOKS_EVERY_SECONDS = 0.05
 
 COMMIT, DATA = "create lake/(heartbeats|quarantine)/_delta_log", r"create lake/(heartbeats|quarantine)/\w+="
 ENTRY, NOTE = "create lake/tracking", "create lake/log_witness"
@@ -36,18 +37,16 @@ KINDS = [COMMIT, DATA, ENTRY, NOTE, *READINGS]
 
 @pytest.fixture
 def world(tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy) -> TickingOnABucket:
-    """A lake with a few ticks behind it, and a process that has all of its parts open."""
+    """A lake with a few ticks behind it, without a permission on the bucket itself; all of its parts are open."""
+    proxy.play(Fault(r"storage\.buckets\.", status=403))
     world = TickingOnABucket(tmp_path, lake_apart, proxy)
     world.compute("first")
     for _ in range(2):
         world.publish()
         world.tick()
-    proxy.calls()
+    assert not [call for call in proxy.calls() if call.permission.startswith("storage.buckets")]
+    proxy.play()
     return world
-
-
-def by_class(calls: list[Call]) -> Counter[str]:
-    return Counter(call.price_class for call in calls)
 
 
 def test_a_tick_stays_within_its_budget_of_calls(world: TickingOnABucket, proxy: FaultProxy) -> None:
@@ -55,46 +54,67 @@ def test_a_tick_stays_within_its_budget_of_calls(world: TickingOnABucket, proxy:
         world.publish()
         world.tick()
         calls = proxy.calls()
-        found = by_class(calls)
+        found = Counter(call.price_class for call in calls)
         assert found["A"] <= MOST_CLASS_A, sorted(table(calls).items())
         assert found["B"] <= MOST_CLASS_B, sorted(table(calls).items())
         assert {call.permission for call in calls} == {
             f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list")
         }
+    world.tick()  # which lands nothing, lists nothing and writes its decision
+    assert {kind: count for kind, count in table(proxy.calls()).items() if kind[0] == "A"} == {
+        ("A", "storage.objects.create", place): 1 for place in ("tracking/log", "log_witness", "watermark.json")
+    }
     world.check_that_all_is_there_once()
 
 
-def test_a_tick_that_lands_nothing_lists_nothing_and_writes_its_decision(
-    world: TickingOnABucket, proxy: FaultProxy
-) -> None:
-    world.tick()
-    found = table(proxy.calls())
-    assert {kind: count for kind, count in found.items() if kind[0] == "A"} == {
-        ("A", "storage.objects.create", "tracking/log"): 1,
-        ("A", "storage.objects.create", "log_witness"): 1,
-        ("A", "storage.objects.create", "watermark.json"): 1,
-    }
+READERS, A_READER = 2, 4
+"""Readers of each subscription, and the messages that one of them takes."""
 
 
-def test_a_lake_needs_no_permission_on_the_bucket_itself(
+def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
+    """A round of two readers of each subscription; also how many files they have written."""
+    reader, watermark, clock = HeartbeatReader(CONTRACT), world.log.newest().watermark, world.clock
+
+    def taken(subscription: PubSubSubscription, keeper: Keeper) -> Taken:
+        batch = subscription.pull(A_READER, 1 << 20, 5.0)
+        return take([batch], subscription, keeper, clock, clock.monotonic() + 5.0)
+
+    tables = world.landed_in, world.rejected_in
+    of_base = [taken(world.base, Landing(*tables, reader, lambda: watermark, clock)) for _ in range(READERS)]
+    of_tracking = [taken(world.tracking, Tracking(reader, RememberedCopies(), None, clock)) for _ in range(READERS)]
+    settling = Settling(world.landing_log, clock, world.tracking, world.base, world.landed_in, world.rejected_in)
+    settled = settling.settle([*of_base, *of_tracking], says_of("run", 0), Usage())
+    return settled, sum(len(one.heartbeats) + len(one.rejected) for one in of_base)
+
+
+def test_a_round_asks_for_a_few_calls_and_one_for_each_file(
     tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy
 ) -> None:
-    proxy.play(Fault(r"storage\.buckets\.", status=403))
     world = TickingOnABucket(tmp_path, lake_apart, proxy)
-    for name in ("first", "second"):
+    for _ in range(2):
         world.publish()
         world.tick()
-        world.compute(name)  # the first write of a new range
-    assert not [call for call in proxy.calls() if call.permission.startswith("storage.buckets")]
+        world.publish()
+        round_of(world)
+    for _ in range(3):
+        world.publish()
+        proxy.calls()
+        settled, files = round_of(world)
+        found = Counter(call.price_class for call in proxy.calls())
+        assert settled.landed.messages == 6
+        assert files == 3
+        assert found["A"] <= ROUND_CLASS_A + files
+        assert found["B"] <= ROUND_CLASS_B
+        world.track()
     world.check_that_all_is_there_once()
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_calls_that_are_refused_for_now_are_made_again(world: TickingOnABucket, proxy: FaultProxy, status: int) -> None:
+def test_calls_that_are_refused_for_now_are_made_again(world: TickingOnABucket, proxy: FaultProxy) -> None:
     world.publish()
-    proxy.play(*(Fault(calls, status=status, times=2) for calls in KINDS))
+    proxy.play(*(Fault(calls, status=status, times=1) for calls in KINDS for status in (429, 503)))
     world.tick()
-    assert [call.status for call in proxy.calls()].count(status) == 2 * len(KINDS)
+    refused = Counter(call.status for call in proxy.calls())
+    assert (refused[429], refused[503]) == (len(KINDS), len(KINDS))
     world.check_that_all_is_there_once()
 
 
@@ -154,68 +174,3 @@ def test_a_server_that_does_not_answer_is_given_up_by_name_and_the_next_tick_goe
     world.tick()
     assert set(world.landed_ids()) == set(world.published)
     assert set(world.quarantined_ids()) == set(world.rejected)
-
-
-class Pauses:
-    """A thread that looks at the time again and again, as a lease's keeper does; `longest` is its longest pause."""
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-        self._done = Event()
-        self._thread = Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        last = time.monotonic()
-        while not self._done.is_set():
-            time.sleep(LOOKS_EVERY_SECONDS)
-            now = time.monotonic()
-            self.longest, last = max(self.longest, now - last), now
-
-    def __enter__(self) -> "Pauses":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-
-def what_the_code_server_asks(world: TickingOnABucket) -> list[Callable[[], object]]:
-    """All that its threads ask of a lake, the ticks included."""
-    lake, opened = world.behind_proxy, world.behind_proxy.heartbeats()
-    assert opened.current() is not None
-    stale = lake.window_index(*world.windows).update()
-    streams = lake.streams()
-    streams.save()
-    return [
-        world.tick,
-        lake.heartbeats().current,
-        opened.current,
-        lambda: lake.heartbeats().at(1),
-        lambda: lake.heartbeats().published_between(START, world.clock.now()),
-        lambda: commits(opened, 0, 1),
-        lambda: logged(opened),
-        lake.quarantine().reasons,
-        lake.tracking_log().catch_up,
-        lake.tracking_log().newest,
-        stale.update,
-        streams.known,
-        lake.diffs().computed,
-    ]
-
-
-def hanging(seconds: float) -> list[Fault]:
-    """The first calls of each kind, that many, hang for so long."""
-    kinds = {"get": 16, "list": 6, "create": 2}
-    return [Fault(rf"storage\.objects\.{kind}", delay=seconds, times=kinds[kind]) for kind in kinds]
-
-
-def test_no_thread_stands_still_while_another_waits_for_an_answer(world: TickingOnABucket, proxy: FaultProxy) -> None:
-    world.publish()
-    asked = what_the_code_server_asks(world)
-    proxy.play(*hanging(5))
-    with Pauses() as pauses, ThreadPoolExecutor(len(asked)) as threads:
-        for done in [threads.submit(ask) for ask in asked]:
-            done.result()
-    assert pauses.longest < LONGEST_PAUSE_SECONDS
-    world.check_that_all_is_there_once()

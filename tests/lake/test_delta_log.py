@@ -11,7 +11,6 @@ import pyarrow.fs as pafs
 import pytest
 
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.tables import delta_log
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower, commits
 from tidemark.pipeline.lake.tables.table import LakeTable
 
@@ -139,12 +138,3 @@ def test_whatever_happens_to_a_table_its_commits_are_told_as_they_are(tmp_path: 
                 assert log.read(after, through) == log.paths[after + 1 : through + 1]
             case "put back" if rng.random() < 0.3:
                 log.put_back(rng.randint(0, len(log.paths)))
-
-
-def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_log, "FILES_REMEMBERED", 9)
-    log = Log(tmp_path)
-    for _ in range(20):
-        log.commit()
-    log.read(-1, 19)
-    assert [commit.version for commit in delta_log._read[log.uri]] == [16, 17, 18, 19]

@@ -254,8 +254,8 @@ def test_content_that_arrives_changed_is_never_returned(
 
 
 @pytest.mark.gcs
-def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_endpoint: str) -> None:
-    objects = CloudStorageObjects("gs://tidemark-no-such-bucket/lake", gcs_endpoint)
+def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_server: CloudStorageServer) -> None:
+    objects = CloudStorageObjects("gs://tidemark-no-such-bucket/lake", gcs_server.endpoint)
     for use in (lambda: objects.create("name", b""), lambda: objects.read("name"), lambda: list(objects.names(""))):
         with pytest.raises(LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):
             use()

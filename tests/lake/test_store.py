@@ -33,7 +33,7 @@ def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp
     objects = DiskObjects(tmp_path)
     objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
     for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
-        with pytest.raises(NewerFormat, match=f"its format is {FORMAT + 3}, and {FORMAT} is the newest here"):
+        with pytest.raises(NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
             refuses()
 
 

@@ -53,16 +53,6 @@ def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Pat
     assert lake_in(tmp_path).heartbeats().extent().rows == 2
 
 
-def test_a_new_field_adds_a_column_and_an_old_one_stays(lake_settings: LakeSettings) -> None:
-    append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("a", 0, "m0")]))
-    with_load = lake_of(lake_settings, {"load": FieldKind.NUMBER})
-    append_beats(with_load.heartbeats(), columns_of([Beat("a", 1, "m1", values={"load": 2.5})], ["load"]))
-    with_state = lake_of(lake_settings, {"state": FieldKind.TEXT})
-    append_beats(with_state.heartbeats(), columns_of([Beat("a", 2, "m2", values={"state": "up"})], ["state"]))
-    rows = rows_of(with_state)
-    assert [(row["load"], row["state"]) for row in rows] == [(None, None), (2.5, None), (None, "up")]
-
-
 def land(heartbeats: Heartbeats, load: object, meanwhile: Callable[[], None] = lambda: None) -> None:
     """One message, as the pipeline lands it. `meanwhile` is called when its file is written, and not yet added."""
     rows = heartbeat_rows(columns_of([Beat("a", 1, values={"load": load})], ["load"]), heartbeats._fields)

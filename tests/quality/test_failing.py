@@ -16,17 +16,8 @@ from deltalake import write_deltalake
 
 from tests.clock import ManualClock
 from tests.watermark.builders import at
-from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed, WindowNotClosed
-from tidemark.pipeline.lake.failures import (
-    KEPT,
-    OF_TABLES,
-    REASON_LENGTH,
-    RUNS,
-    FailedRun,
-    FailedRuns,
-    FailedTick,
-    FailedTicks,
-)
+from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed
+from tidemark.pipeline.lake.failures import KEPT, OF_TABLES, RUNS, FailedRun, FailedRuns, FailedTick, FailedTicks
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store import notes as slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -70,47 +61,12 @@ def standing(notes: list[FailedRun], computed: dict[str, datetime], seconds: flo
     return "" if found is None else found.sentence()
 
 
-def test_a_run_s_note_has_the_first_line_of_what_it_failed_with(tmp_path: Path) -> None:
-    notes, clock = FailedRuns(DiskObjects(tmp_path)), ManualClock(at(300))
-    assert notes.newest() == []
-    fail(notes, clock, RuntimeError("\n  no JAR  \nJVM stacktrace:\n…"), (FIRST, SECOND), run="a run/1")
-    clock.advance(MINUTE)
-    fail(notes, clock, SparkUnreachable("x" * 1000))
-    last, first = notes.newest()
-    assert first == FailedRun("a run/1", at(300), "RuntimeError: no JAR", [(FIRST, SECOND)])
-    assert (last.at, len(last.reason), last.stretches) == (at(360), REASON_LENGTH, [])
-
-
-def test_the_notes_of_a_job_that_reads_the_subscriptions_go_when_a_run_of_it_lands_again(tmp_path: Path) -> None:
-    notes, clock = FailedRuns(DiskObjects(tmp_path)), ManualClock(at(300))
-    for job in ("land_continuously", "drain", "land_continuously"):
-        with pytest.raises(RuntimeError), notes.noting(job, (), clock, job):
-            raise RuntimeError("the session is gone")
-        clock.advance(MINUTE)
-    fail(notes, clock, RuntimeError("why"), (FIRST, FIRST))
-    reading = [one for one in notes.newest() if not one.stretches]
-    told = "runs of land_continuously failed 3 times since 2026-11-21T05:25:00Z, last at 2026-11-21T05:27:00Z: "
-    assert standing(reading, {}, 600) == f"{told}RuntimeError: the session is gone"
-    notes.settled("land_continuously")
-    assert [one.job for one in notes.newest()] == ["", "drain"]
-    assert standing(notes.newest()[1:], {}, 600).startswith("runs of drain failed once, at 2026-11-21T05:26:00Z")
-    (tmp_path / RUNS.prefix / "broken.json").write_text("{")
-    notes.settled("drain")
-    assert [one.stretches for one in notes.newest()] == [[(FIRST, FIRST)]]
-
-
 def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
     notes = FailedRuns(DiskObjects(tmp_path))
     error = SparkUnreachable("no server answers at sc://spark.example/;token=hush;user_id=me (refused)")
     fail(notes, ManualClock(at(0)), error)
     said = "no server answers at sc://spark.example/;token=…;user_id=me (refused)"
     assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
-
-
-def test_what_is_asked_for_too_early_is_no_failure_of_a_run(tmp_path: Path) -> None:
-    notes = FailedRuns(DiskObjects(tmp_path))
-    fail(notes, ManualClock(at(0)), WindowNotClosed("wait"), (FIRST, FIRST))
-    assert notes.newest() == []
 
 
 def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -> None:
@@ -242,42 +198,6 @@ def files_end_at(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_of_two_processes_each_keeps_what_the_other_said_of_its_own_sensors(home: Home) -> None:
-    old, new = home.notes(), home.notes()
-    old.failed("landing", LakeFull("no space"), home.in_lake)
-    old.good("staleness", home.in_lake)
-    home.clock.advance(TICK)
-    new.good("tracking", home.in_lake)
-    new.failed("landing", LakeFull("no space"), home.in_lake)
-    old.good("staleness", home.in_lake)
-    said = home.said()
-    assert good(said) == {"staleness": at(10), "tracking": at(10)}
-    assert [(one.sensor, one.failures, one.since) for one in said.failing] == [("landing", 2, at(0))]
-    assert said.failing == home.in_lake.newest()
-    assert said.process.runs()
-    new.good("landing", home.in_lake)
-    assert home.said().failing == home.in_lake.newest() == []
-
-
-def test_a_torn_slot_leaves_the_other_and_the_next_tick_writes_over_it(home: Home) -> None:
-    notes = home.notes()
-    for _ in range(3):
-        notes.good("tracking", home.in_lake)
-        home.clock.advance(TICK)
-    whole = home.file.path.read_bytes()
-    for start in (0, 40, 200):  # the newest of three is in the first slot
-        torn = bytearray(whole)
-        torn[start : start + 20] = b" " * 20
-        home.file.path.write_bytes(torn)
-        assert good(home.said()) == {"tracking": at(10)}
-    home.file.path.write_bytes(bytes(len(whole)))
-    assert read_running(home.settings) is None
-    notes.good("tracking", home.in_lake)
-    assert good(home.said()) == {"tracking": at(30)}
-    home.file.path.write_bytes(whole[: SLOT + 100])
-    assert good(home.said()) == {"tracking": at(20)}
 
 
 def test_what_a_later_version_or_somebody_else_wrote_is_passed_over_and_replaced(home: Home) -> None:

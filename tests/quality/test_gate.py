@@ -1,6 +1,5 @@
 """The watermark as a function: what it says of a lake, and waiting for an event time with a clock that is moved."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
+from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -18,20 +17,6 @@ from tidemark.watermark import read_watermark
 
 MINUTE = timedelta(minutes=1)
 WINDOWING = Windowing(length=MINUTE, first=START)
-
-
-class Moved(ManualClock):
-    """A clock by which sleeping lets something happen."""
-
-    def __init__(self, start: datetime, happens: Callable[[], None] = lambda: None) -> None:
-        super().__init__(start)
-        self.slept = list[float]()
-        self._happens = happens
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds)
-        self.slept.append(seconds)
-        self._happens()
 
 
 def live(world: World, seconds: int = 60) -> None:
@@ -60,26 +45,10 @@ def test_a_window_is_closed_once_the_watermark_has_reached_its_end() -> None:
         assert found.is_closed(key) == found.is_closed(at(60)) == found.has_reached(at(60)) == is_closed
 
 
-def test_the_newest_closed_window_is_the_last_that_the_watermark_has_passed() -> None:
-    first, second = WINDOWING.containing(at(0)), WINDOWING.containing(at(60))
-    for seconds, window in ((None, None), (-1, None), (59, None), (60, first), (119.9, first), (120, second)):
-        assert standing(seconds).newest_closed == window
-
-
 @pytest.mark.parametrize("window", ["2026-11-21", "2026-11-21T05-20", "x", datetime(2026, 11, 21)])  # noqa: DTZ001
 def test_what_is_no_window_of_the_pipeline_or_has_no_zone_is_refused(window: str | datetime) -> None:
     with pytest.raises(ValueError, match=r"^(?!time data).*2026-11-21"):
         standing(60).is_closed(window)
-
-
-def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    clock = Moved(world.clock.now(), lambda: live(world))
-    found = reader(world, clock).wait_for(at(100), 10 * MINUTE)
-    assert found.has_reached(at(100))
-    assert clock.slept == [LOOK_EVERY_SECONDS] * 2
-    assert reader(world, clock).wait_for(at(100), timedelta(0)) == found
-    assert clock.slept == [LOOK_EVERY_SECONDS] * 2
 
 
 def test_the_public_function_reads_the_lake_that_a_settings_file_names(tmp_path: Path) -> None:

@@ -94,14 +94,6 @@ def test_the_changes_are_those_that_a_loop_finds_and_turn_the_old_rows_into_the_
     assert +rows == Counter(map(as_json, new))
 
 
-def test_a_column_that_came_meanwhile_counts_only_where_it_has_a_value() -> None:
-    old = pl.DataFrame({"stream": ["a", "b"]})
-    new = pl.DataFrame({"stream": ["a", "b"], "load": [None, 2.5]})
-    assert row_changes(old, new, ["stream"]).rows() == [
-        ("changed", '{"stream":"b"}', '{"stream":"b","load":null}', '{"stream":"b","load":2.5}')
-    ]
-
-
 def test_values_of_every_kind_are_written_as_json_has_them() -> None:
     east = timezone(timedelta(hours=2))
     row = {

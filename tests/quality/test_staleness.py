@@ -1,6 +1,5 @@
 """Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.quality.staleness_history import WINDOWING, WINDOWS, History, UnderWa
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.lake.tables.windowed import MANIFESTS
 from tidemark.pipeline.quality import landings as landings_module
 from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.landings import MissedHeartbeats
@@ -151,27 +149,6 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
-    history.land([Beat("a", 500)])
-    history.compute(0, 1)
-    history.land([Beat("a", 50)])
-    staleness = history.staleness()
-    own, next_one = staleness.check().stale
-    assert [(one.window, one.missed, one.missed_before) for one in (own, next_one)] == [
-        (WINDOWS[0], 1, 0),
-        (WINDOWS[1], 0, 1),
-    ]
-    assert own.sentence.endswith(
-        "computed from version 1 of heartbeats; since then, 1 landed in the window and 0 in its lookback"
-    )
-    history.compute(0, 0)  # the run over the other one failed
-    missed = staleness.check()
-    assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (0, 1, WINDOWS[1:2])
-    history.compute(1, 1)
-    missed = staleness.check()
-    assert (missed.total, missed.mended, list(missed.stale)) == (0, 1, [])
-
-
 def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,58 +206,6 @@ def newest_file(history: History, hour: str) -> Path:
     """The file of an event hour that was written last."""
     files = (history.folder / f"lake/heartbeats/event_hour={hour}").glob("*.parquet")
     return max(files, key=lambda path: path.stat().st_mtime_ns)
-
-
-def test_where_the_tables_are_compared_a_damaged_file_makes_its_hour_unknown_alone(history: History) -> None:
-    history.land([Beat("a", 10, message_id="m1")])
-    history.compute(0, 2)
-    history.land([Beat("b", 20, message_id="m2")])
-    history.compact()
-    history.vacuum()
-    file = newest_file(history, "2026-11-21T05Z")
-    content = file.read_bytes()
-    file.write_bytes(content[:-40])
-    staleness = history.staleness()
-    missed = staleness.check()
-    assert (missed.total, missed.left, list(missed.damaged.values())) == (0, 0, ["2026-11-21T05Z"])
-    file.write_bytes(content)
-    assert staleness.check().by_window == {WINDOWS[0].key: 1}
-
-
-def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
-    history.land([Beat("a", 10)])
-    history.compute(0, 0)
-    history.compute(1, 1)
-    (history.folder / "lake" / MANIFESTS.prefix / "run1.json").unlink()
-    staleness = history.staleness()
-    (stale,) = staleness.check().stale
-    assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
-    assert "is no longer known" in stale.sentence
-    assert [one.window for one in history.after_restart(staleness).check().stale] == [WINDOWS[0]]
-    history.compute(0, 0)
-    assert list(staleness.check().stale) == []
-
-
-def test_a_checker_that_holds_both_tables_open_while_they_are_begun_again_checks_the_new_ones(history: History) -> None:
-    staleness = history.staleness()
-    history.land([Beat("a", 10)])
-    history.compute(3, 3)
-    history.compute(4, 4)
-    for event in (500, 510, 520):  # which no computed window lacks
-        history.land([Beat("a", event)])
-    assert staleness.check().total == 0
-    for table in ("heartbeats", "heartbeat_diffs"):
-        shutil.rmtree(history.folder / "lake" / table)
-    history.landed.clear()
-    history.computed.clear()
-    history.land([Beat("b", 10)])
-    history.compute(0, 1)
-    history.land([Beat("b", 20)])
-    history.compute(1, 1)
-    history.land([Beat("b", 30)])
-    found, truth = found_in(staleness.check()), history.truth()
-    assert found == truth
-    assert truth.stale == {WINDOWS[0].key: (2, 0), WINDOWS[1].key: (0, 1)}
 
 
 def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(history: History) -> None:

@@ -1,7 +1,6 @@
 """Housekeeping of a lake: fewer files and the same rows, and earlier versions for as long as they are asked for."""
 
 import os
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -17,12 +16,10 @@ from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of, put
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
-from tests.watermark.builders import START, at, published
+from tests.watermark.builders import START, at
 from tidemark.pipeline.errors import WindowExpired
-from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
-from tidemark.pipeline.lake.log.archive import LogArchive
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -30,7 +27,6 @@ from tidemark.pipeline.upkeep import housekeeping
 from tidemark.pipeline.upkeep import housekeeping as compaction
 from tidemark.pipeline.upkeep.housekeeping import MANY, Chore, Housekeeper, compact, drop_partitions, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
-from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
 
 DAY, HOUR, MINUTE, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(0)
@@ -72,13 +68,6 @@ class House(house_of.House):
 
 def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:
     return [chore for chore in chores if (chore.name, chore.about) == (name, about)]
-
-
-def make_older(folder: Path, by: timedelta) -> None:
-    """As if everything in it had been written so long before."""
-    then = time.time() - by.total_seconds()
-    for path in folder.rglob("*"):
-        os.utime(path, (then, then))
 
 
 # Compaction
@@ -131,19 +120,6 @@ def keep_in(bucket: LakeSettings) -> None:
     assert kept.since() == WINDOWS[3].start
 
 
-def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    table = house.lake.table(HEARTBEATS)
-    assert not list(compact(table, NONE, "event_time"))
-    assert len(list(compact(table, EVERY, "event_time"))) == 1
-    house.history.land([Beat("c", second) for second in range(3)])
-    assert not list(compact(table, EVERY, "event_time"))
-    keeper = Housekeeper(house.settings(), house.clock)
-    assert keeper._newest_over(HEARTBEATS) < "2026-11-21T05Z", "the watermark is ten minutes into it"
-    house.decide(2 * HOUR.total_seconds())
-    assert keeper._newest_over(HEARTBEATS) == "2026-11-21T06Z"
-
-
 # Earlier versions
 
 
@@ -176,18 +152,6 @@ def test_a_run_that_has_not_committed_keeps_its_files_and_commits_them(tmp_path:
     (folder / "part-written.parquet").unlink()
     house.history.finish(under_way)
     assert house.lake.diffs().versions([WINDOWS[2].key]) == {WINDOWS[2].key: under_way.run.heartbeats_version}
-
-
-def test_old_commits_go_once_a_checkpoint_says_the_same(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    rows = house.rows()
-    log = house.folder / "heartbeats/_delta_log"
-    make_older(log, MANY_DAYS)
-    removed = trim(house.lake.table(HEARTBEATS), 7 * DAY)
-    assert removed["commits"] >= 14
-    assert list(log.glob("*.checkpoint.parquet"))
-    assert Lake(house.settings().lake, {}, house.clock).heartbeats().extent().rows == len(rows) == len(house.rows())
-    assert not house.history.staleness().check().stale, "told by the tables' contents now"
 
 
 # Retention
@@ -292,49 +256,6 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     assert [key.partition("/")[0] for key in requeued.between()] == ["2026-11-23"]
     assert house.lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 1}
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01")["rows"] == 0
-
-
-def test_corrections_are_dropped_by_the_day_and_their_small_files_become_one(tmp_path: Path) -> None:
-    house = House(tmp_path, now=4 * DAY.total_seconds())
-    corrections = house.lake.corrections()
-    kept = ["w-new", *(f"w{number}" for number in range(MANY - 1))]
-    for number, (day, window) in enumerate([(0, "w-old"), *((2, window) for window in kept)]):
-        row = {"table": "t", "window": window, "change": "added", "table_version": number, "corrected_at": at(number)}
-        moment = at(day * DAY.total_seconds())
-        rows = pa.Table.from_pylist([row], CONTENT)
-        corrections.append([rows], moment, number - 1 if number else None, Position("t", number))
-    (dropped,) = of(house.tidy(windows="3d"), "retention", CORRECTIONS)
-    assert dropped.figures["rows"] == 1
-    assert len(house.files(CORRECTIONS)) == 1
-    assert [row["window"] for row in corrections.newest(Sought(), 100)] == kept[::-1]
-    assert corrections.noted("t") == len(kept)
-
-
-# The tracking log
-
-
-def test_the_log_is_packed_and_its_archives_dropped_by_age(tmp_path: Path) -> None:
-    house = House(tmp_path, now=2 * HOUR.total_seconds())
-    log = house.log
-    for second in range(600, 1200, 10):
-        log.append(Snapshot(published([(second, second)])))
-        house.decide(second)
-        log.compact_if_due()
-    numbers = log.numbers()
-    (packed,) = of(house.tidy(), "packing", "tracking log")
-    assert packed.is_idle, "no compacted entry is there: every 200 entries only"
-    for _ in range(3):
-        log._checkpoint_every = 4
-        log.compact_if_due()
-        house.decide(1200)
-    (packed,) = of(house.tidy(), "packing", "tracking log")
-    assert packed.figures["entries"] >= len(numbers)
-    assert log.catch_up().number == max(log.numbers())
-    house.clock.advance(MANY_DAYS)
-    (dropped,) = of(house.tidy(), "retention", "tracking log")
-    assert dropped.figures["archives"] == 1
-    assert not LogArchive(log._objects).ranges()
-    assert house.lake.tracking_log().catch_up() == log.catch_up()
 
 
 # What nobody asked for
