@@ -131,9 +131,9 @@ def test_a_cohort_s_name_is_given_or_derived_from_its_filter(written: str, name:
         (["rest=attributes:a"], "two pipelines would be called rest"),
         (
             [f'a=attributes.a = "{"x" * 120}"', f'b=attributes.b = "{"x" * 120}"'],
-            "rest cannot .*at most 256; name fewer",
+            "rest cannot .*the maximum is 256 bytes; name fewer",
         ),
-        ([f'a=attributes.a = "{"é" * 121}"'], "a cannot have this filter, a filter of 259 bytes"),
+        ([f'a=attributes.a = "{"é" * 121}"'], "a cannot have this filter, the filter is 259 bytes"),
     ],
 )
 def test_cohorts_that_could_not_stand_side_by_side_are_refused(written: list[str], said: str) -> None:
