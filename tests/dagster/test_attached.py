@@ -1,12 +1,9 @@
 """Dagster where somebody else reads base: what there is, and that an hour is materialized once it is complete, once."""
 
-import random
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -20,13 +17,11 @@ from tidemark.assets import attached
 from tidemark.assets.catalog import COMPLETE_WINDOWS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.housekeeping import prune_events
-from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import HousekeepingSettings, MetricsSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, PubSubSettings
 from tidemark.pipeline.windows import KEY_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,60 +60,37 @@ class Attached(Ticking):
         return [str(record.partition_key) for record in found.records]
 
 
-def attached_at(start: datetime, folder: Path, instance: dg.DagsterInstance) -> Attached:
-    world = ModelWorld(PUBSUB, start)
-    return Attached(settings_of(PUBSUB, folder), instance, world.clock, world)
-
-
 @pytest.fixture
 def house(tmp_path: Path, instance: dg.DagsterInstance) -> Attached:
     """From half past noon on."""
-    return attached_at(NOON + HOUR / 2, tmp_path, instance)
+    world = ModelWorld(PUBSUB, NOON + HOUR / 2)
+    return Attached(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
 
 
 # What there is
 
 
 def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
-    settings = settings_of(PUBSUB, tmp_path).model_copy(update={"metrics": MetricsSettings(listen="127.0.0.1:9464")})
+    settings = settings_of(PUBSUB, tmp_path)
     definitions = build_definitions(settings)
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()
-    assert {key.to_user_string() for key in definitions.resolve_all_asset_keys()} == {
-        *("topic", "base_subscription", "tracking_subscription"),
-        *("tracking_histogram", "watermark", "complete_windows", "watermark_tuning"),
-    }
-    targeted = {sensor.name: sensor.asset_selection for sensor in repository.sensor_defs}
-    assert targeted["tracking"] is not None
-    kept = targeted["tracking"].resolve(repository.asset_graph)
-    assert {key.to_user_string() for key in kept} == {"tracking_histogram", "watermark", "complete_windows"}
     assert {sensor.name for sensor in repository.sensor_defs} == {"tracking", "staleness"}
-    assert {schedule.name for schedule in repository.schedule_defs} == {"daily_tuning", "hourly_housekeeping"}
     assert set(definitions.resources or {}) == {"pubsub", "lake"}
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
     assert jobs == {"housekeeping", "tune_watermark"}
     checks = {(key.asset_key.to_user_string(), key.name) for key in repository.asset_graph.asset_check_keys}
     assert checks == {("watermark", "subscriptions"), ("watermark", "watermark_age")}
-
-
-def test_tables_of_ones_own_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="computes no windows: give no tables"):
-        build_definitions(settings_of(PUBSUB, tmp_path), tables=[object()])  # type: ignore[list-item]
-
-
-def test_a_tick_reports_the_watermark_and_asks_for_no_run(house: Attached) -> None:
-    data = house.lives(NOON + HOUR / 2 + MINUTE)
-    assert keys(data) == ["tracking_histogram", "watermark"]
-    assert data.run_requests == []
-    assert "no further partition of complete_windows is complete" in (data.skip_message or "")
-    assert metadata_of(data, "watermark")["histogram/rejected"] == 0
+        build_definitions(settings, tables=[object()])  # type: ignore[list-item]
 
 
 # Hours that are complete
 
 
 def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_windows(house: Attached) -> None:
-    house.lives(NOON + HOUR - SECOND)
+    data = house.lives(NOON + HOUR - SECOND)
+    assert (keys(data), data.run_requests) == (["tracking_histogram", "watermark"], [])
     assert house.materialized() == []
     data = house.lives(NOON + HOUR + SECOND)
     told = metadata_of(data, "complete_windows")
@@ -156,24 +128,6 @@ def test_a_report_that_dagster_never_got_is_made_again(house: Attached, monkeypa
     assert house.materialized() == [hour(0)]
 
 
-def test_while_no_hour_ends_dagster_is_not_asked(house: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
-    for minutes in (1, 2):
-        house.lives(NOON + HOUR + minutes * MINUTE)
-    asked: list[dg.AssetKey] = []
-    real: Callable[..., set[str]] = house.instance.get_materialized_partitions
-
-    def counted(key: dg.AssetKey, *more: Any, **named: Any) -> set[str]:
-        asked.append(key)
-        return real(key, *more, **named)
-
-    monkeypatch.setattr(house.instance, "get_materialized_partitions", counted)
-    house.lives(NOON + HOUR + 30 * MINUTE)
-    assert asked == []
-    house.lives(NOON + 2 * HOUR + 3 * MINUTE)
-    house.lives(NOON + 2 * HOUR + 20 * MINUTE)
-    assert len(asked) == 2, "once to materialize it, and once to see that it is"
-
-
 def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(house: Attached) -> None:
     kept = dict.fromkeys(("heartbeats", "windows", "quarantine", "log"), 30 * timedelta(days=1))
     house.settings = house.settings.model_copy(update={"housekeeping": HousekeepingSettings(**kept)})
@@ -186,35 +140,24 @@ def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(hous
     assert house.materialized() == [hour(number) for number in range(3)]
 
 
-# On tidemark's own Pub/Sub
-
-
-def with_both(settings: Settings) -> Settings:
-    """The settings of somebody who creates base as well."""
-    return settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": False})})
-
-
 def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "examples" / "attach", tmp_path / "theirs")
-    clock = SystemClock()
-    with served(PubSubModel(rng=random.Random(2)), clock=clock) as address, dg.DagsterInstance.ephemeral() as instance:
+    with served() as address, dg.DagsterInstance.ephemeral() as instance:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
         monkeypatch.setenv("TIDEMARK_WATERMARK__TICK", "1s")
         pipeline = td.pipeline(tmp_path / "theirs" / "pipeline.toml")
-        provision_here(with_both(pipeline.settings), clock)
+        with_base = pipeline.settings.pubsub.model_copy(update={"attach": False})
+        provision_here(pipeline.settings.model_copy(update={"pubsub": with_base}), SystemClock())
         (target,) = loadable_targets_from_python_file(str(tmp_path / "theirs" / "definitions.py"))
         defs: dg.Definitions = target.target_definition
         dg.Definitions.validate_loadable(defs)
-        keys_there = {key.to_user_string() for key in defs.resolve_all_asset_keys()}
-        assert {"hourly_report", "tidemark/complete_windows", "tidemark/watermark"} <= keys_there
-        sensor = defs.resolve_sensor_def("tidemark_tracking")
         resources = {name: (defs.resources or {})[name] for name in ("tidemark_pubsub", "tidemark_lake")}
         with dg.build_sensor_context(
-            instance=instance, definitions=defs, sensor_name=sensor.name, resources=resources
+            instance=instance, definitions=defs, sensor_name="tidemark_tracking", resources=resources
         ) as context:
-            data = sensor.evaluate_tick(context)
+            data = defs.resolve_sensor_def("tidemark_tracking").evaluate_tick(context)
         assert keys(data) == ["tidemark/watermark"]
 
         found = dg.evaluate_automation_conditions(defs, instance)

@@ -7,14 +7,13 @@ import dagster as dg
 import pytest
 
 from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materializing, failure_of
-from tests.dagster.test_repair import materialized, told
+from tests.dagster.test_repair import told
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.partitions import stretch_named, stretch_texts, windows_tag
 from tidemark.assets.scheduler.runs import Runs, ended_attempts
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
-from tidemark.pipeline.orchestrator.names import WINDOWS as TAG
 from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -56,20 +55,6 @@ def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tu
     numbers = [MINUTES.number_of(START) + minute for minute in minutes]
     assert windows_tag([MINUTES.numbered(number) for number in numbers]) == said
     assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
-
-
-def test_windows_with_a_gap_are_computed_in_one_run_each_as_if_alone(tmp_path: Path, computed: Path) -> None:
-    whole = Materializing(tmp_path / "whole", CLASSIC, copied_from=computed)
-    parts = Materializing(tmp_path / "parts", CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run_over(parts, instance, WINDOWS[2], WINDOWS[0])
-        assert result.success
-        assert materialized(result) == materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
-        assert (run := instance.get_run_by_id(result.run_id))
-        assert run.tags[TAG] == f"{WINDOWS[0]}..{WINDOWS[2][-3:]} (2)"
-        assert parts.lake.diffs().computed() == {WINDOWS[0], WINDOWS[2]}
-        assert run_over(parts, instance, WINDOWS[1]).success
-    assert parts.rows().equals(whole.rows())
 
 
 def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: Path) -> None:

@@ -8,29 +8,15 @@ import pytest
 
 import tidemark.assets.definitions
 import tidemark.assets.location
-from tidemark.assets.catalog import (
-    BASE_SUBSCRIPTION,
-    HEARTBEAT_DIFFS,
-    HEARTBEATS,
-    QUARANTINED,
-    STREAM_STATUS,
-    TOPIC,
-    TRACKING_HISTOGRAM,
-    TRACKING_SUBSCRIPTION,
-    WATERMARK,
-)
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs.tuning import WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.lake.tables.diffs import diff_schema
-from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import WatermarkSettings
 
-EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 
@@ -39,11 +25,6 @@ def definitions() -> dg.Definitions:
     return build_definitions(
         Settings(message=MessageSettings(fields=FIELDS), watermark=WatermarkSettings(tick=timedelta(seconds=25)))
     )
-
-
-@pytest.fixture(scope="module")
-def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
-    return {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
 
 
 def test_importing_what_builds_them_reads_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,35 +38,6 @@ def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(definitions)
     dg.Definitions.validate_loadable(tidemark.assets.location.defs)
     assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
-
-
-def test_lineage_begins_with_the_topic_and_its_two_subscriptions(specs: dict[dg.AssetKey, dg.AssetSpec]) -> None:
-    lineage = {key: {dep.asset_key for dep in spec.deps} for key, spec in specs.items()}
-    assert lineage == {
-        TOPIC: set(),
-        BASE_SUBSCRIPTION: {TOPIC},
-        TRACKING_SUBSCRIPTION: {TOPIC},
-        TRACKING_HISTOGRAM: {TRACKING_SUBSCRIPTION},
-        WATERMARK: {TRACKING_HISTOGRAM, BASE_SUBSCRIPTION},
-        HEARTBEATS: {BASE_SUBSCRIPTION},
-        QUARANTINED: {BASE_SUBSCRIPTION},
-        HEARTBEAT_DIFFS: {HEARTBEATS, WATERMARK},
-        STREAM_STATUS: {HEARTBEAT_DIFFS},
-        WATERMARK_TUNING: {HEARTBEATS, WATERMARK},
-    }
-
-
-def test_every_table_shows_its_columns_the_configured_fields_among_them(specs: dict[dg.AssetKey, dg.AssetSpec]) -> None:
-    columns = {
-        key: specs[key].metadata["dagster/column_schema"].columns for key in (*EVERY_ASSET - {WATERMARK}, STREAM_STATUS)
-    }
-    assert [column.name for of_one in columns.values() for column in of_one if not column.description] == []
-    shown = {key: [column.name for column in of_one] for key, of_one in columns.items()}
-    assert shown[HEARTBEATS] == heartbeat_schema(FIELDS).names
-    assert shown[HEARTBEAT_DIFFS] == diff_schema(FIELDS).names
-    assert {"temperature", "previous_temperature", "temperature_delta", "status_changed"} <= set(shown[HEARTBEAT_DIFFS])
-    assert {"reason", "detail", "payload"} <= set(shown[QUARANTINED])
-    assert "min_event_time" in shown[TRACKING_HISTOGRAM]
 
 
 @pytest.mark.parametrize("name", ["tracking", "landing"])

@@ -13,19 +13,13 @@ import pytest
 import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import append_beats
-from tests.official_emulator import free_port
-from tests.spark.machine import python_without
-from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.scheduler.runs import Runs, ended_attempts
-from tidemark.assets.scheduler.turns import take_turn
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
-from tidemark.pipeline.spark.executors import PYTHON
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
@@ -151,28 +145,6 @@ def test_an_asset_of_ones_own_reads_the_rows_of_its_windows(
         pipeline.read_diffs([WINDOWS[0]])
 
 
-def test_what_a_run_computed_in_an_hour_that_goes_on_is_observed_with_rows_and_silent_streams(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
-    _, result = materialized
-    assert [event for event in result.all_events if event.is_step_materialization and event.partition] == []
-    observed = [
-        event.asset_observation_data.asset_observation for event in result.all_events if event.is_asset_observation
-    ]
-    (found,) = [event for event in observed if event.asset_key == HEARTBEAT_DIFFS]
-    said = {name: value.value for name, value in found.metadata.items()}
-    assert found.partition == HOUR
-    assert said == {
-        "windows": 3,
-        "windows_computed": f"{WINDOWS[0]}..{WINDOWS[-1]}",
-        "rows": 13,
-        "silent_streams": 1,
-        "silent_streams_first": "silent",
-        "heartbeats_version": 1,
-        "watermark_when_computed": "2026-11-21T05:23:00Z",
-    }
-
-
 def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothing(tmp_path: Path) -> None:
     lake = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -181,29 +153,4 @@ def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothin
     said = failure_of(result)
     assert "1 of 3 windows are not closed yet, the first is [2026-11-21T05:23:00Z, 2026-11-21T05:24:00Z)" in said
     assert "the watermark is at 2026-11-21T05:23:00Z. Nothing was written" in said
-    assert lake.written() == []
-
-
-def test_a_spark_server_that_is_away_fails_the_run_at_once_with_what_to_do(tmp_path: Path) -> None:
-    address = f"sc://localhost:{free_port()}"
-    lake = Materializing(tmp_path, SparkSettings(remote=address))
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = lake.run(WINDOWS[0], WINDOWS[0], instance)
-    assert not result.success
-    said = failure_of(result)
-    assert f"no Spark Connect server answers at {address}" in said
-    assert "start it with `tidemark up`" in said
-    assert lake.written() == []
-
-
-def test_executors_without_tidemark_fail_the_run_before_it_writes_and_the_next_waits(tmp_path: Path) -> None:
-    python = {PYTHON: str(python_without(tmp_path, "polars"))}
-    lake = Materializing(tmp_path, CLASSIC.model_copy(update={"config": {**CLASSIC.config, **python}}))
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = lake.run(WINDOWS[0], WINDOWS[-1], instance)
-        ended, now = ended_attempts(Runs(instance, lake.settings), lake.settings.windowing), SystemClock().now()
-        wanted = list(ended[0].windows.within(range(lake.settings.windowing.number_of(now))))
-        assert take_turn(wanted, ended, now, len(WINDOWS))[0] == []
-        assert len(take_turn(wanted, ended, now + MINUTE, len(WINDOWS))[0]) == len(WINDOWS)
-    assert "Spark's executors cannot run tidemark" in failure_of(result)
     assert lake.written() == []

@@ -58,16 +58,6 @@ class Downstream:
         self.instance.report_dagster_event(DagsterEvent("PIPELINE_SUCCESS", "theirs"), run.run_id)
 
 
-def test_its_partition_is_requested_when_the_hour_is_computed_and_when_it_is_computed_again(tmp_path: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        theirs = Downstream(tmp_path, instance)
-        for _ in range(2):
-            theirs.computed()
-            assert theirs.asked() == {theirs.hour}
-            theirs.ended(theirs.begun())
-            assert theirs.asked() == set()
-
-
 def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afterwards(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         theirs = Downstream(tmp_path, instance)

@@ -120,20 +120,3 @@ def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:
             same = td.pipeline("orders.toml", name="orders", topic=topic)
             assert set(loaded.resolve_all_asset_keys()) == set(same.definitions().resolve_all_asset_keys())
             assert loaded.resolve_job_def("orders_ingest").tags[PIPELINE] == pipeline_tag(same.settings.lake.uri)
-
-
-def test_pipelines_that_share_a_topic_can_share_its_asset(folder: Path) -> None:
-    topic = dg.AssetSpec(["theirs", "topic"])
-    pipelines = [td.pipeline("orders.toml", name=name, topic=topic.key) for name in ("one", "two")]
-    merged = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions() for each in pipelines))
-    dg.Definitions.validate_loadable(merged)
-    graph = merged.resolve_asset_graph()
-    subscriptions = {"base_subscription", "tracking_subscription"}
-    assert {key.path[0] for key in graph.get(topic.key).child_keys} == {"one", "two"}
-    assert {key.path[1] for key in graph.get(topic.key).child_keys} == subscriptions
-    assert dg.AssetKey(["one", "topic"]) not in set(graph.get_all_asset_keys())
-
-
-def test_the_package_lists_its_component() -> None:
-    assert "Pipeline" in dir(tidemark)
-    assert issubclass(tidemark.Pipeline, dg.Component)

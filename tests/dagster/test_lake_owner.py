@@ -1,6 +1,5 @@
 """Pipelines in Dagster and the owner of their lake: what another one may not do there, and what cohorts share."""
 
-import json
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publish, settings_of
 from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
-from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.settings import Settings
 
@@ -64,21 +62,6 @@ def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
     owner.ticks()
     other_again = Side.of("orders", tmp_path / "its own", instance)
     other_again.ticks()
-
-
-def test_a_process_states_it_once_and_a_new_one_of_the_pipeline_again(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    side = Side.of("heartbeats", tmp_path, instance)
-    side.ticks()
-    note = tmp_path / "lake" / NAME
-    stated = note.read_bytes()
-    side.world.clock.advance(timedelta(seconds=10))
-    side.ticks()
-    assert note.read_bytes() == stated
-    side.ticking.restart()
-    side.ticks()
-    assert json.loads(note.read_text())["since"] > json.loads(stated)["since"]
 
 
 def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(

@@ -1,14 +1,11 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-import tidemark
-import tidemark.dagster as td
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
@@ -17,11 +14,10 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
-from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
-from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
-from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables
+from tidemark.pipeline.orchestrator.names import op_of
+from tidemark.pipeline.quality.failing import read_failing_tables
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
+from tidemark.pipeline.settings_sections import TableSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -30,7 +26,6 @@ BROKEN = "SELECT window, no_such_column FROM {heartbeats}"
 
 FUNCTION = "import tidemark\n\n@tidemark.windowed({options})\ndef python(heartbeats, windows):\n    return {rows}\n"
 ROWS = 'heartbeats.groupBy("window", "stream_id").count()'
-NO_ROWS = 'heartbeats.select("window", "no_such_column")'
 
 
 def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
@@ -108,41 +103,6 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         assert asked(Ticking(house.settings, instance, clock)) == {"compute_counts": [WINDOWS[0]]}
 
 
-def test_a_key_that_is_not_unique_is_a_warning(tmp_path: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC)
-    house.settings = with_tables(house.settings, tmp_path, counts="SELECT window, stream_id FROM {heartbeats}")
-    with dg.DagsterInstance.ephemeral() as instance:
-        tags = {WINDOWS_TAG: WINDOWS[0]}
-        result = run(house, instance, dg.RunRequest(job_name="compute_counts", tags=tags))
-        (checked,) = result.get_asset_check_evaluations()
-    assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN)
-    rows = house.lake.own_table("counts").read(WINDOWS[:1])
-    streams = len(set(rows["stream_id"].to_pylist()))
-    assert checked.metadata["rows"].value == len(rows) - streams > 0
-
-
-@tidemark.windowed(key="stream_id", window="1h")
-def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
-    """Heartbeats an hour."""
-    return heartbeats.groupBy("window", "stream_id").count()
-
-
-def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipelines_prefix(tmp_path: Path) -> None:
-    settings = Materializing(tmp_path, CLASSIC).settings
-    settings = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
-    assert isinstance(hourly, TableDefinition)
-    definitions = td.Pipeline(settings, (hourly,)).definitions()
-    graph = definitions.resolve_asset_graph()
-    node = graph.get(dg.AssetKey(["orders", "hourly"]))
-    assert node.parent_keys == {dg.AssetKey(["orders", "heartbeats"]), dg.AssetKey(["orders", "heartbeat_diffs"])}
-    assert "Heartbeats an hour." in str(node.description)
-    partitions = node.partitions_def
-    assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
-    assert partitions.cron_schedule == "0 */1 * * *"
-    assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
-    assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
-
-
 class Live:
     """A pipeline with a table of SQL, `sql`, and one of Python, `python`, whose code server is never started again."""
 
@@ -155,9 +115,7 @@ class Live:
             key = ["stream_id"] if kind == "sql" else []
             tables[kind] = TableSettings(file=str(self.file(kind)), **({"key": key} if key else {}))
         self.settings = self.house.settings = self.house.settings.model_copy(update={"tables": tables})
-        self.began = SystemClock().now()
-        self.clock = ManualClock(self.began)
-        self.ticking = Ticking(self.settings, instance, self.clock)
+        self.ticking = Ticking(self.settings, instance, ManualClock(SystemClock().now()))  # no pause ends by itself
         self.loaded = build_definitions(self.settings)
 
     def file(self, table: str) -> Path:
@@ -169,11 +127,6 @@ class Live:
     def definition(self, table: str) -> TableDefinition:
         """The table as somebody finds it who reads its file now."""
         return read_table(self.settings, table)
-
-    def wait_until(self, since_the_beginning: timedelta) -> None:
-        """Put the sensor's clock there. Runs have the machine's: at the beginning every pause after one goes on, and an
-        hour later none does."""
-        self.clock.advance(self.began + since_the_beginning - self.clock.now())
 
     def runs(self) -> list[dg.ExecuteInProcessResult]:
         """What a tick requests, computed by the definitions that were loaded at the beginning."""
@@ -196,40 +149,6 @@ class Live:
         assert not tick.run_requests
         return tick.skip_message or ""
 
-    def versions(self, table: str) -> set[str]:
-        return {made.version for made in self.house.lake.own_table(table).made().values()}
-
-    def failing(self) -> dict[str, Failing]:
-        found = read_failing_tables(self.house.lake, SystemClock().now())
-        return {each.table: each for each in found}
-
-
-def test_a_table_that_failed_twice_is_computed_at_the_first_tick_after_it_is_mended(
-    tmp_path: Path, computed: Path
-) -> None:
-    kind = "python"
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, python=FUNCTION.format(options="", rows=NO_ROWS))
-        for failures in (1, 2):
-            live.wait_until(timedelta(hours=failures - 1))
-            assert f"the table {kind} cannot be computed: AnalysisException" in live.fails()
-            live.wait_until(timedelta(0))
-            assert f"{kind}: the last {failures} runs failed" in live.skipped()
-            assert (live.failing()[kind].failures, live.failing()[kind].table) == (failures, kind)
-        assert live.failing()[kind].reason.startswith(f"TableFailed: the table {kind} cannot be computed: Analysis")
-
-        live.write(kind, FUNCTION.format(options="", rows=ROWS))
-        (result,) = live.runs()
-        assert result.success, "no restart, and no pause"
-        assert live.versions(kind) == {live.definition(kind).version}
-        (observed,) = told(result)
-        assert observed.metadata["version"].value == live.definition(kind).version
-        assert live.failing() == {}
-        assert live.skipped() == "every closed window is computed"
-        assert read_failing(live.house.lake, live.settings.windowing, SystemClock().now()) is None
-        left = sorted(path.parent.name for path in live.house.folder.glob("failed*/**/*.json"))
-        assert left == [kind] * 2, "none of them is among the notes of heartbeat_diffs"
-
 
 def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
@@ -246,11 +165,16 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
             reasons = live.skipped()
             assert "python: the last 1 runs failed" in reasons
             assert said in reasons
-            assert said in live.failing()["python"].reason
+            (failing,) = read_failing_tables(live.house.lake, SystemClock().now())
+            assert (failing.table, failing.failures) == ("python", 1)
+            assert said in failing.reason
         assert live.house.lake.own_table("python").made() == {}
         live.write("python", FUNCTION.format(options="", rows=ROWS))
         (result,) = live.runs()
-        assert result.success
+        assert result.success, "no restart, and no pause"
+        (observed,) = told(result)
+        assert observed.metadata["version"].value == live.definition("python").version
+        assert read_failing_tables(live.house.lake, SystemClock().now()) == []
 
 
 def test_a_file_that_cannot_be_used_when_dagster_loads_the_pipeline_stops_nobody_else(
@@ -264,7 +188,6 @@ def test_a_file_that_cannot_be_used_when_dagster_loads_the_pipeline_stops_nobody
         live.write("python", FUNCTION.format(options="key='stream_id'", rows=ROWS))
         (result,) = live.runs()
         assert result.success, "no restart"
-        assert live.versions("python") == {live.definition("python").version}
 
 
 def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: Path, computed: Path) -> None:
@@ -298,21 +221,19 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: P
 
 def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(
-            tmp_path, instance, computed, sql=COUNTS, python=FUNCTION.format(options="key='stream_id'", rows=ROWS)
-        )
-        assert [result.success for result in live.runs()] == [True, True]
-        before = {kind: live.definition(kind).version for kind in ("sql", "python")}
-        live.write("sql", COUNTS.replace("AS heartbeats", "AS beats"))
-        other = FUNCTION.format(options="key=('stream_id', 'count')", rows=ROWS)
-        live.write("python", other)
+        live = Live(tmp_path, instance, computed, sql=COUNTS)
+        assert [result.success for result in live.runs()] == [True]
+        before = live.definition("sql").version
+        live.write("sql", "SELECT window, stream_id, 1 AS beats FROM {heartbeats}")
         assert live.skipped() == "every closed window is computed"
         live.house.land([("late", START + 1.5 * MINUTE)])
         assert live.house.run(WINDOWS[1], WINDOWS[1], instance).success
-        results = live.runs()
-        assert [result.success for result in results] == [True, True]
-        for kind in ("sql", "python"):
-            made = live.house.lake.own_table(kind).made()
-            assert made[WINDOWS[1]].version == live.definition(kind).version != before[kind]
-            assert made[WINDOWS[0]].version == before[kind]
-        assert "beats" in live.house.lake.own_table("sql").read(WINDOWS).column_names
+        (result,) = live.runs()
+        made, own = live.house.lake.own_table("sql").made(), live.house.lake.own_table("sql")
+        assert made[WINDOWS[1]].version == live.definition("sql").version != before
+        assert made[WINDOWS[0]].version == before
+        assert "beats" in own.read(WINDOWS).column_names
+        checked = next(iter(result.get_asset_check_evaluations()))
+        assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN), "its key is not unique"
+        rows = own.read(WINDOWS[1:2])["stream_id"].to_pylist()
+        assert checked.metadata["rows"].value == len(rows) - len(set(rows)) > 0

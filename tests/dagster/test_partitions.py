@@ -42,15 +42,6 @@ def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timed
     assert partitions.holding([Windowing(length, TEN_YEARS).containing(TEN_YEARS)]) == {}, "it is not listed"
 
 
-def test_the_first_window_may_begin_within_an_hour() -> None:
-    first = datetime(2036, 11, 25, 4, 35, tzinfo=UTC)
-    partitions = Partitions(Windowing(timedelta(minutes=5), first), LOADED)
-    assert partitions.definition().get_partition_keys(current_time=LOADED + HOUR) == ["2036-11-25T04-00Z"]
-    assert list(partitions.holding([partitions.windowing.containing(first)])) == ["2036-11-25T04-00Z"]
-    with pytest.raises(ValueError, match="not the start of a window of 1h"):
-        partitions.windows_in(["2036-11-25T04-35Z"])
-
-
 def test_when_the_list_begins_a_year_later_what_is_known_of_the_rest_stays() -> None:
     windowing = Windowing(timedelta(minutes=1), datetime(2020, 1, 1, tzinfo=UTC))
     before, after = (Partitions(windowing, LOADED.replace(year=year)).definition() for year in (2025, 2026))

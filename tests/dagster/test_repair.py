@@ -10,7 +10,6 @@ import pytest
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, status_metadata
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor
@@ -115,23 +114,6 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
             f"{WINDOWS[0]}..{WINDOWS[-1]}"
         ]
         assert house.rows().equals(house.whole)
-
-
-def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, computed)
-        lake = (build_definitions(house.settings).resources or {})["lake"]
-        first = status_metadata(silence_report(lake, [WINDOWS[1]]), [house.settings.windowing.named(WINDOWS[1])])
-        house.file_of(WINDOWS[1]).unlink()
-        result = house.repair()
-        assert result.success
-        (again,) = [event for event in told(result) if event.asset_key == STREAM_STATUS]
-        figures = {name: value.value for name, value in again.metadata.items()}
-        assert figures.items() >= first.items()
-        assert figures["stopped"] == 1
-        (check,) = result.get_asset_check_evaluations()
-        assert (check.asset_key, check.check_name, check.passed) == (STREAM_STATUS, FEW_STOPPED, False)
-        assert f"(1 in {WINDOWS[1]})" in str(check.description)
 
 
 def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_path: Path, computed: Path) -> None:

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.clock import ManualClock
-from tests.watermark.builders import START, bounded, seconds
+from tests.watermark.builders import START, seconds
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
 from tidemark.assets.scheduler.turns import Attempt
@@ -117,22 +115,6 @@ def test_324_messages_one_a_day_are_a_handful_of_runs_beside_the_live_ones() -> 
     assert sum(len(request.windows) for request in asked) < 324 * 3 + 2 * 288
 
 
-def test_two_thousand_stale_hours_are_runs_of_as_many_windows_as_one_may_have() -> None:
-    world = World(Windowing(timedelta(minutes=5), START - 400 * DAY), START)
-    newest = world.windowing.number_of(START) - 3
-    stale = [world.windowing.numbered(newest - 12 * hour + more) for hour in range(2000) for more in range(-2, 1)]
-    left, runs = stale, 0
-    while left:
-        request = world.ask(left)
-        if request.windows:
-            runs += 1
-            asked = set(request.windows)
-            left = [window for window in left if window not in asked]
-            world.run(request)
-        world.now += TICK
-    assert runs <= -(-len(stale) // 288) + 2, "the first ones are smaller, until the speed is known"
-
-
 def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     world = World(Windowing(timedelta(minutes=1), START - 400 * DAY), START + seconds(20))
     newest = world.windowing.number_of(world.watermark) - 1
@@ -173,16 +155,6 @@ def test_failures_of_older_windows_hold_back_no_live_ones() -> None:
     assert (live.is_backlog, newest in world.numbers(live)) == (False, True)
 
 
-def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() -> None:
-    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(20))
-    newest = world.windowing.number_of(world.watermark) - 1
-    world.hold(newest)
-    world.run(world.ask(), seconds(3), failed=True)
-    assert "1 windows are on hold after failures" in world.ask().sentence
-    world.hold(newest - 2)
-    assert world.numbers(world.ask()) == [newest - 2, newest - 1]
-
-
 def test_older_windows_wait_for_a_live_one_that_is_about_to_close_unless_the_watermark_stays() -> None:
     world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(8), behind=seconds(18))
     world.hold(world.windowing.number_of(world.watermark) - 2000)
@@ -190,22 +162,6 @@ def test_older_windows_wait_for_a_live_one_that_is_about_to_close_unless_the_wat
         assert world.ask().sentence == "older windows wait: a live window is due, or about to close"
         world.now, world.behind = world.now + TICK, world.behind + TICK
     assert world.ask().is_backlog
-
-
-numbers = st.sets(st.integers(0, 3000), max_size=12)
-
-
-@settings(bounded, max_examples=12)
-@given(numbers, numbers, st.integers(100, 300))
-def test_everything_that_is_due_is_computed(held: set[int], computed: set[int], most: int) -> None:
-    world = World(Windowing(timedelta(minutes=1), START), START + 3000 * seconds(60), most=most)
-    first = world.windowing.number_of(START)
-    for number in held:
-        world.hold(first + number)
-    for number in computed:
-        world.computed.add(range(first + number, first + number + 1))
-    until_quiet(world, 500)
-    assert not world.due()
 
 
 @settings(max_examples=60, deadline=None)
@@ -251,23 +207,3 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
     clock.sleep(SEEN_WITHIN.total_seconds())
     assert asking.request("staleness", lambda: some, LOG) is some
-
-
-def test_a_choice_that_hangs_keeps_another_sensor_waiting_for_no_longer_than_a_tick_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asking, may_end, chosen = OneAsks(ManualClock(START)), Event(), list[str]()
-    none = Request((), "nothing is due")
-
-    def choose(user: str) -> Request:
-        chosen.append(user)
-        may_end.wait()
-        return none
-
-    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 0.05)
-    for user in ("tracking", "staleness"):
-        assert "choosing takes longer than" in asking.request(user, partial(choose, user), LOG).sentence
-    may_end.set()
-    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 15.0)
-    assert asking.request("staleness", lambda: none, LOG) is none
-    assert chosen == ["tracking"], "the other choice was given up before it began"

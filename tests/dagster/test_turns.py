@@ -32,25 +32,6 @@ def chosen(wanted: Iterable[range], attempts: list[Attempt], now: float, most: i
     return take_turn(wanted, attempts, at(now), most)[0]
 
 
-def test_without_attempts_the_newest_take_their_turn() -> None:
-    wanted = [range(5, 8), range(3)]
-    assert take_turn(wanted, [], at(0), 288) == ([7, 6, 5, 2, 1, 0], [])
-    assert resting_sentence([], WINDOWING) == ""
-    assert chosen([range(100)], [], 0, 10) == list(range(99, 89, -1))
-    assert chosen([], [], 0) == []
-
-
-def test_no_more_is_looked_at_than_a_turn_takes() -> None:
-    looked_at = []
-
-    def stretches() -> Iterable[range]:
-        for number in range(10_000, 0, -2):
-            looked_at.append(number)
-            yield range(number, number + 1)
-
-    assert len(chosen(stretches(), [], 0, 10)) == len(looked_at) == 10
-
-
 def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failing = WINDOWING.number_of(START)
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
@@ -61,20 +42,24 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
 
 
-@pytest.mark.parametrize(("failures", "rest"), [(1, 15), (2, 30), (3, 60), (6, 480), (7, 600), (90, 600)])
-def test_its_rest_grows_up_to_ten_minutes(failures: int, rest: float) -> None:
-    failed = [attempt(range(1), 0)] * failures
-    assert chosen([range(1)], failed, rest - 1) == []
-    assert chosen([range(1)], failed, rest) == [0]
-
-
-def test_failures_before_a_success_do_not_count() -> None:
-    history = [attempt(range(10), 50, failed=False), *[attempt(range(1), 49)] * 5]
-    assert chosen([range(1)], history, 51) == [0]
-
-
-def test_after_one_failure_all_are_tried_again_together_with_what_has_closed_since() -> None:
-    assert chosen([range(70)], [attempt(range(64), 0)], 100) == list(range(69, -1, -1))
+@pytest.mark.parametrize(
+    ("wanted", "history", "now", "turn"),
+    [
+        ([range(5, 8), range(3)], [], 0, [7, 6, 5, 2, 1, 0]),
+        ([range(1000)], [], 0, list(range(999, 711, -1))),
+        ([range(70)], [attempt(range(64), 0)], 100, list(range(69, -1, -1))),
+        ([range(1)], [attempt(range(10), 50, failed=False), *[attempt(range(1), 49)] * 5], 51, [0]),
+        *(
+            ([range(1)], [attempt(range(1), 0)] * failures, rest + over, [0] * (over + 1))
+            for failures, rest in [(1, 15), (2, 30), (3, 60), (6, 480), (7, 600), (90, 600)]
+            for over in (-1, 0)
+        ),
+    ],
+)
+def test_the_newest_take_their_turn_and_rest_up_to_ten_minutes_after_failures(
+    wanted: list[range], history: list[Attempt], now: float, turn: list[int]
+) -> None:
+    assert chosen(wanted, history, now) == turn
 
 
 def test_windows_that_go_on_failing_together_are_tried_by_quarters_of_what_failed() -> None:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 from urllib.parse import quote
 
 import dagster as dg
 import pytest
-import requests
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -151,34 +149,6 @@ def test_what_does_not_take_the_run_is_named_with_what_to_do(
     assert said.format(**facts) in refused.err
     assert "Traceback" not in refused.err
     assert len(serving.runs()) == before
-
-
-ASSET = """\
-query Asset($path: [String!]!) {
-  assetNodeOrError(assetKey: {path: $path}) {
-    ... on AssetNode {
-      targetingInstigators { ... on Sensor { name } }
-      dependencyKeys { path }
-      assetChecksOrError { ... on AssetChecks { checks { name } } }
-    }
-  }
-}
-"""
-
-
-def test_an_assets_page_shows_its_sensor_its_origin_and_the_checks_that_can_be_due(serving: Serving) -> None:
-    def page(name: str) -> dict[str, Any]:
-        asked = {"query": ASSET, "variables": {"path": ["orders", name]}}
-        answer = requests.post(f"http://127.0.0.1:{serving.web}/graphql", json=asked, timeout=60).json()
-        found: dict[str, Any] = answer["data"]["assetNodeOrError"]
-        return found
-
-    heartbeats = page("heartbeats")
-    assert heartbeats["targetingInstigators"] == [{"name": "orders_landing"}]
-    assert heartbeats["dependencyKeys"] == [{"path": ["orders", "base_subscription"]}]
-    checks = {check["name"] for check in heartbeats["assetChecksOrError"]["checks"]}
-    assert checks == {"late", "lost_outside", "missed", "subscriptions"}
-    assert page("heartbeat_diffs")["assetChecksOrError"]["checks"] == []
 
 
 def test_a_job_that_the_location_does_not_have_is_named(serving: Serving) -> None:
