@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,35 +31,16 @@ def test_a_clock_that_is_15_s_ahead_is_told_from_a_backlog_at_the_second_tick() 
     assert ticks(live(), 15, 80, 90, 100) == [behind, skew, skew]
 
 
-def test_its_advice_is_about_the_clock() -> None:
-    explanation = explained.clock_ahead().explain()
-    said = " ".join(explanation.sentences())
-    assert "the clock is ahead of Pub/Sub's" in said
-    assert "by the same 15s" in said
-    assert "Synchronize this machine's clock" in said
-    assert "[track]" not in said
-
-
 def test_a_clock_that_was_an_hour_ahead_and_is_right_again_is_named() -> None:
-    explanation = explained.clock_set_back().explain()
-    assert "this machine's clock was set back" in " ".join(explanation.sentences())
-    assert any("2026-11-21T06:21:30" in move for move in explanation.moves)
+    assert "this machine's clock was set back" in " ".join(explained.clock_set_back().explain().sentences())
 
 
-@pytest.mark.parametrize("ahead", [-3600, -15, -1, 0, 1, 9])
-def test_a_clock_that_is_behind_or_near_holds_nothing(ahead: float) -> None:
-    assert ticks(live(), ahead, 80, 90, 100) == [Reason.ADVANCED] * 3
-
-
-def test_a_clock_set_back_by_an_hour_in_between_holds_nothing() -> None:
+def test_a_clock_that_is_behind_or_near_holds_nothing() -> None:
+    for ahead in (-15, -1, 0, 1, 9):
+        assert ticks(live(), ahead, 80, 90, 100) == [Reason.ADVANCED] * 3
     log = live()
     assert ticks(log, 0, 70, 80) == [Reason.ADVANCED] * 2
-    assert ticks(log, -3600, 90, 100) == [Reason.ADVANCED] * 2
-
-
-def test_how_far_a_clock_is_behind_at_least_is_said() -> None:
-    log = live()
-    ticks(log, -3600, 100)
+    assert ticks(log, -3600, 90, 100) == [Reason.ADVANCED] * 2  # it was set back by an hour
     assert "This machine's clock is at least 1h behind Pub/Sub's" in " ".join(log.explain().sentences())
 
 

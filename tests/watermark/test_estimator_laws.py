@@ -1,7 +1,10 @@
-"""The estimator against the same rules on plain lists of messages, and its laws."""
+"""The laws of the watermark: the estimator against the same rules on lists of messages, and what never happens."""
 
 import math
+import random
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from tests.watermark.builders import (
     LONG_AGO,
     START,
+    START_BUCKET,
     START_US,
     Times,
     at,
@@ -18,6 +22,7 @@ from tests.watermark.builders import (
     flat,
     histogram_of,
     ints,
+    near_times,
     published,
     reading,
     seconds,
@@ -25,12 +30,12 @@ from tests.watermark.builders import (
 )
 from tests.watermark.exact_rule import least_in_band
 from tidemark.pipeline.clock import duration_us, from_us, to_us
-from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.rules import frontier_of
 from tidemark.pipeline.watermark.state import reachable_from
 
 # ------------------------------------------------------------------------------------- against plain lists
@@ -84,8 +89,12 @@ def test_where_no_cell_is_cut_through_the_estimator_is_the_rule_on_exact_times(
     assert (None if decision.watermark is None else to_us(decision.watermark)) == expected
 
 
+dense = st.lists(st.tuples(near_times, near_times).map(lambda times: (times[0], min(times))), max_size=40)
+near_moments = near_times.map(from_us)
+
+
 @bounded
-@given(timelines, moments, moments, bands, st.sampled_from([0.1, 0.5]))
+@given(dense, near_moments, near_moments, bands, st.sampled_from([0.1, 0.25, 0.5, 0.9]))
 def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
 ) -> None:
@@ -125,25 +134,69 @@ def test_the_reachable_buckets_hold_the_whole_band_and_its_anchor(
 
 
 @bounded
-@given(timelines, moments, moments)
-def test_removing_the_anchor_never_holds_the_watermark_further_back(
-    messages: list[Times], base: datetime, tracking: datetime
+@given(timelines, moments, moments, bands)
+def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
 ) -> None:
-    anchored = decide(
-        histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=Policy(band=seconds(1))
-    )
-    free = decide(
-        histogram_of(messages),
-        base=ready(base),
-        tracking=ready(tracking),
-        policy=Policy(band=seconds(1)),
-        rules=RULES_WITHOUT_ANCHOR,
-    )
-    if anchored.watermark is not None and free.watermark is not None:
-        assert free.watermark >= anchored.watermark
-    else:
-        assert anchored.watermark is None or free.reason is Reason.HELD_NO_DATA
+    policy = Policy(rule="frontier", band=band, idle="hold")
+    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
+    passed = [event for publish, event in messages if publish < to_us(tracking - band)]
+    since = [event for publish, event in messages if publish >= to_us(base)]
+    if not passed:
+        assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
+        return
+    assert decision.watermark is not None
+    expected = min([max(passed), *since])
+    assert expected - BUCKET_US < to_us(decision.watermark) <= expected
 
+
+@bounded
+@given(timelines, moments, bands, st.integers(-10, 60))
+def test_pruning_below_any_bucket_that_is_passed_changes_no_frontier(
+    messages: list[Times], tracking: datetime, band: timedelta, cut: int
+) -> None:
+    policy = Policy(rule="frontier", band=band, idle="hold")
+    histogram, before = histogram_of(messages), tracking - band
+    pruned_before = min(START_BUCKET + cut, bucket_of(before))
+    passed = frontier_of(histogram, bucket_start(pruned_before), policy, None, None)
+    whole = frontier_of(histogram, before, policy, None, None)
+    pruned = frontier_of(histogram.pruned(pruned_before), before, policy, pruned_before, passed)
+    assert (pruned and pruned.min_event_time) == (whole and whole.min_event_time)
+
+
+# ---------------------------------------------------------------------------------------------------- max_lag
+
+MINUTE = timedelta(minutes=1)
+lags = st.one_of(st.integers(0, 60_000_000), st.integers(62_000_000, 4_000_000_000))
+
+
+@bounded
+@given(
+    st.lists(st.tuples(st.integers(0, 40_000_000), lags), max_size=30),
+    moments,
+    moments,
+    st.sampled_from(["band", "frontier"]),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_a_decision_is_that_without_the_messages_that_max_lag_passes_over(
+    drawn: list[Times], base: datetime, tracking: datetime, rule: Literal["band", "frontier"], quantile: float
+) -> None:
+    messages = [(START_US + publish, START_US + publish - lag) for publish, lag in drawn]
+    prompt = [times for times, (_, lag) in zip(messages, drawn, strict=True) if lag <= duration_us(MINUTE)]
+    policy = Policy(rule=rule, band=seconds(5), quantile=quantile)
+    bounded_policy = replace(policy, max_lag=MINUTE)
+    with_bound, without = (
+        decide(histogram_of(counted), base=ready(base), tracking=ready(tracking), now=45, policy=each)
+        for counted, each in ((messages, bounded_policy), (prompt, policy))
+    )
+    assert (with_bound.watermark, with_bound.reason) == (without.watermark, without.reason)
+    if with_bound.bound is not None and without.bound is not None:
+        bound = with_bound.bound
+        assert bound.pin == without.bound.pin
+        assert bound.messages - bound.passed_over == without.bound.messages
+
+
+# ------------------------------------------------------------------------------------------- over many ticks
 
 ticks = st.lists(
     st.tuples(
@@ -210,4 +263,53 @@ def _aged(now: int, age: int | None) -> Reading | None:
     return None if age is None else reading(now, now - age)
 
 
-# --------------------------------------------------------------------------------------------------- disorder
+# --------------------------------------------------------------------------------------------------- readings
+
+TOLERANCE = seconds(30)
+
+
+def readings_from(steps: list[tuple[int, int]]) -> list[Reading]:
+    """From steps of (time between observations, rise of the oldest unacknowledged publish time), in seconds."""
+    observed, oldest = 0, 0
+    result = []
+    for later, rise in steps:
+        observed, oldest = observed + later, oldest + rise
+        result.append(reading(observed, oldest))
+    return result
+
+
+@bounded
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(-3, 40)), min_size=2, max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_the_effective_reading_is_the_largest_of_its_epoch_in_any_order_of_folding(
+    steps: list[tuple[int, int]], shuffler: random.Random
+) -> None:
+    first, *others = readings_from(steps)
+    shuffler.shuffle(others)
+    state = follow(None, first, TOLERANCE)
+    for each in others:
+        state = follow(state, each, TOLERANCE)
+    assert state is not None
+    assert state.epoch == 1
+    largest = max(each.oldest_unacked for each in (first, *others))
+    assert state.oldest_unacked == largest
+    assert state.observed_at == max(each.observed_at for each in (first, *others) if each.oldest_unacked == largest)
+    assert state.newest == max((first, *others), key=lambda each: each.observed_at)
+
+
+@bounded
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(-100, 100)), min_size=1, max_size=12))
+def test_within_an_epoch_the_effective_reading_never_falls_and_a_fall_is_an_epoch(steps: list[tuple[int, int]]) -> None:
+    state: EffectiveReading | None = None
+    of_epoch: list[Reading] = []
+    for each in readings_from(steps):
+        before, state = state, follow(state, each, TOLERANCE)
+        assert state is not None
+        if before is not None and each.oldest_unacked < before.oldest_unacked - TOLERANCE:
+            assert state.epoch == before.epoch + 1
+            of_epoch = []
+        of_epoch.append(each)
+        assert state.oldest_unacked == max(one.oldest_unacked for one in of_epoch)
+        assert state.epoch_began == of_epoch[0].observed_at

@@ -1,6 +1,5 @@
 """The sparse histogram: a commutative monoid with exact minima, against plain dictionaries."""
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watermark.builders import (
-    START_BUCKET,
     START_US,
     Times,
     at,
@@ -24,18 +22,13 @@ from tests.watermark.builders import (
     rejected_lists,
 )
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Cell, Histogram
+from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Histogram
 
 Cells = dict[tuple[int, int], tuple[int, int | None]]
 """(publish bucket, event bucket) -> (count, least event time), the independent counterpart of a histogram."""
 
 histograms = st.builds(histogram_of, message_lists, rejected_lists)
 quantiles = st.one_of(st.floats(0.001, 0.999), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
-
-
-def minimum_between(histogram: Histogram, low: int, high: int) -> Cell | None:
-    """The cell of the least event time in the whole buckets low to high."""
-    return histogram.minimum_at(histogram.since(low * BUCKET_US, high))
 
 
 def messages_between(histogram: Histogram, low: int, high: int) -> int:
@@ -88,16 +81,6 @@ def test_merging_parts_in_any_order_equals_counting_all_at_once_and_in_a_diction
 
 
 @bounded
-@given(message_lists.filter(bool), rejected_lists)
-def test_a_redelivery_changes_counts_and_never_a_minimum(messages: list[Times], rejected: list[int]) -> None:
-    once = histogram_of(messages, rejected)
-    twice = once + histogram_of(messages[: len(messages) // 2 + 1], rejected[:1])
-    assert twice.min_event_us.tolist() == once.min_event_us.tolist()
-    assert (twice.count >= once.count).all()
-    assert twice.messages > once.messages
-
-
-@bounded
 @given(st.lists(st.tuples(near_times, near_times), max_size=30), rejected_lists)
 def test_a_message_counts_with_the_lesser_of_its_event_time_and_its_publish_time(
     messages: list[Times], rejected: list[int]
@@ -126,45 +109,7 @@ def test_counts_and_occupied_cells_equal_those_of_a_dictionary(
     )
 
 
-@bounded
-@given(message_lists, rejected_lists, buckets, buckets, quantiles)
-def test_a_quantile_equals_brute_force_and_is_never_above_the_true_one(
-    messages: list[Times], rejected: list[int], low: int, high: int, quantile: float
-) -> None:
-    true: dict[int, int] = {}
-    by_bucket: dict[int, list[int]] = {}
-    for publish, event in messages:
-        if low <= publish // BUCKET_US <= high:
-            by_bucket.setdefault(publish // BUCKET_US, []).append(event)
-    for bucket, events in by_bucket.items():
-        true[bucket] = sorted(events)[math.floor(quantile * len(events))]
-    cell = histogram_of(messages, rejected).quantile_between(low, high, quantile)
-    if not true:
-        assert cell is None
-        return
-    on_cells = min(
-        min(event for event in by_bucket[bucket] if event // BUCKET_US == exact // BUCKET_US)
-        for bucket, exact in true.items()
-    )
-    assert cell is not None
-    assert to_us(cell.min_event_time) == on_cells <= min(true.values())
-
-
 # ---------------------------------------------------------------------------------------------- rejected ones
-
-
-@bounded
-@given(rejected_lists.filter(bool))
-def test_rejected_messages_occupy_and_are_never_a_minimum_nor_an_anchor(rejected: list[int]) -> None:
-    histogram = histogram_of([], rejected)
-    low, high = START_BUCKET - 10, START_BUCKET + 20
-    assert all(histogram.is_occupied(publish // BUCKET_US) for publish in rejected)
-    assert histogram.messages == len(rejected)
-    assert minimum_between(histogram, low, high) is None
-    assert histogram.quantile_between(low, high, 0.5) is None
-    assert histogram.newest_valid_bucket(before=high) is None
-    assert messages_between(histogram, low, high) == 0
-    assert (histogram.newest_publish_us, histogram.oldest_event_us) == (None, None)
 
 
 # ------------------------------------------------------------------------------------------- within a bucket
@@ -218,41 +163,7 @@ def test_messages_between_the_first_and_the_last_of_a_cell_move_the_anchor() -> 
     assert unknown.newest_valid_before(to_us(at(50.5))) == to_us(at(50.3))
 
 
-@bounded
-@given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
-def test_the_greatest_before_a_moment_is_below_the_exact_one_by_less_than_a_bucket(
-    messages: list[Times], rejected: list[int], bucket: int, within: int
-) -> None:
-    limit = bucket * BUCKET_US + within
-    before = [event for publish, event in messages if publish < limit]
-    cell = histogram_of(messages, rejected).frontier_before(limit, not_before=-(1 << 62))
-    if cell is None:
-        assert not before
-        return
-    assert max(before) - BUCKET_US < to_us(cell.min_event_time) <= max(before)
-
-
 # ------------------------------------------------------------------------------------------------- pruning
-
-
-@bounded
-@given(message_lists, rejected_lists, buckets, st.integers(0, 8), st.integers(0, 8), quantiles)
-def test_pruning_never_changes_what_is_asked_of_the_buckets_that_remain(
-    messages: list[Times], rejected: list[int], from_bucket: int, above: int, length: int, quantile: float
-) -> None:
-    whole = histogram_of(messages, rejected)
-    pruned = whole.pruned(from_bucket)
-    low = from_bucket + above
-    high = low + length
-    assert minimum_between(pruned, low, high) == minimum_between(whole, low, high)
-    assert pruned.quantile_between(low, high, quantile) == whole.quantile_between(low, high, quantile)
-    assert messages_between(pruned, low, high) == messages_between(whole, low, high)
-    assert pruned.is_occupied(low) == whole.is_occupied(low)
-    assert pruned.next_occupied(low) == whole.next_occupied(low)
-    anchor = whole.newest_valid_bucket(before=high)
-    if anchor is not None and anchor >= from_bucket:
-        assert pruned.newest_valid_bucket(before=high) == anchor
-    assert all(bucket >= from_bucket for bucket in pruned.publish_bucket)
 
 
 @bounded
@@ -273,9 +184,6 @@ def test_the_newest_publish_time_and_the_oldest_event_time_survive_pruning(
 def test_pruning_a_sum_is_the_sum_of_the_pruned(a: Histogram, b: Histogram, from_bucket: int) -> None:
     assert (a + b).pruned(from_bucket) == a.pruned(from_bucket) + b.pruned(from_bucket)
     assert a.pruned(from_bucket).pruned(from_bucket) == a.pruned(from_bucket)
-
-
-# ------------------------------------------------------------------------------------------- first deliveries
 
 
 @bounded

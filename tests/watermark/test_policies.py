@@ -3,89 +3,17 @@
 A message is published each second and happens a second before, unless a test says otherwise; the band is 10 s.
 """
 
-import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from tests.watermark.builders import START_US, Times, at, beats, histogram_of, published, reading, seconds
+from tests.watermark.builders import EVERY_SECOND, at, beats, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.histogram import BUCKET_US
 from tidemark.pipeline.watermark.policy import Policy
-
-SECOND_US = 1_000_000
-DAY = 24 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """What came of a backlog: its decisions, and what landed below the watermark of that moment."""
-
-    decisions: list[Decision]
-    late: list[Times]
-
-
-def drain(log: Log, backlog: list[Times], *, now: float, steps: int, seed: int = 0) -> Drained:
-    """Tracking reads all of a backlog, then base lands it in random order, a share after each tick."""
-    log.publish(histogram_of(backlog))
-    left = backlog[:]
-    random.Random(seed).shuffle(left)
-    found = Drained([], [])
-    for step in range(steps + 1):
-        oldest = min((publish for publish, _ in left), default=None)
-        base = reading(now + 10 * step, None if oldest is None else (oldest - START_US) / SECOND_US)
-        decision = log.read(now + 10 * step, base, reading(now + 10 * step))
-        found.decisions.append(decision)
-        watermark = None if decision.watermark is None else to_us(decision.watermark)
-        share = -(-len(backlog) // steps)
-        landed, left = left[:share], left[share:]
-        found.late.extend(beat for beat in landed if watermark is not None and beat[1] < watermark)
-    return found
-
-
-def two_days(broken_every: int = 0) -> list[Times]:
-    """Twenty messages within a second of each minute of two days, at most three seconds old; of every so many minutes
-    one message has a clock that is a month slow."""
-    rng = random.Random(7)
-    messages = []
-    for minute in range(2 * DAY // 60):
-        for number in range(20):
-            publish = START_US + minute * 60 * SECOND_US + rng.randrange(SECOND_US)
-            slow = broken_every and number == 0 and minute % broken_every == 0
-            messages.append((publish, publish - (30 * DAY if slow else rng.randrange(1, 4)) * SECOND_US))
-    return messages
-
-
-# ---------------------------------------------------------------------------------------------------- quantile
-
-
-@pytest.mark.parametrize("quantile", [0.001, 0.05, 0.2])
-def test_a_quantile_makes_no_more_than_its_share_of_each_second_late_on_a_backlog_of_two_days(quantile: float) -> None:
-    """Never the lowest share of the whole backlog, which is what lands next."""
-    backlog = two_days()
-    drained = drain(Log(Policy(quantile=quantile)), backlog, now=2 * DAY, steps=6)
-    late: dict[int, int] = {}
-    for publish, _ in drained.late:
-        late[publish // SECOND_US] = late.get(publish // SECOND_US, 0) + 1
-    assert all(count <= quantile * 20 for count in late.values())
-    lowest = sorted(backlog, key=lambda beat: beat[1])[: len(backlog) // 1000]
-    assert len(set(lowest) & set(drained.late)) < len(lowest) / 2
-
-
-def test_a_clock_that_is_a_month_slow_pins_everybody_unless_a_quantile_passes_over_it() -> None:
-    broken = two_days(broken_every=10)
-    exact = drain(Log(), broken, now=2 * DAY, steps=4)
-    passing = drain(Log(Policy(quantile=0.05)), broken, now=2 * DAY, steps=4)
-    assert exact.decisions[2].watermark is not None
-    assert exact.decisions[2].watermark < at(-29 * DAY)
-    assert exact.late == []
-    assert passing.decisions[2].watermark is not None
-    assert passing.decisions[2].watermark >= at(-4)
-    month_old = [beat for beat in passing.late if beat[0] - beat[1] > 29 * DAY * SECOND_US]
-    assert month_old  # knowingly late
-    assert len(passing.late) <= 0.05 * len(broken)
-
 
 # ------------------------------------------------------------------------------------------- idle, max_idle_lag
 
@@ -109,13 +37,6 @@ def test_idle_advance_follows_the_clock_from_the_timeout_on_and_the_traffic_agai
     assert outcome(log.tick(300)) == (Reason.ADVANCED, at(288.25))
 
 
-@pytest.mark.parametrize("timeout", [30, 300])
-def test_the_idle_timeout_says_how_long_a_pause_is_a_silence(timeout: int) -> None:
-    log = silence(Policy(idle_timeout=seconds(timeout)))
-    assert log.tick(99 + timeout).reason is not Reason.IDLE_ADVANCED
-    assert log.tick(100 + timeout).reason is Reason.IDLE_ADVANCED
-
-
 def test_idle_hold_stays_with_what_the_last_messages_prove_until_there_are_others() -> None:
     log = silence(Policy(idle="hold"))
     for second in (240, 3600, 7200):
@@ -132,16 +53,6 @@ def test_the_recent_lag_holds_the_idle_watermark_back_up_to_max_idle_lag() -> No
         assert decision.reason is Reason.IDLE_ADVANCED
         assert decision.watermark is not None
         assert at(wanted) <= decision.watermark <= at(wanted + 1)
-
-
-def test_base_slack_waits_with_silence_as_well_until_base_was_read_that_much_later() -> None:
-    """Base was read for the last time 16 s after the last message: it may not have shown that one yet."""
-    reasons = {}
-    for slack in (0, 30):
-        log = silence(Policy(base_slack=seconds(slack)))
-        log.tick(115)
-        reasons[slack] = log.read(240, None, reading(240)).reason
-    assert reasons == {0: Reason.IDLE_ADVANCED, 30: Reason.PINNED_BY_BACKLOG}
 
 
 def outage(policy: Policy) -> Log:
@@ -203,60 +114,69 @@ def test_a_reading_that_falls_by_more_than_the_tolerance_is_a_seek_for_one_decis
     assert after.watermark >= before.watermark
 
 
-@pytest.mark.parametrize("which", ["base", "tracking"])
-def test_a_smaller_tolerance_notices_a_small_seek_of_either_subscription(which: str) -> None:
-    reasons = []
-    for tolerance in (0, 60):
-        log = Log(Policy(seek_tolerance=seconds(tolerance)))
-        log.publish(published(beats(0, 200)))
-        log.tick(100, **{which: 95})
-        reasons.append(log.tick(110, **{which: 90}).reason is Reason.HELD_SEEK)
-    assert reasons == [True, False]
+# ----------------------------------------------------------------------------------- slacks, band, max_lag
 
 
-# ----------------------------------------------------------------------------------------------------- slacks
-
-
-def test_reading_slack_waits_for_what_tracking_shows_a_moment_late() -> None:
-    """Published at 99.5, not visible when tracking was read at 100; among the others its disorder is below the band."""
-    hidden = (99.5, 87.9)
-    others = [(88.5, 86.0), (89.8, 88.0), *((second, second - 1.0) for second in range(90, 100))]
-    late = {}
-    for slack in (0, 1):
-        log = Log(Policy(reading_slack=seconds(slack)))
-        log.publish(published(others))
+@pytest.mark.parametrize(
+    ("slack", "hidden", "others", "is_tracked"),
+    [
+        ({"reading_slack": seconds(1)}, (99.5, 87.9), [(88.5, 86.0), (89.8, 88.0)], False),
+        ({"base_slack": seconds(15)}, (88.0, 70.0), [(89.5, 80.0)], True),
+    ],
+    ids=["tracking was read before it was visible", "base does not show it yet, and says that it holds nothing"],
+)
+def test_a_slack_waits_for_what_a_subscription_shows_late(
+    slack: dict[str, timedelta], hidden: tuple[float, float], others: list[tuple[float, float]], is_tracked: bool
+) -> None:
+    late = []
+    for policy in (Policy(), Policy(**slack)):
+        log = Log(policy)
+        log.publish(published([*([hidden] if is_tracked else []), *others, *((s, s - 1.0) for s in range(90, 100))]))
         watermark = log.tick(100).watermark
         assert watermark is not None
-        late[slack] = at(hidden[1]) < watermark
-    assert late == {0: True, 1: False}
-
-
-def test_base_slack_waits_for_what_base_shows_late() -> None:
-    """Tracking has read what was published at 88, base does not show it yet, and says that it holds nothing."""
-    hidden = (88.0, 70.0)
-    others = [(89.5, 80.0), *((second, second - 1.0) for second in range(90, 100))]
-    late = {}
-    for slack in (0, 15):
-        log = Log(Policy(base_slack=seconds(slack)))
-        log.publish(published([hidden, *others]))
-        watermark = log.tick(100).watermark
-        assert watermark is not None
-        late[slack] = at(hidden[1]) < watermark
-    assert late == {0: True, 15: False}
-
-
-# ------------------------------------------------------------------------------------- near_real_time, band
+        late.append(at(hidden[1]) < watermark)
+    assert late == [True, False]
 
 
 def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:
-    reasons = {}
-    for band in (9, 10, 11, 20):
+    for band, reason in ((10, Reason.ADVANCED), (11, Reason.HELD_TRACKING_BEHIND)):
         log = Log(Policy(band=seconds(band)))
         log.publish(published(beats(0, 100)))
-        reasons[band] = log.tick(120, base=80, tracking=90).reason
-    assert reasons == {
-        9: Reason.ADVANCED,
-        10: Reason.ADVANCED,
-        11: Reason.HELD_TRACKING_BEHIND,
-        20: Reason.HELD_TRACKING_BEHIND,
-    }
+        assert log.tick(120, base=80, tracking=90).reason is reason
+
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_what_lags_exactly_max_lag_holds_and_what_lags_two_seconds_more_does_not() -> None:
+    for lag, watermark in ((60.0, 35.25), (62.0, 88)):
+        log = Log(Policy(max_lag=MINUTE))
+        log.publish(EVERY_SECOND + published([(95.25, 95.25 - lag)]))
+        assert log.tick(100).watermark == at(watermark)
+
+
+def test_the_anchor_that_holds_is_never_pruned() -> None:
+    log = Log(Policy(max_lag=MINUTE))
+    log.publish(published([*beats(0, 50), *((second, second - 600) for second in range(50, 100))]))
+    decision = log.tick(110)
+    assert (decision.watermark, log.state.pruned_before) == (at(48.25), to_us(at(49)) // BUCKET_US)
+    log.publish(published([(112, 111)]))
+    assert log.tick(115).watermark == at(48.25)
+    assert log.tick(123).watermark == at(111)
+
+
+def test_where_everything_lags_more_the_explanation_says_so() -> None:
+    log = Log(Policy(max_lag=MINUTE))
+    log.publish(published((second, second - 600) for second in range(100)))
+    assert log.tick(120).reason is Reason.HELD_NO_DATA
+    assert "All 100 messages that tracking knows of lag more than 1m (max_lag)" in " ".join(log.explain().moves)
+
+
+def test_the_explanation_counts_what_is_passed_over_and_tries_a_bound() -> None:
+    log = Log(Policy(max_lag=timedelta(minutes=10)))
+    log.publish(EVERY_SECOND + published([(95.5, -3600), (96.5, -90)]))
+    assert log.tick(100).watermark == at(-90)
+    (text,) = [one.text for one in log.explain().conditions if one.rule == "data"]
+    assert text.endswith("Passed over of these: at most 1 message, with a lag of more than 10m (max_lag).")
+    tried = {one.setting: one for one in log.explain().alternatives or ()}
+    assert (tried["max_lag"].value, tried["max_lag"].watermark) == ("1m", at(88))

@@ -1,15 +1,15 @@
-"""An operator's release, through the whole fold: what it lets go, how far it reaches, and when it ends.
+"""An operator's release, through the whole fold: how far it reaches, and when it ends. And what a lost entry holds.
 
 One message is published every second and happens a second before; base holds the one of second 50 and no other.
 """
 
 import pytest
 
-from tests.watermark.builders import at, flat, published, reading, seconds
+from tests.watermark.builders import at, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Compacted, Lost, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Entry, Lost, Snapshot, WatermarkState
 
 STRAGGLER = 50.25
 """When the message that base holds was published; it happened at 49.25."""
@@ -54,14 +54,6 @@ def test_a_release_takes_effect_to_the_moment(pinned: Log) -> None:
     assert outcome(pinned.tick(103, base=STRAGGLER)) == (Reason.RELEASED, at(50.25))
 
 
-def test_a_release_beyond_what_tracking_has_read_waits_for_tracking(pinned: Log) -> None:
-    pinned.release(180)
-    held = pinned.read(190, reading(190, STRAGGLER), reading(190, 150))
-    assert outcome(held) == (Reason.HELD_TRACKING_BEHIND, at(49.25))
-    ahead = pinned.read(191, reading(191, STRAGGLER), reading(191, 190))
-    assert outcome(ahead) == (Reason.RELEASED, at(178.25))  # the anchor of tracking's 190, below the release
-
-
 def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pinned: Log) -> None:
     pinned.release(60)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(59.25))
@@ -70,15 +62,6 @@ def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pin
     pinned.release(70)
     assert pinned.state.released_before == at(80)
     assert outcome(pinned.tick(104, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(79.25))
-
-
-def test_a_restart_from_a_compacted_entry_keeps_the_release(pinned: Log) -> None:
-    pinned.release(80)
-    restarted = Log()
-    restarted.state = WatermarkState()
-    restarted.write(Compacted(pinned.state))
-    assert restarted.state.released_before == at(80)
-    assert outcome(restarted.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
 
 
 def test_a_seek_of_base_ends_the_release(pinned: Log) -> None:
@@ -93,33 +76,12 @@ def test_a_seek_of_base_ends_the_release(pinned: Log) -> None:
     assert after.candidate < at(51)  # what is replayed holds again
 
 
-def test_a_release_that_base_has_passed_changes_nothing_and_leaves_the_slack_whole() -> None:
-    """Base's reading less its slack lies below the release, and its reading does not: nothing is let go."""
-    decisions = []
-    for is_released in (False, True):
-        log = Log(Policy(base_slack=seconds(30), reading_slack=seconds(1)))
-        log.publish(EVERY_SECOND)
-        if is_released:
-            log.release(95)
-        decisions.append(log.tick(120, base=100.25))
-    assert decisions[0] == decisions[1]
-    assert outcome(decisions[1]) == (Reason.ADVANCED, at(69.25))  # published at 100.25 - 30 s of slack
-
-
 def test_a_hole_is_found_although_an_older_release_lies_within_the_slack_of_it() -> None:
     log = Log(Policy(base_slack=seconds(10)))
     log.publish(published((second, second - 1) for second in range(200) if second != 100))
     log.release(95)
     decision = log.tick(120, base=100.5)
     assert (decision.reason, decision.complete_from) == (Reason.HELD_INCOMPLETE, at(101))
-
-
-def test_slack_is_not_taken_off_a_release() -> None:
-    log = Log(Policy(base_slack=seconds(30), reading_slack=seconds(1)))
-    log.publish(EVERY_SECOND)
-    assert log.tick(100, base=STRAGGLER).watermark == at(19.25)
-    log.release(80)
-    assert outcome(log.tick(101, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
 
 
 def test_a_message_that_tracking_never_saw_no_longer_holds_once_it_is_let_go() -> None:
@@ -160,24 +122,34 @@ def test_with_a_straggler_let_go_silence_is_not_idle(pinned: Log) -> None:
     assert pinned.tick(500, base=STRAGGLER).watermark == at(198.25)
 
 
-def test_a_release_does_not_move_what_is_pruned(pinned: Log) -> None:
-    before = pinned.state.histogram
-    pinned.release(80)
-    pinned.tick(102, base=STRAGGLER)
-    assert pinned.state.histogram == before
-    pinned.tick(103)
-    assert pinned.state.pruned_before is not None
-    assert len(pinned.state.histogram) < len(before)
+# ------------------------------------------------------------------------------------------------ lost entries
+
+LOST = Lost("its object was damaged")
 
 
-def test_the_rule_frontier_passes_a_straggler_that_was_let_go() -> None:
-    log = Log(Policy(rule="frontier"))
-    log.publish(published((second, second) for second in range(100)))
-    assert outcome(log.tick(100, base=50)) == (Reason.ADVANCED, at(50))
-    log.release(51)
-    released = log.tick(101, base=50)
-    assert outcome(released) == (Reason.RELEASED, at(51))
-    log.release(100)
-    further = log.tick(102, base=50)
-    assert outcome(further) == (Reason.RELEASED, at(91))  # the frontier: published a band ago
-    assert flat(further).frontier == at(91)
+def folded(entries: list[Entry]) -> WatermarkState:
+    state = WatermarkState()
+    for number, entry in enumerate(entries):
+        state = state.after(number, entry)
+    return state
+
+
+def test_messages_of_a_lost_entry_above_tracking_s_reading_do_not_count_as_known() -> None:
+    # It held what was published at 100.5 and happened at 95; tracking still held 90.5, and so did base.
+    entries = [Beginning(at(0)), Snapshot(published([(50, 49)])), LOST]
+    first = folded(entries).decide(reading(101, 90.5), reading(101, 90.5), Policy(), at(101))
+    later = folded([*entries, first, Snapshot(published([(90.5, 89), (100.2, 99), (115, 114)]))])
+    decision = later.decide(reading(120, 100.5), reading(120), Policy(), at(120)).decision
+    assert (decision.reason, decision.watermark) == (Reason.HELD_INCOMPLETE, None)
+    passed = later.decide(reading(130), reading(130), Policy(), at(130)).decision
+    assert (passed.reason, passed.complete_from) == (Reason.ADVANCED, at(101))
+
+
+def test_a_decision_from_before_a_loss_was_found_does_not_settle_it() -> None:
+    entries = [Beginning(at(0)), Snapshot(published([(50, 49)]))]
+    before = folded([*entries, Snapshot(published([(60, 40)]))])
+    entries += [LOST, before.decide(reading(61, 60), reading(61), Policy(), at(61))]
+    assert folded(entries).is_missing_entries
+    decision = folded(entries).decide(reading(62, 60), reading(62), Policy(), at(62))
+    assert (decision.decision.reason, decision.decision.complete_from) == (Reason.HELD_INCOMPLETE, at(62))
+    assert not folded([*entries, decision]).is_missing_entries
