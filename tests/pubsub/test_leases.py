@@ -49,10 +49,6 @@ def ends() -> Iterator[threading.Event]:
     event.set()
 
 
-def keepers(path: str) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == f"leases of {path}"]
-
-
 def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension_hangs(
     own_pubsub: str, ends: threading.Event
 ) -> None:
@@ -109,19 +105,3 @@ def test_what_was_let_go_is_not_extended_and_what_came_later_is(monkeypatch: pyt
         leases.hold(["a", "b", "c"])
         extend.wait_for(3)
     assert extend.calls[:3] == [["a", "b"], ["a", "d"], ["a", "d"]]
-
-
-def test_a_thread_lives_while_there_are_leases_and_no_longer() -> None:
-    extend, path = Extending(), "lives"
-    leases = Leases(path, SECONDS, extend)
-    assert keepers(path) == []
-    for calls in (1, 2):
-        leases.hold(["a"])
-        leases.hold(["b"])
-        (keeper,) = keepers(path)
-        extend.wait_for(calls)
-        leases.let_go(["a"])
-        assert keeper.is_alive()
-        leases.let_go(["b", "of nobody"])
-        keeper.join(30)
-        assert keepers(path) == []

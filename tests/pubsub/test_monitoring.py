@@ -9,7 +9,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
 from tidemark.pipeline.errors import PermissionMissing, ReadingUnavailable
-from tidemark.pipeline.pubsub.backlog import LOOK_BACK, MAX_PAGES, OLDEST_AGE, SAMPLE_PERIOD, MonitoringBacklog
+from tidemark.pipeline.pubsub.backlog import LOOK_BACK, MAX_PAGES, OLDEST_AGE, MonitoringBacklog
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
@@ -27,25 +27,6 @@ def at(count: float) -> datetime:
 @pytest.fixture
 def backlog(monitoring: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
     return MonitoringBacklog(monitoring, PATH, clock, TIMEOUT)
-
-
-def test_the_newest_point_that_is_visible_counts(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, clock: ManualClock
-) -> None:
-    for minute in range(5):
-        fake.sampled(BASE, at(60 * minute), age=100 + minute, visible_after=seconds(120))
-    with pytest.raises(ReadingUnavailable):
-        backlog.read()
-    seen = []
-    for _ in range(30):
-        clock.advance(seconds(10))
-        try:
-            seen.append((clock.now() - START, backlog.read().observed_at + SAMPLE_PERIOD - START))
-        except ReadingUnavailable:
-            assert clock.now() < at(120)
-    assert seen[0] == (seconds(120), seconds(0))
-    assert seen[-1] == (seconds(300), seconds(180))
-    assert all(seconds(120) <= now - end < seconds(180) for now, end in seen)
 
 
 def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
@@ -92,38 +73,24 @@ def test_a_value_that_is_no_age_in_whole_seconds_is_no_value(
     assert backlog.read().observed_at == at(-180)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.NOT_FOUND,  # the metric's descriptor, where nothing was ever written
-    ],
-)
-def test_a_passing_error_means_that_the_backlog_is_unknown_now(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, code: grpc.StatusCode
-) -> None:
-    fake.sampled(BASE, at(-60), age=30)
-    fake.errors = [code]
-    with pytest.raises(ReadingUnavailable, match="the next tick asks again"):
-        backlog.read()
-    assert len(fake.requests) == 1  # a tick asks once, and does not wait for retries
-    assert backlog.read().observed_at == at(-120)
+PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL", "NOT_FOUND")
+"""The last is of the metric's descriptor, where nothing was ever written."""
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED])
-def test_a_missing_permission_is_named(fake: FakeMonitoring, backlog: MonitoringBacklog, code: grpc.StatusCode) -> None:
-    fake.errors = [code]
-    with pytest.raises(PermissionMissing, match=r"monitoring\.timeSeries\.list"):
-        backlog.read()
-
-
-def test_an_answer_that_says_it_is_incomplete_is_not_relied_on(
+def test_an_error_means_that_the_backlog_is_unknown_now_or_that_a_permission_is_missing(
     fake: FakeMonitoring, backlog: MonitoringBacklog
 ) -> None:
     fake.sampled(BASE, at(-60), age=30)
+    for asked, code in enumerate(PASSING, start=1):
+        fake.errors = [grpc.StatusCode[code]]
+        with pytest.raises(ReadingUnavailable, match="the next tick asks again"):
+            backlog.read()
+        assert len(fake.requests) == asked  # a tick asks once, and does not wait for retries
+    for code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        fake.errors = [grpc.StatusCode[code]]
+        with pytest.raises(PermissionMissing, match=r"monitoring\.timeSeries\.list"):
+            backlog.read()
+    assert backlog.read().observed_at == at(-120)
     fake.incomplete = "a region did not answer"
     with pytest.raises(ReadingUnavailable, match="a region did not answer"):
         backlog.read()

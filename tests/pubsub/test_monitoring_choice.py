@@ -5,27 +5,18 @@ from datetime import timedelta
 import grpc
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import ManualClock
-from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, metrics_at, served
-from tidemark.pipeline.clock import SystemClock
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring
 from tidemark.pipeline.errors import SnapshotRefused
-from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import (
     LIFETIME,
     OLDEST_AGE,
     REFUSED_WITHIN,
     AutoBacklog,
-    Backlog,
     MonitoringBacklog,
     SnapshotBacklog,
 )
-from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.pubsub.readings import Subscriptions
-from tidemark.pipeline.pubsub.spending import BudgetedBacklog
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.readings import Reading
 
 PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
@@ -94,36 +85,3 @@ def test_when_both_readings_fail_both_are_reported_and_the_snapshot_is_tried_aga
         backlog.read()
     snapshots.oldest = START
     assert backlog.read().source == "snapshot"
-
-
-@pytest.fixture
-def provisioned(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> PubSubSettings:
-    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
-    return fresh_pubsub
-
-
-def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: str | int) -> Subscriptions:
-    chosen = Settings(pubsub=settings.model_copy(update=others))
-    return Subscriptions(chosen, kept or Kept(), SystemClock())
-
-
-def within_budget(backlog: Backlog) -> Backlog:
-    """What is read where the budget allows it."""
-    assert isinstance(backlog, BudgetedBacklog)
-    return backlog.backlog
-
-
-def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_tick(
-    provisioned: PubSubSettings, fake: FakeMonitoring
-) -> None:
-    with served(fake) as address, metrics_at(address):
-        kept = Kept()
-        first, second = (resource_of(provisioned, kept) for _ in range(2))
-        kept_one = within_budget(first.base_backlog())
-        assert isinstance(kept_one, AutoBacklog)
-        assert kept_one is within_budget(second.base_backlog())
-        assert kept_one is not within_budget(first.tracking_backlog())
-        assert first.spending() is second.spending()
-        assert first.tracking_backlog().read().source == "snapshot"

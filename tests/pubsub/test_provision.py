@@ -76,18 +76,6 @@ def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as
         provisioned(subscriber=Altered(subscriber, create_subscription=beaten))
 
 
-def test_a_subscription_that_would_expire_is_a_difference_with_a_strong_warning(
-    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    publisher.create_topic(name=fresh_pubsub.topic_path)
-    subscriber.create_subscription(
-        request={"name": fresh_pubsub.tracking_path, "topic": fresh_pubsub.topic_path, "ack_deadline_seconds": 10}
-    )
-    report = provisioned()
-    assert len(report.differences) == 1
-    assert "will DELETE the tracking subscription" in report.warnings[0]
-
-
 def test_nothing_is_created_where_something_is_refused(
     provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
 ) -> None:

@@ -49,18 +49,6 @@ def pulled(subscription: PubSubSubscription, seconds: float = 5) -> list[str]:
     return ids_of(batch)
 
 
-def test_what_a_pull_brings_after_its_batch_belongs_to_the_next_one(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
-) -> None:
-    subscription = subscription_of(clients[0], settings)
-    assert pulled(subscription, 0.1) == []
-    sent = send(clients[1], settings, 3)
-    CLOCK.sleep(0.5)
-    others = subscription_of(clients[0], settings)
-    assert pulled(others, 0.3) == []
-    assert sorted(pulled(subscription)) == sorted(sent)
-
-
 def test_what_comes_to_a_subscription_that_is_closed_forgotten_or_rarely_pulled_from_is_given_back(
     clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
 ) -> None:
@@ -106,19 +94,3 @@ def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next
     second = pulled(subscription, 1)
     assert len(second) == 15
     assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
-
-
-def test_nothing_is_pulled_ahead_without_leave_and_closing_gives_it_back(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
-) -> None:
-    send(clients[1], settings, 30)
-    usual = subscription_of(clients[0], settings)
-    rare = PubSubSubscription(clients[0], settings.base_path, CLOCK, settings, LONG)
-    for subscription, ahead in ((usual, 0), (rare, 15)):
-        subscription.pull(5, MUCH, 5, ahead=ahead)
-    CLOCK.sleep(AHEAD_SECONDS)
-    usual.pull(5, MUCH, 5, ahead=15)
-    CLOCK.sleep(AHEAD_SECONDS)
-    usual.close()
-    CLOCK.sleep(UNTIL_GIVEN_BACK)
-    assert len(pulled(subscription_of(clients[0], settings))) == 15

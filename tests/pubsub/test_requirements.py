@@ -9,7 +9,7 @@ from google.pubsub_v1 import types
 
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.pubsub.requirements import dangers, differences, ignored, refusals, wanted
+from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -27,7 +27,7 @@ def refused(**found: types.Subscription) -> list[str]:
     return list(refusals(SETTINGS, CONTRACT, found.get("tracking"), found.get("base")))
 
 
-@pytest.mark.parametrize("role", ["tracking", "base"])
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -55,11 +55,15 @@ def test_options_that_would_make_the_subscriptions_differ_are_refused_on_either(
 
 
 def test_subscriptions_as_they_are_created_are_neither_refused_nor_different() -> None:
-    both = {role: existing(role) for role in ("tracking", "base")}
+    both = {role: existing(role) for role in ROLES}
     assert refused(**both) == []
-    assert [
-        text for role, found in both.items() for text in (*differences(SETTINGS, role, found), *dangers(role, found))
-    ] == []
+    for role, found in both.items():
+        assert [*differences(SETTINGS, role, found), *dangers(role, found)] == []
+
+
+def test_a_subscription_that_would_expire_is_a_danger() -> None:
+    (said,) = dangers("tracking", existing("tracking", expiration_policy={"ttl": timedelta(days=2)}))
+    assert "will DELETE the tracking subscription" in said
 
 
 def test_both_subscriptions_must_have_the_filter_of_the_settings_and_are_created_with_it() -> None:
@@ -75,13 +79,6 @@ def test_both_subscriptions_must_have_the_filter_of_the_settings_and_are_created
         assert "has no filter" in reason
 
 
-@pytest.mark.parametrize(("kind", "warns"), [("auto", True), ("official", True), ("local", False)])
-def test_a_filter_that_the_official_emulator_would_ignore_is_warned_of(kind: str, warns: bool) -> None:
-    changes = {"filter": "attributes:a", "emulator": kind, "emulator_host": "127.0.0.1:8085"}
-    assert [text[:13] for text in ignored(SETTINGS.model_copy(update=changes))] == ["pubsub.filter"] * warns
-    assert list(ignored(SETTINGS.model_copy(update={**changes, "emulator_host": None}))) == []
-
-
 @pytest.mark.parametrize(
     ("tracking", "base", "count"), [(7, 7, 0), (8, 7, 0), (6, 7, 1), (None, 8, 1), (None, 6, 0), (6, None, 1)]
 )
@@ -95,34 +92,17 @@ def test_tracking_must_keep_messages_at_least_as_long_as_base(
     assert len(refused(**found)) == count
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"event_time": Place.of("payload:at")},
-        {"stream_id": (Place.of("payload:at"),)},
-        {"publisher_id": Place.of("payload:at")},
-    ],
-)
-def test_metadata_only_is_refused_where_the_contract_needs_the_payload(changed: dict[str, Any]) -> None:
-    contract = replace(CONTRACT, **changed)
-    settings = SETTINGS.model_copy(update={"metadata_only": True})
-    (reason,) = refusals(settings, contract, None, None)
-    assert "pubsub.metadata_only" in reason
-
-
-def test_a_tracking_subscription_without_payload_is_refused_where_the_contract_needs_it() -> None:
-    settings = SETTINGS.model_copy(update={"metadata_only": True})
-    tracking = types.Subscription(wanted(settings, settings.tracking_path))
-    (reason,) = refusals(SETTINGS, replace(CONTRACT, event_time=Place.of("payload:at")), tracking, None)
-    assert "drops the payload" in reason
-
-
-def test_metadata_only_is_for_tracking_alone() -> None:
+def test_metadata_only_is_for_tracking_alone_and_refused_where_the_contract_needs_the_payload() -> None:
     settings = SETTINGS.model_copy(update={"metadata_only": True})
     assert "message_transforms" in wanted(settings, settings.tracking_path)
     assert "message_transforms" not in wanted(settings, settings.base_path)
     tracking = types.Subscription(wanted(settings, settings.tracking_path))
     assert list(refusals(settings, CONTRACT, tracking, None)) == []
+    of_the_payload = replace(CONTRACT, event_time=Place.of("payload:at"))
+    (reason,) = refusals(settings, of_the_payload, None, None)
+    assert "pubsub.metadata_only" in reason
+    (reason,) = refusals(SETTINGS, of_the_payload, tracking, None)
+    assert "drops the payload" in reason
     assert list(differences(settings, "tracking", tracking)) == []
     (said,) = differences(SETTINGS, "tracking", tracking)
     assert "drops the payload" in said

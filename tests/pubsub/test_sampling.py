@@ -36,21 +36,6 @@ def after_creating(subscriber: SubscriberClient, then: Any) -> Any:
     return Altered(subscriber, create_subscription=create)
 
 
-def test_it_has_each_message_once_and_leaves_no_subscription(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    send(publisher, settings, 3)
-    sent: list[str] = []
-    client = after_creating(subscriber, lambda _: sent.extend(send(publisher, settings, 5)))
-    found = sample_messages(client, settings, SystemClock(), 5, LONG)
-    assert sorted(one["message_id"][0].as_py() for one in found) == sorted(sent), "none from before it began"
-    assert left(subscriber, settings) == []
-
-
-def interrupt(_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
     subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
 ) -> None:
@@ -62,6 +47,9 @@ def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
             if self.looks == 10:
                 raise KeyboardInterrupt
             return super().monotonic()
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
 
     interrupted = [
         (after_creating(subscriber, interrupt), SystemClock()),

@@ -91,12 +91,6 @@ def topic(recorder: Recorder) -> Iterator[Topic]:
         yield found
 
 
-@pytest.fixture
-def official(official_emulator: str) -> Iterator[Topic]:
-    with closing(Topic(unique_pubsub(official_emulator))) as found:
-        yield found
-
-
 def landed(topic: Topic, message: MessageSettings, messages: Sequence[Any]) -> Judged:
     reader = reader_of(message.contract_from(FIRST), topic.pubsub)
     return judged(messages, reader, None)
@@ -106,7 +100,7 @@ def without_temp() -> dict[str, Any]:
     return {**AVRO, "fields": [field for field in AVRO["fields"] if field["name"] != "temp"]}
 
 
-def check_revisions_in_mid_stream(topic: Topic) -> None:
+def test_revisions_change_in_mid_stream_and_are_listed_once(topic: Topic, recorder: Recorder) -> None:
     topic.create(without_temp())
     topic.publish(avro(without_temp(), BEAT))
     topic.commit(AVRO)
@@ -121,10 +115,6 @@ def check_revisions_in_mid_stream(topic: Topic) -> None:
     oldest = histogram_of(messages, reader).oldest_event_us
     assert oldest is not None
     assert from_us(oldest) == min(BEAT["at"], *(message.publish_time.ToDatetime(UTC) for message in messages))
-
-
-def test_revisions_change_in_mid_stream(topic: Topic, recorder: Recorder) -> None:
-    check_revisions_in_mid_stream(topic)
     asked = listed(recorder)
     assert len(asked) == 2  # landing and tracking, each once for all revisions
     assert set(permissions_of_rpc(asked[0])) == {SCHEMA.permission}
@@ -132,10 +122,6 @@ def test_revisions_change_in_mid_stream(topic: Topic, recorder: Recorder) -> Non
 
 def listed(recorder: Recorder) -> list[str]:
     return [method for method in recorder.methods if method.endswith("/ListSchemaRevisions")]
-
-
-def test_revisions_change_in_mid_stream_on_the_official_emulator(official: Topic) -> None:
-    check_revisions_in_mid_stream(official)
 
 
 def test_a_protobuf_schema_is_compiled_from_the_text_that_pubsub_keeps(topic: Topic) -> None:
@@ -258,20 +244,7 @@ def later(message: Any, seconds: float) -> Asking:
     return Asking(message.publish_time.ToMicroseconds() + round(seconds * 1e6), 3_600_000_000)
 
 
-def test_one_listing_answers_for_every_revision_for_a_second(topic: Topic, recorder: Recorder) -> None:
-    """However many messages name revisions that do not exist."""
-    topic.create(AVRO)
-    topic.publish(avro(AVRO, BEAT))
-    (message,) = topic.pulled(1)
-    forged = [copy_of(message, googclient_schemarevisionid=f"{number:08x}") for number in range(200)]
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    for seconds, listings in ((0.0, 1), (0.5, 1), (1.0, 2)):
-        batch = judged([*forged, message], reader, None, later(message, seconds))
-        assert (len(batch.heartbeats), len(batch.undecided)) == (1, 200)
-        assert len(listed(recorder)) == listings
-
-
-def test_a_revision_is_read_as_soon_as_it_exists(topic: Topic) -> None:
+def test_one_listing_answers_for_a_second_and_then_a_new_revision_is_read(topic: Topic, recorder: Recorder) -> None:
     topic.create(without_temp())
     topic.publish(avro(without_temp(), BEAT))
     (message,) = topic.pulled(1)
@@ -280,7 +253,9 @@ def test_a_revision_is_read_as_soon_as_it_exists(topic: Topic) -> None:
     topic.commit(AVRO)
     topic.publish(avro(AVRO, BEAT))
     (newer,) = topic.pulled(1)
-    assert len(judged([newer], reader, None, later(message, 0.5)).undecided) == 1
+    forged = [copy_of(message, googclient_schemarevisionid=f"{number:08x}") for number in range(200)]
+    assert len(judged([*forged, newer], reader, None, later(message, 0.5)).undecided) == 201
+    assert len(listed(recorder)) == 1
     assert judged([newer], reader, None, later(message, 1)).heartbeats["temp"].to_pylist() == [21.5]
 
 

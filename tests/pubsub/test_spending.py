@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 
 from tests.clock import ManualClock
-from tests.watermark.builders import START, at, seconds
+from tests.watermark.builders import START, seconds
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest.take import Batches
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Compacted, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
 TICK, RATE, SIZE = seconds(120), 100, 300
@@ -87,18 +87,6 @@ class House:
         return house
 
 
-def test_small_backlogs_are_read_at_each_tick_and_priced_by_age_rate_and_size() -> None:
-    house = House(10 << 30)
-    for _ in range(30):
-        reading = house.tick()
-        assert reading is not None
-        assert reading.next_within == timedelta(0)
-    used = house.log.account.last_day(house.clock.now())
-    assert used.snapshots == 60
-    assert used.snapshot_bytes == pytest.approx(60 * RATE * SIZE, rel=0.05)  # each finds what came in a second
-    assert (used.ticks, used.landed_bytes, used.seconds) == (30, 30 * 12000 * SIZE, 3600)
-
-
 def test_a_day_of_a_large_backlog_stays_within_the_budget_but_for_what_is_read_each_hour() -> None:
     budget, day = 1 << 30, DAY // TICK
     house = House(budget)
@@ -152,25 +140,6 @@ def test_once_the_backlog_is_gone_base_is_read_soon() -> None:
     assert any(house.tick() for _ in range(10))
 
 
-def behind(house: House) -> None:
-    """From now on the server's clock is an hour ahead of this machine's, which the readings tell."""
-    hour, read = seconds(3600), house.subscribed[BASE].read
-
-    def read_there() -> Reading:
-        one = read()
-        return replace(one, observed_at=one.observed_at + hour, oldest_unacked=one.oldest_unacked + hour)
-
-    house.subscribed[BASE].read = read_there  # type: ignore[method-assign]
-
-
-def test_by_a_clock_that_is_behind_or_is_set_back_no_cheap_reading_is_put_off() -> None:
-    house = House(10 << 30)
-    behind(house)
-    assert all(house.tick() is not None for _ in range(10))
-    house.clock.advance(seconds(-1800))
-    assert all(house.tick() is not None for _ in range(10))
-
-
 def test_a_single_old_message_is_not_priced_as_a_backlog_as_old() -> None:
     """Base holds one straggler, and lands everything else at each tick."""
     house = House(10 << 30)
@@ -209,25 +178,3 @@ def test_whoever_pulls_goes_by_small_batches_while_readings_are_dear() -> None:
     batches = Batches(None, None, house.clock, ends)  # type: ignore[arg-type]  # which pull nothing here
     assert [batches.looks_gone(house.clock.now(), is_small) for is_small in (True, False)] == [True, False]
     assert len(house.subscribed[BASE].readings) == taken
-
-
-def test_what_a_failed_decision_did_not_note_is_in_the_next_note() -> None:
-    house = House(None)
-    house.spending.count(Usage(snapshots=1, snapshot_bytes=7, pulls=2))
-    with pytest.raises(ZeroDivisionError), house.spending.noted():
-        _ = 1 / 0
-    house.clock.advance(TICK)
-    with house.spending.noted() as usage:
-        assert (usage.snapshots, usage.snapshot_bytes, usage.pulls, usage.ticks) == (1, 7, 2, 1)
-        assert usage.seconds == TICK.total_seconds()
-
-
-def test_the_account_forgets_what_is_a_day_old() -> None:
-    state = WatermarkState().after(0, Beginning(START))
-    for number, hour in enumerate([0, 0.5, 10, 23.9, 24.1], start=1):
-        record = state.decide(None, None, Policy(), at(hour * 3600))
-        state = state.after(number, replace(record, usage=Usage(snapshots=10 ** (number - 1))))
-    now = at(24.2 * 3600)
-    assert state.account.last_day(now).snapshots == 11_110 - 10  # the first two are of one hour
-    assert state.account.known == state.account.last_day(now)
-    assert isinstance(state.record, DecisionRecord)

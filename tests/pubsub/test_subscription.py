@@ -3,14 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Pulling, ids_of, raising, send, subscription_of
+from tests.pubsub.builders import ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub import subscription as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -38,13 +37,6 @@ def drained(subscription: PubSubSubscription) -> list[str]:
         assert subscription.acknowledge(batch.ack_ids).failed == 0
         ids += ids_of(batch)
     return ids
-
-
-def test_pulling_and_acknowledging_drains_every_message_once(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
-    sent = send(publisher, settings, 2_500)
-    assert sorted(drained(subscription_of(subscriber, settings))) == sorted(sent)
 
 
 def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
@@ -91,9 +83,8 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     clock.sleep(lease.total_seconds() / 2)  # each is extended once
     forgotten.close()
     clock.sleep(lease.total_seconds() + 1)
-    assert ids_of(slow.pull(1_000, MUCH, 5)) == []
+    assert ids_of(slow.pull(1_000, MUCH, 1)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
-    assert drained(slow) == []
     assert sorted(drained(forgotten)) == sorted(sent)
 
 
@@ -121,12 +112,6 @@ def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient,
         subscription.pull(10, MUCH, 5)
     with pytest.raises(SubscriptionMissing, match=fresh_pubsub.base_path):
         subscription.acknowledge(["some:1"])
-
-
-def test_a_missing_permission_is_named(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
-    subscription = subscription_of(Pulling(subscriber, raising(api.PermissionDenied("no"))), fresh_pubsub)
-    with pytest.raises(PermissionMissing, match=r"pubsub\.subscriptions\.consume"):
-        subscription.pull(10, MUCH, 5)
 
 
 @pytest.mark.timeout(60)
