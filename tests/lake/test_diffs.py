@@ -148,6 +148,6 @@ def test_a_lake_that_stays_away_is_reported_and_no_reader_sees_a_partial_window(
 def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     diffs = faulty(lake, *[(False, TableConflict("another was first"))] * COMMIT_ATTEMPTS)
-    with pytest.raises(TableConflict, match=f"{COMMIT_ATTEMPTS} commits in a row.*run it again"):
+    with pytest.raises(TableConflict, match=f"{COMMIT_ATTEMPTS} times in a row.*run it again"):
         compute(diffs, "run", [SHARED])
     assert rows_by_window(lake) == {}

@@ -72,7 +72,7 @@ def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(h
     survey = house.look()
     assert broken(survey) == dict.fromkeys(range(5), Fault.DAMAGED)
     said = [one.reasons[0] for one in survey.integrity.broken]
-    assert f"the manifest of its run {house.run_of(0)} is gone: its input is not known" in said[0]
+    assert f"the manifest of its run {house.run_of(0)} is gone, so the window's input is not known" in said[0]
     assert f"the manifest of its run {house.run_of(2)} cannot be read" in said[2]
 
 
@@ -89,7 +89,7 @@ def test_a_late_heartbeat_makes_its_windows_stale_and_a_closed_window_that_is_no
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
     assert survey.integrity.repairable == [WINDOWS[1:3], WINDOWS[5:]]
     assert survey.integrity.broken[0].reasons == [
-        "computed from version 5 of heartbeats, without 1 of its own and 0 in its lookback"
+        "computed from version 5 of heartbeats; since then, 1 landed in the window and 0 in its lookback"
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_damaged_note_still_tells_its_number(house: House) -> None:
         note.write_bytes(b"")
     assert LogWitness(house.lake.objects()).newest() == Note(None, before.number)
     cut(house, before.number - 1)
-    assert f"it had entry {before.number}: its end is lost" in house.look().log.lost[0]
+    assert f"it once had entry {before.number}: its end is lost" in house.look().log.lost[0]
 
 
 @pytest.mark.parametrize("has_notes", [True, False])

@@ -177,6 +177,6 @@ def test_the_explanation_counts_what_is_passed_over_and_tries_a_bound() -> None:
     log.publish(EVERY_SECOND + published([(95.5, -3600), (96.5, -90)]))
     assert log.tick(100).watermark == at(-90)
     (text,) = [one.text for one in log.explain().conditions if one.rule == "data"]
-    assert text.endswith("Passed over of these: at most 1 message, with a lag of more than 10m (max_lag).")
+    assert text.endswith("These include at most 1 message passed over for a lag of more than 10m (max_lag).")
     tried = {one.setting: one for one in log.explain().alternatives or ()}
     assert (tried["max_lag"].value, tried["max_lag"].watermark) == ("1m", at(88))
