@@ -61,7 +61,7 @@ def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: 
     house = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
         assert "'yesterday' is not a window's key" in failure_of(run_over(house, instance, "yesterday"))
-        assert "no window is named" in failure_of(run_over(house, instance))
+        assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
     assert house.written() == []
 
 

@@ -8,8 +8,19 @@ import pytest
 
 import tidemark.assets.definitions
 import tidemark.assets.location
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
+from tidemark.assets.catalog import (
+    BASE_SUBSCRIPTION,
+    HEARTBEAT_DIFFS,
+    HEARTBEATS,
+    QUARANTINED,
+    STREAM_STATUS,
+    TOPIC,
+    TRACKING_HISTOGRAM,
+    TRACKING_SUBSCRIPTION,
+    WATERMARK,
+)
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.jobs.tuning import WATERMARK_TUNING
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS
@@ -59,3 +70,24 @@ def test_no_check_is_defined_that_cannot_be_due_nor_runs_with_an_hour_of_the_ui(
     assert {name for asset, name in checks["fields"] if asset == HEARTBEAT_DIFFS or name == "passed_over"} == set()
     lagging = build_definitions(Settings(watermark=WatermarkSettings(max_lag=timedelta(hours=1))))
     assert dg.AssetCheckKey(HEARTBEATS, "passed_over") in lagging.get_repository_def().asset_graph.asset_check_keys
+
+
+@pytest.fixture(scope="module")
+def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
+    return {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
+
+
+def test_lineage_begins_with_the_topic_and_its_two_subscriptions(specs: dict[dg.AssetKey, dg.AssetSpec]) -> None:
+    lineage = {key: {dep.asset_key for dep in spec.deps} for key, spec in specs.items()}
+    assert lineage == {
+        TOPIC: set(),
+        BASE_SUBSCRIPTION: {TOPIC},
+        TRACKING_SUBSCRIPTION: {TOPIC},
+        TRACKING_HISTOGRAM: {TRACKING_SUBSCRIPTION},
+        WATERMARK: {TRACKING_HISTOGRAM, BASE_SUBSCRIPTION},
+        HEARTBEATS: {BASE_SUBSCRIPTION},
+        QUARANTINED: {BASE_SUBSCRIPTION},
+        HEARTBEAT_DIFFS: {HEARTBEATS, WATERMARK},
+        STREAM_STATUS: {HEARTBEAT_DIFFS},
+        WATERMARK_TUNING: {HEARTBEATS, WATERMARK},
+    }

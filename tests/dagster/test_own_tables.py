@@ -6,6 +6,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import tidemark
+import tidemark.dagster as td
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
@@ -14,10 +16,10 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
-from tidemark.pipeline.orchestrator.names import op_of
+from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.quality.failing import read_failing_tables
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import TableSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -237,3 +239,25 @@ def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path
         assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN), "its key is not unique"
         rows = own.read(WINDOWS[1:2])["stream_id"].to_pylist()
         assert checked.metadata["rows"].value == len(rows) - len(set(rows)) > 0
+
+
+@tidemark.windowed(key="stream_id", window="1h")
+def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
+    """Heartbeats an hour."""
+    return heartbeats.groupBy("window", "stream_id").count()
+
+
+def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipelines_prefix(tmp_path: Path) -> None:
+    settings = Materializing(tmp_path, CLASSIC).settings
+    settings = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
+    assert isinstance(hourly, TableDefinition)
+    definitions = td.Pipeline(settings, (hourly,)).definitions()
+    graph = definitions.resolve_asset_graph()
+    node = graph.get(dg.AssetKey(["orders", "hourly"]))
+    assert node.parent_keys == {dg.AssetKey(["orders", "heartbeats"]), dg.AssetKey(["orders", "heartbeat_diffs"])}
+    assert "Heartbeats an hour." in str(node.description)
+    partitions = node.partitions_def
+    assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
+    assert partitions.cron_schedule == "0 */1 * * *"
+    assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
+    assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"

@@ -1,5 +1,6 @@
 """The real sensors, tick by tick, on a real instance, a lake on disk, and the model or the emulator."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -10,6 +11,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from tests.dagster.house import (
     PUBSUB,
+    SOMEBODY_ELSES,
     ModelWorld,
     Ticking,
     beats_between,
@@ -21,8 +23,10 @@ from tests.dagster.house import (
 )
 from tests.lake.builders import put
 from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
@@ -183,3 +187,57 @@ def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
         may_end.set()
     world.clock.advance(MINUTE)
     assert ticking.track().run_requests
+
+
+@pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])
+def test_somebody_else_s_runs_of_jobs_with_our_names_stop_nothing(
+    ticking: Ticking, world: ModelWorld, tags: Mapping[str, str]
+) -> None:
+    publish_backlog(world, ticking.settings)
+    for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.FAILURE):
+        ticking.run(COMPUTE_WINDOWS, status, tags)
+    ticking.run(INGEST, dg.DagsterRunStatus.STARTED, tags)
+    assert ticking.land_and_close().run_requests
+    assert pause_of(ticking.runs, INGEST, CLOCK.now()) is None
+
+
+def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking) -> None:
+    def pauses(seconds: float) -> bool:
+        return pause_of(ticking.runs, REQUEUE, CLOCK.now() + timedelta(seconds=seconds)) is not None
+
+    for pause in (15, 30, 60):
+        run = ticking.run(REQUEUE, dg.DagsterRunStatus.STARTED)
+        ticking.instance.report_run_failed(run)
+        assert pauses(pause - 5)
+        assert not pauses(pause + 1)
+    for _ in range(8):
+        ticking.run(REQUEUE, dg.DagsterRunStatus.FAILURE)
+    assert pauses(55)
+    assert not pauses(61)
+    ticking.run(REQUEUE, dg.DagsterRunStatus.SUCCESS)
+    assert not pauses(0)
+
+
+def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
+    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a log from before event times were clamped to their publish times.
+    monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+    settings = settings_of(PUBSUB, tmp_path)
+    never_idle = settings.watermark.model_copy(update={"idle_timeout": MINUTE})  # however slow a tick is
+    ticking = Ticking(settings.model_copy(update={"watermark": never_idle}), instance, world.clock, world)
+    ahead = world.clock.now() + 4 * MINUTE
+    publish(world, ticking.settings, [("stream-0", ahead - 4 * MINUTE)])
+    ticking.land()
+    world.clock.sleep(2.2)
+    publish(world, ticking.settings, [("stream-0", ahead)])
+    ticking.land()
+    world.clock.sleep(2.2)
+    publish(world, ticking.settings, [("stream-0", ahead + timedelta(seconds=1))])
+    ticking.land()
+    tick = ticking.track()
+    watermark = ticking.watermark()
+    assert watermark is not None
+    assert watermark > world.clock.now() + 2 * MINUTE
+    asked = [ticking.settings.windowing.named(key) for one in tick.run_requests for key in windows_of(one, WINDOWING)]
+    assert all(window.end <= world.clock.now() for window in asked)
