@@ -47,6 +47,6 @@ def test_seeks_and_dead_letters_are_told_with_their_number(
     assert moved.startswith(f"{pubsub.base_path} moved messages to its dead-letter topic within 10m (7)")
     assert told(pubsub.model_copy(update={"attach": False}), clock) == []
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
-    assert len(told(pubsub, clock)) < 2
+    assert told(pubsub, clock) == []
     clock.advance(2 * LOOK_BACK)
     assert told(pubsub, clock) == []

@@ -1,5 +1,6 @@
 """The watermark as a function: what it says of a lake, and waiting for an event time with a clock that is moved."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
+from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -58,3 +59,27 @@ def test_the_public_function_reads_the_lake_that_a_settings_file_names(tmp_path:
     found = read_watermark(tmp_path / "tidemark.toml")
     assert found.event_time == world.log.catch_up().watermark
     assert found.lake == f"file:{world.folder}"
+
+
+class Moved(ManualClock):
+    """A clock by which sleeping lets something happen."""
+
+    def __init__(self, start: datetime, happens: Callable[[], None] = lambda: None) -> None:
+        super().__init__(start)
+        self.slept = list[float]()
+        self._happens = happens
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.slept.append(seconds)
+        self._happens()
+
+
+def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    clock = Moved(world.clock.now(), lambda: live(world))
+    found = reader(world, clock).wait_for(at(100), 10 * MINUTE)
+    assert found.has_reached(at(100))
+    assert clock.slept == [LOOK_EVERY_SECONDS] * 2
+    assert reader(world, clock).wait_for(at(100), timedelta(0)) == found
+    assert clock.slept == [LOOK_EVERY_SECONDS] * 2

@@ -234,3 +234,20 @@ def test_the_watermark_does_not_go_back_with_a_lost_decision_that_runs_relied_on
     floor = at(600) if has_notes else WINDOWS[CLOSED - 1].end
     assert forget_entry(house.lake, house.settings().windowing, 2) == floor
     assert house.lake.tracking_log().catch_up().watermark == floor
+
+
+def test_a_file_without_a_footer_or_with_another_number_of_rows_is_recognised_by_more_than_its_size(
+    house: House,
+) -> None:
+    (no_parquet,), (file,) = house.files(2), house.files(3)
+    no_parquet.write_bytes(no_parquet.read_bytes()[:-8] + bytes(8))
+    size = file.stat().st_size
+    rows = pq.ParquetFile(file).read()
+    pq.write_table(rows.slice(0, 1), file)
+    with file.open("rb") as short:
+        content = short.read()
+    padding = size - len(content)
+    file.write_bytes(content[:4] + bytes(padding) + content[4:])  # the offsets are wrong by then, the footer is not
+    (first,), (second,) = (one.reasons for one in house.look().integrity.broken)
+    assert first.startswith(f"{no_parquet}: it cannot be read: ")
+    assert second == f"{file}: it has 1 rows, but should have 2"
