@@ -75,7 +75,16 @@ def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
     definitions = build_definitions(settings)
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()
-    assert {sensor.name for sensor in repository.sensor_defs} == {"tracking", "staleness"}
+    assert {key.to_user_string() for key in definitions.resolve_all_asset_keys()} == {
+        *("topic", "base_subscription", "tracking_subscription"),
+        *("tracking_histogram", "watermark", "complete_windows", "watermark_tuning"),
+    }
+    targeted = {sensor.name: sensor.asset_selection for sensor in repository.sensor_defs}
+    assert targeted["tracking"] is not None
+    kept = targeted["tracking"].resolve(repository.asset_graph)
+    assert {key.to_user_string() for key in kept} == {"tracking_histogram", "watermark", "complete_windows"}
+    assert targeted.keys() == {"tracking", "staleness"}
+    assert {schedule.name for schedule in repository.schedule_defs} == {"daily_tuning", "hourly_housekeeping"}
     assert set(definitions.resources or {}) == {"pubsub", "lake"}
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
     assert jobs == {"housekeeping", "tune_watermark"}
@@ -153,6 +162,8 @@ def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
         (target,) = loadable_targets_from_python_file(str(tmp_path / "theirs" / "definitions.py"))
         defs: dg.Definitions = target.target_definition
         dg.Definitions.validate_loadable(defs)
+        keys_there = {key.to_user_string() for key in defs.resolve_all_asset_keys()}
+        assert {"hourly_report", "tidemark/complete_windows", "tidemark/watermark"} <= keys_there
         resources = {name: (defs.resources or {})[name] for name in ("tidemark_pubsub", "tidemark_lake")}
         with dg.build_sensor_context(
             instance=instance, definitions=defs, sensor_name="tidemark_tracking", resources=resources

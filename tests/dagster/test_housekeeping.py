@@ -104,6 +104,9 @@ def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(
     make_older(instance, OLD)
     assert prune_events(instance, OURS, NOW) == {"events": 2, "evaluations": 1}
     assert numbers(instance) == [6]
+    assert instance.get_latest_materialization_event(WATERMARK) is not None
+    tick(instance, 7)
+    assert numbers(instance) == [7, 6]
 
 
 def test_of_other_teams_and_pipelines_assets_checks_and_runs_nothing_is_deleted(instance: dg.DagsterInstance) -> None:

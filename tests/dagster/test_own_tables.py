@@ -156,19 +156,20 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
     with dg.DagsterInstance.ephemeral() as instance:
         live = Live(tmp_path, instance, computed, python=FUNCTION.format(options="", rows=ROWS))
         file = live.file("python")
-        for text, said in (
+        unusable = (
             (None, f"tables.python: {file} cannot be read: "),
             ("def python(:", f"tables.python: importing {file} failed: SyntaxError: "),
             ("raise SystemExit(3)", f"tables.python: importing {file} failed: SystemExit: 3"),
             ("x = 1", f"tables.python: {file} has no function python decorated with @tidemark.windowed"),
-        ):
+        )
+        for failures, (text, said) in enumerate(unusable, 1):
             file.unlink(missing_ok=True) if text is None else file.write_text(text)
             assert live.fails().startswith(said)
             reasons = live.skipped()
             assert "python: the last 1 runs failed" in reasons
             assert said in reasons
             (failing,) = read_failing_tables(live.house.lake, SystemClock().now())
-            assert failing.table == "python"
+            assert (failing.table, failing.failures) == ("python", failures)
             assert said in failing.reason
         assert live.house.lake.own_table("python").made() == {}
         live.write("python", FUNCTION.format(options="", rows=ROWS))

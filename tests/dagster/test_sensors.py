@@ -85,15 +85,18 @@ def test_each_tick_materializes_the_watermark_and_the_histogram_only_with_messag
 def test_heartbeats_and_quarantine_are_materialized_only_when_something_landed_there(
     ticking: Ticking, world: ModelWorld
 ) -> None:
-    assert keys(ticking.land()) == []
+    nothing = ticking.land()
+    assert (keys(nothing), nothing.skip_message) == ([], "nothing to land")
     start = backlog_start(ticking.clock)
     publish(world, ticking.settings, beats_between(start, start + MINUTE))
     landed = ticking.land()
-    assert (keys(landed), metadata_of(landed, "heartbeats")["rows"]) == (["heartbeats"], 4)
+    assert (keys(landed), landed.skip_message) == (["heartbeats"], "landed 4 heartbeats, 0 of them late")
+    assert metadata_of(landed, "heartbeats")["rows"] == 4
     publish(world, ticking.settings, [], broken=[{"stream_id": "stream-0"}, {"event_time": iso(start)}])
     rejected = ticking.land()
     assert keys(rejected) == ["quarantine"]
     assert metadata_of(rejected, "quarantine") == {"rows": 2, "reason/NO_EVENT_TIME": 1, "reason/NO_STREAM_ID": 1}
+    assert "quarantined 2 (1 NO_EVENT_TIME, 1 NO_STREAM_ID)" in (rejected.skip_message or "")
 
 
 def test_an_evaluation_waits_until_its_tick_is_due(ticking: Ticking, world: ModelWorld) -> None:

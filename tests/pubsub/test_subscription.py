@@ -83,8 +83,9 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     clock.sleep(lease.total_seconds() / 2)  # each is extended once
     forgotten.close()
     clock.sleep(lease.total_seconds() + 1)
-    assert ids_of(slow.pull(1_000, MUCH, 1)) == []
+    assert ids_of(slow.pull(1_000, MUCH, 5)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
+    assert drained(slow) == []
     assert sorted(drained(forgotten)) == sorted(sent)
 
 

@@ -153,6 +153,8 @@ def test_silence_is_not_idle_while_base_may_hold_what_was_published_before_it() 
     base = effective(100, observed=101, newest=300, names=True)  # no backlog when it was read first
     decision = decide(caught_up, base=base, tracking=effective(300))
     assert (decision.watermark, decision.reason) == (at(60), Reason.ADVANCED)
+    landed = decide(caught_up, base=effective(300), tracking=effective(300))
+    assert (landed.watermark, landed.reason) == (at(300 - 10 - 1), Reason.IDLE_ADVANCED)
 
 
 @pytest.mark.parametrize(
