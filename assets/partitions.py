@@ -64,7 +64,7 @@ def stretch_texts(windows: Iterable[Window]) -> list[str]:
 
 
 def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
-    """Return the keys of the first and the last window of each stretch of neighbours, in order."""
+    """Return the first and the last window key of each run of adjacent windows, in order."""
     return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
 
 

@@ -262,7 +262,7 @@ class PubSubSettings(ServerSettings):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of base with `attach`, since another consumer reads it; else None."""
+        """The path of base with `attach`, because another consumer then reads base; otherwise None."""
         return self.base_path if self.attach else None
 
     @property
@@ -324,7 +324,7 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """How far the watermark may be past a stale window's end for the window to be recomputed automatically."""
+        """Stale windows are recomputed automatically until the watermark is this far past their end."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -586,7 +586,8 @@ class DagsterSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Metrics, health and the page (docs/how-to/observability.md). An export needs `tidemark-pubsub[metrics]`."""
+    """Settings for metrics, health checks and the page (docs/how-to/observability.md). Exporting metrics needs
+    `tidemark-pubsub[metrics]`."""
 
     export: Literal["", "prometheus", "otlp"] = ""
     """Metrics are served for Prometheus at `listen`, or sent by OTLP to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty: nothing

@@ -47,7 +47,9 @@ def start_of(key: str) -> datetime:
     try:
         return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
-        raise ValueError(f"{key!r} is not a window's key, which is its start, such as 2026-11-21T05-20Z") from error
+        raise ValueError(
+            f"{key!r} is not a window key; a window's key is its start, such as 2026-11-21T05-20Z"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ HOUSEKEEPING = "housekeeping"
 KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 EVENTS_KEPT = timedelta(days=2)
-"""How long events of ticks are kept. They take about 80 MB a day. The newest event of each asset is always kept."""
+"""Retention of the events of ticks, which take about 80 MB a day. The newest event of each asset is always kept."""
 
 ROWS_AT_ONCE = 500
 """Number of rows deleted per transaction. The number is small, so that a tick that reports at the same time waits only

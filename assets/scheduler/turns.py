@@ -37,8 +37,8 @@ PATIENCE = timedelta(minutes=1)
 windows are due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""How long a window is on hold after its first failure (doubled by each further failure), the maximum for a window, and
-the maximum for a job."""
+"""The first pause of a window after a failure (doubled by each further failure), the maximum for a window, and the
+maximum for a job."""
 
 SUSPECT, STEP = 2, 4
 """After windows have failed together SUSPECT times, the next run takes one STEP-th of them, and so on until the window

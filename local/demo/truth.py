@@ -79,8 +79,8 @@ class TruthFile:
 
 
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
-    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, in any
-    shape of messages."""
+    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, whatever
+    the shape of the messages."""
     carried = [
         (beat, message, message.id_of(number, its_id))
         for message, its_id in zip(messages, message_ids, strict=True)

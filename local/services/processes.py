@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""Maximum number of restarts of a service that keeps ending."""
+"""Maximum number of restarts of a service that keeps exiting."""
 
 STATE_FILE = "services.json"
 

@@ -54,8 +54,7 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
-            f"{text} may be a window or a time; write {text}Z for the window with that key, or {hour}:00{offset}:00 "
-            "for the time"
+            f"{text} is ambiguous: write {text}Z for the window with that key, or {hour}:00{offset}:00 for the time"
         )
     try:
         read = datetime.fromisoformat(text)

@@ -60,7 +60,7 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """How long before its start a window begins to read heartbeats."""
+        """The time before its start from which a window reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:

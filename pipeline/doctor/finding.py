@@ -32,7 +32,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to check: the settings, and the parts of tidemark that will run with these credentials.
+    """The scope of a check: the settings, and the parts of tidemark that will run with these credentials.
 
     `resource_manager` is the address of the API that tells a project's permissions. With an emulator, a project has no
     permissions, so the API is called only if another address is given.

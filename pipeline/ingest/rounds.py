@@ -225,8 +225,8 @@ class RunPlan:
     the times."""
 
     round: timedelta = timedelta(seconds=5)
-    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but add as much to the
-    watermark's lag. A reading of tracking counts as current for 10 s: two rounds fit into this time."""
+    """The time that a round pulls. Longer rounds make fewer commits and larger files, but increase the watermark's lag
+    by the same time. A reading of tracking counts as current for 10 s: two rounds fit into this time."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run: well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)

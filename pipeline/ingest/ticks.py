@@ -1,4 +1,5 @@
-"""One tick of each subscription: rounds of one local reader, each settled before the next.
+"""Run one tick of each subscription. A tick is a series of rounds by one local reader; each round is settled before the
+next starts.
 
 A tick of tracking then decides the watermark. The order is the guarantee: pull, persist, acknowledge, and only then
 read the backlogs, fold the log and decide.
@@ -108,8 +109,8 @@ def track(
     contract: str = "",
 ) -> Tracked:
     """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide, and make the
-    decision durable. Pulls within the budget until a batch is nearly empty, or with `until_gone` until a reading of
-    that backlog shows it empty.
+    decision durable. Pulls within the budget until a batch is nearly empty or, if `until_gone` is given, until a
+    reading of that backlog shows that it is empty.
 
     Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
     log. Any number of trackers may run at once. Raises PubSubError or LakeError.

@@ -97,7 +97,7 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
 
 
 def send_every_seconds() -> float:
-    """Return the interval at which metrics are sent by OTLP."""
+    """Return the interval in seconds at which metrics are sent over OTLP."""
     written = os.environ.get(EVERY, "")
     return int(written) / 1000 if written.isdecimal() and int(written) else EVERY_SECONDS
 

@@ -192,7 +192,7 @@ OLDEST_POSSIBLE = timedelta(days=366)
 """Ages of at least this are ignored. A subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""How long the metrics may have a gap, in addition to `max_reading_age`, before the watermark is held. Even without a
+"""Maximum gap in the metrics, in addition to `max_reading_age`, before the watermark is held. Even without a
 gap, a point is up to four minutes old."""
 
 MAX_PAGES = 20

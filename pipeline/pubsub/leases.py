@@ -19,7 +19,7 @@ IDS_PER_CALL = 2500
 """Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request may have 512 KiB."""
 
 SHARE = 3
-"""How often a lease is extended within its duration."""
+"""Number of extensions of a lease within its duration."""
 
 
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}

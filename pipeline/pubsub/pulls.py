@@ -65,8 +65,8 @@ DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
 
 GIVEN_BACK_SECONDS = 1
-"""How long messages stay leased after they are given back. With 0, the official emulator's snapshots would omit these
-messages until they are redelivered, and the watermark would pass them."""
+"""Remaining lease in seconds of messages that are given back. With 0, the official emulator's snapshots would omit
+these messages until they are redelivered, and the watermark would pass them."""
 
 REST_SECONDS = 0.2
 """Pause after a pull was refused for lack of quota, or reached a deadline."""

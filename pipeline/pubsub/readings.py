@@ -83,7 +83,7 @@ class Subscriptions:
 
     def drift(self) -> Drift:
         """Return what is currently wrong with the options of both subscriptions. Raises PubSubError if Pub/Sub cannot
-        be asked."""
+        be reached."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 

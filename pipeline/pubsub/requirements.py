@@ -1,4 +1,4 @@
-"""What the watermark requires of the two subscriptions.
+"""The requirements of the watermark on the two subscriptions.
 
 This module builds the request that creates a subscription. It also checks existing subscriptions, whose options may
 have changed since `provision`. It tells options that make the watermark wrong from options that only differ from the

@@ -90,7 +90,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""How far the checks of recently landed rows and the count of losses look back."""
+"""The period before now that the checks of recently landed rows and the count of losses cover."""
 
 NEWEST_FILES = 10
 """Maximum number of files that are read to find the most frequent reason. In a bucket, each file costs a request."""

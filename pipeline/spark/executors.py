@@ -34,8 +34,8 @@ SOURCE = (*READERS, "ingest.source.pubsub_source")
 """The modules of `tidemark.pipeline` that tasks need: for windows, for readers, and for `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""The setting that names the executors' Python. When Spark plans in Python on the driver, it still uses the driver's
-Python."""
+"""The setting that names the executors' Python. Python code that Spark runs on the driver while planning still uses the
+driver's Python."""
 
 ABLE = "spark.tidemark.executors_able"
 """Prefix of the session settings that record which modules the executors can run, and with which CONTRACT and PYTHON.

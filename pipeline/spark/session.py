@@ -63,7 +63,7 @@ worker would spend more time on imports than on a small window, and Spark ends i
 
 
 SESSION_TIMEOUT = "25h"
-"""How long the Spark Connect server that tidemark starts keeps a session that is not used. It is more than a day
+"""Maximum idle time of a session before the Spark Connect server that tidemark starts ends it. It is more than a day
 because daily windows are computed once a day."""
 
 GENERATIONS = 50

@@ -44,8 +44,8 @@ SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 per row."""
 
 SPARE = timedelta(days=1)
-"""How much longer the records of removed files (tombstones and commits) are kept than the files themselves. A vacuum
-needs the records to find the files."""
+"""The time by which the records of removed files (tombstones and commits) outlive the files. A vacuum needs the records
+to find the files."""
 
 
 Figures = dict[str, int]
@@ -152,11 +152,11 @@ PACKED_AFTER = timedelta(hours=1)
 """Minimum age of a log entry that is archived. Younger entries are the ones that people mostly look at."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""How far the watermark must be past the end of a partition before the partition is rewritten. For quarantine and
+"""A partition is rewritten once the watermark is this far past its end. For quarantine and
 corrections, the clock counts instead of the watermark."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""How long earlier versions of tables are kept, with the files that compactions and recomputations have replaced. No
+"""Retention of the earlier versions of tables, with the files that compactions and recomputations have replaced. No
 reader uses a version for that long, and people can look back at last week's version."""
 
 COMPACTED_FOR = timedelta(minutes=10)

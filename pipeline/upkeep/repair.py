@@ -44,7 +44,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Fault(StrEnum):
-    """What is wrong with a window. If several faults apply, the first one in this order counts."""
+    """The fault of a window. If several faults apply, the first one in this order counts."""
 
     DAMAGED = "damaged"
     MISSING = "missing"

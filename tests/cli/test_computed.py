@@ -110,7 +110,7 @@ def test_a_key_without_its_z_is_refused_wherever_a_window_or_a_time_is_named(
     shell: Shell, command: str, arguments: list[str]
 ) -> None:
     code, _, err = shell.run(*arguments, "2026-11-21T05-19", command=command)
-    assert (code, "may be a window or a time" in err) == (2, True)
+    assert (code, "is ambiguous: write" in err) == (2, True)
 
 
 def test_where_nothing_lands_nothing_is_computed(shell: Shell) -> None:

@@ -60,7 +60,7 @@ def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tu
 def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert "'yesterday' is not a window's key" in failure_of(run_over(house, instance, "yesterday"))
+        assert "'yesterday' is not a window key" in failure_of(run_over(house, instance, "yesterday"))
         assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
     assert house.written() == []
 

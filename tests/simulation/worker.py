@@ -228,7 +228,7 @@ class WorkersSubscription(ModelSubscription):
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         batch = super().pull(max_messages, max_bytes, seconds, ahead)
         process: Any = self._outside
-        world, of = process.world, self._name  # who slept since may hold an older delivery
+        world, of = process.world, self._name  # after a sleep, another delivery may be newer
         newest = [one for one in batch.ack_ids if world.lease_left(of, one)]
         world.delivered(of, [self._pulled[one].message_id for one in newest])
         return batch

@@ -138,7 +138,7 @@ def _key(text: str) -> str:
     try:
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
     except ValueError as error:
-        raise typer.BadParameter(f"{text} is not a window's key such as 2026-11-21T05-20Z") from error
+        raise typer.BadParameter(f"{text} is not a window key, such as 2026-11-21T05-20Z") from error
     return text
 
 

@@ -171,7 +171,7 @@ class TransformFacts:
 
     - `came` is the number of messages received.
     - `with_payload` is the number of received messages that still have a payload.
-    - `changed` is the number of received messages with other attributes or another publish time than without the
+    - `changed` is the number of received messages whose attributes or publish time differ from those without the
       transform.
     """
 
@@ -227,7 +227,8 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` has the names of leftovers of killed measurements that were removed."""
+    """The results of one measurement. `swept` has the names of the resources
+    that killed measurements had left and this one removed."""
 
     server: str
     at: datetime

@@ -323,8 +323,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """End the batches up to `end`, which Spark has processed. Their landings are deleted, except for the last
-        batches."""
+        """Mark the batches up to `end`, which Spark has processed, as over. Deletes their landings, except those of the
+        last `keep_batches`."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.lake.objects(), offset.run)

@@ -126,7 +126,8 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark in the newest note outside the log; None without such a note or watermark."""
+        """Return the watermark in the newest note that is stored outside the log; None if there is no note or it has no
+        watermark."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 

@@ -11,7 +11,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:
-    """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable if there are no
+    """Open the lake's objects in its folder or bucket, without making a request. Raises LakeUnwritable if there are no
     credentials for the bucket."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)

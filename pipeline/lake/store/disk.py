@@ -26,7 +26,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full. One tick writes some ten kilobytes or more."""
+"""A disk with less free space than this counts as full. One tick writes at least about ten kilobytes."""
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of files that are being written. A crash may leave such a file behind; readers ignore it."""

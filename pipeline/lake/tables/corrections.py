@@ -33,8 +33,8 @@ COMMIT_ATTEMPTS = 20
 
 
 class Change(StrEnum):
-    """How a row changed. UNKNOWN stands for all changes of a window, or of several versions of a table, if they cannot
-    be determined because files are gone."""
+    """The kind of change of a row. UNKNOWN stands for all changes of a window, or of several versions of a table, if
+    they cannot be determined because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"

@@ -54,7 +54,7 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
 
 
 class StatusKind(StrEnum):
-    """What `stream_status` reports about a stream in a window.
+    """The state of a stream in a window, as `stream_status` reports it.
 
     STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
     STARTED: the stream has heartbeats in the window, but none in the lookback.

@@ -28,8 +28,8 @@ BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
 column, the Delta library's Arrow dataset would compare with null, and wrongly skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""Length at which a text in a file's statistics is cut, because every reader of the table reads the statistics; and the
-greatest character, which is appended to a text that was cut to serve as an upper bound."""
+"""LONGEST_BOUND is the length to which a text in a file's statistics is cut, because every reader of the table reads
+them. LAST_CHARACTER is the greatest character. It is appended to a cut text to make an upper bound."""
 
 Bound = bool | int | float | str
 

@@ -47,8 +47,8 @@ LENGTH = "tidemark.window_length"
 property."""
 
 EVIDENT = 8
-"""Minimum number of windows for a conclusion about their length if the table has no LENGTH: if no two of this many
-windows are adjacent, they must be longer. Fewer windows may lie apart because the topic was silent."""
+"""Minimum number of windows from which their length is concluded if the table has no LENGTH. If no two of this many
+windows are adjacent, their length must be greater. Fewer windows may be apart only because the topic was silent."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. An attempt fails if another run's commit succeeds first."""
