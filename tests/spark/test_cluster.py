@@ -228,15 +228,18 @@ def test_windows_have_the_rows_of_this_machine_although_a_worker_is_killed_and_t
 
 @pytest.mark.gcs
 def test_an_archive_in_a_bucket_comes_by_sparks_connector_and_its_absence_is_said(
-    spread: Cluster, archive: Path, lake_apart: LakeSettings, tmp_path: Path
+    archive: Path, lake_apart: LakeSettings, tmp_path: Path
 ) -> None:
     bucket = lake_apart.uri.split("/")[2]
     client = StorageClient("any", AnonymousCredentials(), client_options={"api_endpoint": lake_apart.endpoint})
     client.bucket(bucket).blob(archive.name).upload_from_filename(str(archive), timeout=300)
     carried = {"executor_environment": f"gs://{bucket}/{archive.name}"}
-    able = {"config": spread.classic().config | spark_storage_config(lake_apart) | {JARS: str(gcs_connector())}}
     work = [("windows", {"lake": str(house_with_beats(tmp_path / name).folder)}) for name in ("classic", "connect")]
-    assert "no Google connector" in start(spread.classic(**carried), work[0]).communicate()[1]
-    assert answers_of(start(spread.classic(**(able | carried)), work[0])) == [RIGHT]
-    with connect_server(tmp_path, spread, spread.connected(**(able | carried))) as address:
-        assert answers_of(start(SparkSettings(remote=address, **carried), work[1])) == [RIGHT]
+    with cluster(tmp_path, python=bare_python()) as own:  # the shared one's cores belong to the last place's server
+        able = {"config": own.classic().config | spark_storage_config(lake_apart) | {JARS: str(gcs_connector())}}
+        assert "no Google connector" in start(own.classic(**carried), work[0]).communicate()[1]
+        assert answers_of(start(own.classic(**(able | carried)), work[0])) == [RIGHT]
+        with connect_server(tmp_path, own, own.connected(**(able | carried))) as address:
+            assert answers_of(start(SparkSettings(remote=address, **carried), work[1])) == [RIGHT]
+        with connect_server(tmp_path, own) as address:
+            assert "no Google connector" in start(SparkSettings(remote=address, **carried), work[1]).communicate()[1]
