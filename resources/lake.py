@@ -14,12 +14,14 @@ from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.layout import PAST_BYTES, Lake
+from tidemark.pipeline.lake.layout import PAST_BYTES, STREAMS, Lake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.diffs import StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -63,7 +65,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def tracking_log(self, user: str) -> TrackingLog:
         """Return the numbered log of snapshots and decisions, with its live histogram."""
-        return self._part(user, Lake.tracking_log)
+        log, noted = self._part(user, Lake.tracking_log), self.kept.get(NEWEST_FOLD, NewestFold).noted
+        if noted is not None:
+            log.saw(noted[0])
+        return log
 
     def watermark(self) -> datetime | None:
         """Return the watermark of the newest decision. For use in runs."""
@@ -119,6 +124,14 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def diffs(self, user: str) -> WindowedTable:
         """Return the table of computed windows."""
         return self._part(user, Lake.diffs)
+
+    def stream_status(self, user: str) -> StreamStatus:
+        """Return the table of the streams that stopped, started or missed heartbeats."""
+        return self._part(user, Lake.stream_status)
+
+    def streams(self, user: str) -> Streams:
+        """Return the table of each stream's first and last heartbeat."""
+        return self._part(user, lambda lake: Streams(lake.table(STREAMS), self.diffs(user).table), "streams")
 
     def own_table(self, user: str, name: str) -> OwnTable:
         """Return a custom table, from `[tables]` or from the argument `tables` of `tidemark.dagster.pipeline`."""

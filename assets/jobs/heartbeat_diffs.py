@@ -84,7 +84,7 @@ def compute_and_report(
     context.log.info(sentence_of(done))
     diffs, status = (WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
-    silent = silent_in(lake.whole().stream_status(), done.rows)
+    silent = silent_in(lake.stream_status("run"), done.rows)
     yield from diffs.reports(lake, done, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
     yield from status.reports(lake, done, partial(status_metadata, report))
@@ -100,7 +100,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
         parts = batch_parts(lake, spark, run, windows)
-        batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.whole().stream_status(), plan=plan)
+        batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.stream_status("run"), plan=plan)
         return compute_windows(batch, windows)
 
 
@@ -186,8 +186,7 @@ class SilenceReport:
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     """Update the table `streams`, and return the report on these windows. Raises TidemarkError."""
     keys = sorted(windows)
-    whole, diffs = lake.whole(), lake.diffs("silence")
-    status, known = whole.stream_status(), whole.streams().save()
+    diffs, status, known = lake.diffs("run"), lake.stream_status("run"), lake.streams("run").save()
     rows = status.rows(keys)
     found = silence_of(diffs, rows, known, lake.settings.windowing, keys)
     return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(rows))

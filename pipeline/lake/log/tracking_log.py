@@ -210,6 +210,11 @@ class TrackingLog:
         self._looked, self._looked_at = Newest(newest, watermark, contract, record), looks_at
         return self._looked
 
+    def saw(self, state: WatermarkState) -> None:
+        """Let `newest` begin after the entries that another instance in this process has folded into `state`."""
+        if state.number > self._looked.number:
+            self._looked = Newest(state.number, state.watermark, state.contract, state.record)
+
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
         """Return the number of the newest entry, and the entries after `seen`. Return None if there are too many of
         them, or if they may have moved to an archive: then the caller must list the log."""

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -159,6 +159,7 @@ class Streams:
                 mode="overwrite",
                 storage_options=self.table.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=metadata),
+                post_commithook_properties=NO_CLEANUP,
             )
 
 

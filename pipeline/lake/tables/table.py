@@ -46,12 +46,15 @@ SCHEMA_CHANGES = 20
 """Maximum number of attempts of an append. An append fails if another process creates the table or changes its schema
 at the same time, and each process does so at most once."""
 
-CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "30"}
+CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 """The table property for the number of commits between two checkpoints.
 
-A process that opens the table reads the last checkpoint, and each commit since then in a separate request: 15 on
-average, instead of 50 with the library's default. With fewer commits, large checkpoints would be written too often.
+A process that opens the table reads the last checkpoint, and each commit since then in two requests: 10 on average,
+instead of 100 with the library's default. With fewer commits, checkpoints would cost more requests than they save.
 """
+
+NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
+"""A commit does not look for expired commits, which would list the log each time. Housekeeping deletes them."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has a few batches in memory at the same time, and payloads may be
@@ -329,7 +332,7 @@ class LakeTable:
         for changes in range(SCHEMA_CHANGES):
             try:
                 held = self.complete(schema, as_open=changes == 0)
-                self.transact(held, files, properties, PostCommitHookProperties(cleanup_expired_logs=False))
+                self.transact(held, files, properties)
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
@@ -340,11 +343,7 @@ class LakeTable:
         self.make_durable()
 
     def transact(
-        self,
-        table: DeltaTable,
-        files: Sequence[AddAction | RemoveAction],
-        properties: CommitProperties,
-        hooks: PostCommitHookProperties | None = None,
+        self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], properties: CommitProperties
     ) -> None:
         """Add files to the table and remove files from it, in one transaction. Raises TableConflict, LakeError."""
         with table_errors(self.uri):
@@ -354,7 +353,7 @@ class LakeTable:
                 schema=table.schema(),
                 partition_by=[self.partition_column],
                 commit_properties=properties,
-                post_commithook_properties=hooks,
+                post_commithook_properties=NO_CLEANUP,
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:

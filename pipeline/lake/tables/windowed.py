@@ -197,12 +197,10 @@ class WindowedTable:
                 now = _files_by_window(table, set(added))
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
                 pending = [key for key in added if key not in done and now[key] == fence[key]]
-                if not pending:
-                    rows = {key: sum(file.rows for file in added[key]) for key in done}
-                    return Replaced(rows, tuple(key for key in added if key not in done))
-                at_us = to_us(self._clock.now())
-                adds = [file.add_action(PARTITION, at_us) for key in pending for file in added[key]]
-                self._transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
+                if pending:
+                    at_us = to_us(self._clock.now())
+                    adds = [file.add_action(PARTITION, at_us) for key in pending for file in added[key]]
+                    self._transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
             except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
             except LakeUnreachable as error:
@@ -211,6 +209,9 @@ class WindowedTable:
                 lost_answer = error
             else:
                 self.table.make_durable()
+                mine = {*done, *pending}
+                rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
+                return Replaced(rows, tuple(key for key in added if key not in rows))
         raise TableConflict(
             f"other runs committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; nothing of run "
             f"{run.name} is visible, run it again"
