@@ -18,14 +18,16 @@ NOW = SystemClock().now()
 
 
 class Downstream:
-    """An asset over the hours of windows, and what its condition asks for."""
+    """An asset over the hours of windows, or over days, and what its condition asks for."""
 
-    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
+    def __init__(self, folder: Path, instance: dg.DagsterInstance, *, by_day: bool = False) -> None:
         settings = settings_of(PubSubSettings(), folder)
-        partitions = Partitions(settings.windowing, NOW).definition()
-        self.hour = partitions.get_partition_keys(current_time=NOW)[-3]
+        hours = Partitions(settings.windowing, NOW).definition()
+        self.hours = hours.get_partition_keys(current_time=NOW)
+        self.hour = self.hours[-3]
+        days = dg.DailyPartitionsDefinition(settings.windowing.first.strftime("%Y-%m-%d"))
 
-        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions, automation_condition=ON_COMPUTED)
+        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=days if by_day else hours, automation_condition=ON_COMPUTED)
         def anomalies() -> None: ...
 
         self.key, self.instance = anomalies.key, instance
@@ -33,9 +35,9 @@ class Downstream:
         self._cursor = None
         assert self.asked() == set()
 
-    def computed(self) -> None:
+    def computed(self, hour: str | None = None) -> None:
         """Windows of the hour, as the run reports it that computes its last one, or one of them again."""
-        self.instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=self.hour))
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=hour or self.hour))
 
     def asked(self) -> set[str]:
         """The partitions that the condition asks for now."""
@@ -72,26 +74,12 @@ def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afte
 
 
 def test_a_day_of_theirs_waits_for_each_of_its_hours(tmp_path: Path) -> None:
-    settings = settings_of(PubSubSettings(), tmp_path)
     day = (NOW - timedelta(days=2)).strftime("%Y-%m-%d")
-    hours = Partitions(settings.windowing, NOW).definition()
-
-    @dg.asset(
-        deps=[HEARTBEAT_DIFFS],
-        partitions_def=dg.DailyPartitionsDefinition(settings.windowing.first.strftime("%Y-%m-%d")),
-        automation_condition=ON_COMPUTED,
-    )
-    def daily() -> None: ...
-
-    definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(assets=[daily]))
-    of_day = [key for key in hours.get_partition_keys(current_time=NOW) if key.startswith(day)]
-    assert len(of_day) == 24
     with dg.DagsterInstance.ephemeral() as instance:
-        found = dg.evaluate_automation_conditions(definitions, instance, evaluation_time=NOW)
-        for number, key in enumerate(of_day, 1):
-            instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key))
-            if number >= 23:
-                found = dg.evaluate_automation_conditions(
-                    definitions, instance, evaluation_time=NOW, cursor=found.cursor
-                )
-                assert found.get_requested_partitions(daily.key) == ({day} if number == 24 else set())
+        theirs = Downstream(tmp_path, instance, by_day=True)
+        *others, last = [hour for hour in theirs.hours if hour.startswith(day)]
+        for hour in others:
+            theirs.computed(hour)
+        assert (len(others), theirs.asked()) == (23, set())
+        theirs.computed(last)
+        assert theirs.asked() == {day}

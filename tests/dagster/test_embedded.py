@@ -83,19 +83,6 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
     assert len(list(merged.resolve_all_asset_keys())) == 1 + sum(map(len, ours))
 
 
-def test_nothing_is_named_without_its_pipeline(folder: Path) -> None:
-    definitions = td.pipeline("orders.toml", name="orders").definitions()
-    repository = definitions.get_repository_def()
-    own = [name for name in repository.get_all_jobs() if not name.name.startswith("__")]
-    named = [*own, *repository.sensor_defs, *repository.schedule_defs]
-    assert len(named) > 10
-    assert [each.name for each in named if not each.name.startswith("orders_")] == []
-    assert [node for job in own for node in job.graph.node_dict if not node.startswith("orders_")] == []
-    assert [key for key in definitions.resources or {} if not key.startswith("orders_")] == []
-    assert [key for key in definitions.resolve_all_asset_keys() if key.path[0] != "orders"] == []
-    assert definitions.executor is None
-
-
 def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
     file = ROOT / "examples" / "own_project" / "definitions.py"
     (target,) = loadable_targets_from_python_file(str(file))

@@ -11,33 +11,29 @@ from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, publ
 from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.settings import Settings
 
 
 @dataclass
-class Side:
+class Side(Ticking):
     """A pipeline with a topic of its own."""
-
-    settings: Settings
-    ticking: Ticking
-    world: ModelWorld
 
     @classmethod
     def of(cls, name: str, folder: Path, instance: dg.DagsterInstance) -> "Side":
         names = {"topic": name, "base_subscription": f"{name}-base", "tracking_subscription": f"{name}-tracking"}
         pubsub = PUBSUB.model_copy(update=names)
-        settings, world = settings_of(pubsub, folder), ModelWorld(pubsub)
-        return cls(settings, Ticking(settings, instance, world.clock, world), world)
+        world = ModelWorld(pubsub)
+        return cls(settings_of(pubsub, folder), instance, world.clock, world)
 
     def publish(self) -> int:
-        now = self.world.clock.now()
+        assert self.world is not None
+        now = self.clock.now()
         beats = beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1))
         publish(self.world, self.settings, beats)
         return len(beats)
 
     def ticks(self) -> None:
         self.publish()
-        self.ticking.land_and_close()
+        self.land_and_close()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -53,15 +49,14 @@ def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
     before = files(tmp_path / "lake")
     for sensor in ("landing", "tracking", "ingest", "staleness"):
         with pytest.raises(LakeOwned, match=r"another pipeline writes file:.*topics/heartbeats"):
-            other.ticking.tick(sensor)
+            other.tick(sensor)
     job = housekeeping_job(other.settings)
     with pytest.raises(dg.Failure, match="another pipeline writes"):
         job.execute_in_process(instance=instance)
     assert files(tmp_path / "lake") == before, "not even the note of a failed tick"
     assert len(list(other.world.model.unacknowledged(other.settings.pubsub.base_path))) == published
     owner.ticks()
-    other_again = Side.of("orders", tmp_path / "its own", instance)
-    other_again.ticks()
+    Side.of("orders", tmp_path / "its own", instance).ticks()
 
 
 def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
@@ -69,7 +64,7 @@ def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
 ) -> None:
     side = Side.of("heartbeats", tmp_path, instance)
     side.ticks()
-    side.ticking.restart()
+    side.restart()
 
     def read_only(*_: object) -> int:
         raise LakeUnwritable("a read-only file system")
@@ -77,7 +72,7 @@ def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
     with monkeypatch.context() as disk:
         disk.setattr(DiskObjects, "replace", read_only)
         disk.setattr(DiskObjects, "create", read_only)
-        side.ticking.tick("ingest")
+        side.tick("ingest")
         with pytest.raises(LakeUnwritable):
-            side.ticking.tick("tracking")
+            side.tick("tracking")
     side.ticks()

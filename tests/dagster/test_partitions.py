@@ -2,11 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-import dagster as dg
 import pytest
-from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.settings_sections import LENGTHS
@@ -40,21 +37,3 @@ def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timed
     definition = partitions.definition()
     assert len(definition.get_partition_keys(current_time=datetime(2036, 12, 31, 23, 59, tzinfo=UTC))) <= 17_544
     assert partitions.holding([Windowing(length, TEN_YEARS).containing(TEN_YEARS)]) == {}, "it is not listed"
-
-
-def test_when_the_list_begins_a_year_later_what_is_known_of_the_rest_stays() -> None:
-    windowing = Windowing(timedelta(minutes=1), datetime(2020, 1, 1, tzinfo=UTC))
-    before, after = (Partitions(windowing, LOADED.replace(year=year)).definition() for year in (2025, 2026))
-    keys = ["2024-06-01T00-00Z", "2025-06-01T00-00Z", "2025-06-01T01-00Z"]
-    with dg.DagsterInstance.ephemeral() as instance:
-
-        def known(definition: dg.PartitionsDefinition) -> set[str]:  # type: ignore[type-arg]
-            """What the asset's page shows as materialized."""
-            found = get_and_update_asset_status_cache_value(instance, HEARTBEAT_DIFFS, definition)
-            assert found is not None
-            return set(found.deserialize_materialized_partition_subsets(definition).get_partition_keys())
-
-        for key in keys:
-            instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key))
-        assert known(before) == set(keys)
-        assert known(after) == set(keys[1:])

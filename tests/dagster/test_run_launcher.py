@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
@@ -61,6 +61,7 @@ class CodeServer:
     instance: dg.DagsterInstance
     port: int
     log: Path
+    launched: list[psutil.Process] = field(default_factory=list)
 
     def start(self) -> None:
         command = [sys.executable, "-m", CODE_SERVER, "-h", HOST, "-p", str(self.port)]
@@ -85,6 +86,7 @@ class CodeServer:
             )
             self.instance.launch_run(run.run_id, request)
         until("the run has started", lambda: self.run(run).status is dg.DagsterRunStatus.STARTED)
+        self.launched += self.run_processes()
         return self.run(run)
 
     def run(self, run: dg.DagsterRun) -> dg.DagsterRun:
@@ -109,14 +111,11 @@ class CodeServer:
 def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
     server = CodeServer(instance, free_port(), folder / "server.log")
     server.start()
-    started: list[psutil.Process] = []
     try:
         yield server
     finally:
-        if server.process.poll() is None:
-            started += server.run_processes()
-            server.kill()
-        for one in started:
+        server.kill()
+        for one in server.launched:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
 
@@ -137,62 +136,38 @@ def test_a_run_that_no_launcher_started_goes_on(instance: dg.DagsterInstance) ->
     assert (health.status, health.msg) == (WorkerStatus.RUNNING, "it runs in the process that began it")
 
 
-def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_killed(server: CodeServer) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_ended(
+    server: CodeServer, number: signal.Signals
+) -> None:
     run = server.launch()
     assert server.health(run).status is WorkerStatus.RUNNING
-    for one in server.run_processes():
-        one.kill()
+    processes = server.run_processes()
+    for one in processes:
+        one.send_signal(number)
+    gone, alive = psutil.wait_procs(processes, timeout=SECONDS)  # it would go on for twice as long
+    assert gone  # the run, and what keeps its output
+    assert not alive
     until("the run has failed", lambda: server.run(run).status is dg.DagsterRunStatus.FAILURE)
     assert server.health(run).status is not WorkerStatus.RUNNING
 
 
-def test_sigterm_ends_a_run_and_its_failure_is_reported(server: CodeServer) -> None:
-    run = server.launch()
-    processes = server.run_processes()
-    for one in processes:
-        one.terminate()
-    gone, alive = psutil.wait_procs(processes, timeout=SECONDS)  # it would go on for twice as long
-    assert gone  # the run, and what keeps its output
-    assert not alive
-    until("its end is reported", lambda: server.run(run).is_finished)
-    assert server.health(run).status is not WorkerStatus.RUNNING
-
-
-def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: CodeServer) -> None:
-    run = server.launch()
-    server.process.send_signal(signal.SIGSTOP)
-    try:
-        assert server.health(run).status is WorkerStatus.RUNNING
-    finally:
-        server.process.send_signal(signal.SIGCONT)
-
-
 def test_sigterm_ends_the_code_server_although_a_run_is_under_way(server: CodeServer) -> None:
     server.launch()
-    orphans = server.run_processes()
-    try:
-        server.process.terminate()
-        assert server.process.wait(SECONDS) == 0  # the run goes on for twice as long
-        server.start()
-    finally:
-        for one in orphans:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
+    server.process.terminate()
+    assert server.process.wait(SECONDS) == 0  # the run goes on for twice as long
+    server.start()
 
 
-def test_a_run_fails_when_its_code_server_is_killed_and_stays_failed_after_a_restart(server: CodeServer) -> None:
+def test_a_code_server_that_is_busy_has_its_run_and_one_that_is_killed_has_lost_it_for_good(server: CodeServer) -> None:
     run = server.launch()
-    orphans = server.run_processes()
-    try:
-        server.kill()
-        health = server.health(run)
-        assert health.status is WorkerStatus.FAILED
-        assert "the code server that ran it does not answer" in (health.msg or "")
-        server.start()
-        health = server.health(run)
-        assert health.status is WorkerStatus.FAILED
-        assert "the code server does not run it" in (health.msg or "")
-    finally:
-        for one in orphans:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
+    server.process.send_signal(signal.SIGSTOP)
+    assert server.health(run).status is WorkerStatus.RUNNING, "it is too busy to answer"
+    server.kill()
+    health = server.health(run)
+    assert health.status is WorkerStatus.FAILED
+    assert "the code server that ran it does not answer" in (health.msg or "")
+    server.start()
+    health = server.health(run)
+    assert health.status is WorkerStatus.FAILED
+    assert "the code server does not run it" in (health.msg or "")

@@ -26,7 +26,7 @@ from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE, TICK
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
@@ -124,6 +124,9 @@ def test_one_run_is_requested_over_exactly_the_closed_windows(ticking: Ticking, 
     assert newest.end <= watermark < newest.end + MINUTE
     assert last >= windows[-1]
     assert tick.skip_message is None
+    world.clock.advance(timedelta(seconds=1))
+    (again,) = ticking.track().run_requests
+    assert tick.run_requests[0].tags[TICK] != again.tags[TICK] != "", "the id of the tick that requests it"
 
 
 def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(

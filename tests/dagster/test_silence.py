@@ -1,6 +1,7 @@
 """Silent streams in Dagster: by window, beside the diffs of the same run, with a check."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -20,36 +21,33 @@ from tidemark.pipeline.settings_sections import CheckSettings
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
 
-@pytest.fixture(scope="module")
-def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializing, dg.ExecuteInProcessResult]:
+def metadata_of(result: dg.ExecuteInProcessResult) -> tuple[str, dict[str, Any]]:
+    """What is said of the status, and the window that it is of."""
+    (event,) = [event for event in told(result) if event.asset_key == STREAM_STATUS]
+    said = {
+        name: value.records if isinstance(value, dg.TableMetadataValue) else value.value
+        for name, value in event.metadata.items()
+    }
+    return said["of_window"], said
+
+
+def test_counts_the_first_streams_and_the_worst_window_are_told_and_again_without_computing(tmp_path: Path) -> None:
     """Three closed windows computed in one run: a stream that stops, one that pauses, one that is there again."""
-    lake = Materializing(tmp_path_factory.mktemp("silence"), CLASSIC)
-    lake.land([("pausing", START + timedelta(seconds=seconds)) for seconds in (2, 32, 152, 182)])
+    house = Materializing(tmp_path, CLASSIC)
+    house.land([("pausing", START + timedelta(seconds=seconds)) for seconds in (2, 32, 152, 182)])
+    resource = (build_definitions(house.settings).resources or {})["lake"]
     with dg.DagsterInstance.ephemeral() as instance:
-        return lake, lake.run(WINDOWS[0], WINDOWS[-1], instance)
-
-
-def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
-    """What is said of the status, by the window that it is of."""
-    found = [
-        {
-            name: value.value if not isinstance(value, dg.TableMetadataValue) else value.records
-            for name, value in event.metadata.items()
-        }
-        for event in told(result)
-        if event.asset_key == STREAM_STATUS
-    ]
-    return {said["of_window"]: said for said in found}
-
-
-def test_each_window_has_its_counts_as_numbers(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
-    lake, result = materialized
+        result = house.run(WINDOWS[0], WINDOWS[-1], instance)
+        version = house.lake.diffs().table.current().version()
+        house.decide(START + timedelta(hours=1))
+        again = dg.materialize(
+            [stream_status_asset(house.settings, Partitions(house.settings.windowing, SystemClock().now()))],
+            instance=instance,
+            partition_key=HOUR,
+            resources={"lake": resource},
+        )
     assert result.success
-    resource = (build_definitions(lake.settings).resources or {})["lake"]
     found = {one.window: one for one in silence_report(resource, WINDOWS).windows}
-    assert sorted(found) == WINDOWS
-    (last,) = metadata_of(result).items()
-    assert (last[0], last[1]["streams"], last[1]["windows"]) == (WINDOWS[2], 3, 3)
     counts = ("streams", "absent", "stopped", "started", "new", "missing", "missed_heartbeats")
     assert [[getattr(found[key], name) for name in counts] for key in WINDOWS] == [
         [4, 0, 0, 4, 4, 0, 0],
@@ -58,45 +56,23 @@ def test_each_window_has_its_counts_as_numbers(materialized: tuple[Materializing
     ]
     assert found[WINDOWS[1]].stopped_share == 0.5
 
-
-def test_the_streams_are_named_in_a_table(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
-    records = [record.data for record in metadata_of(materialized[1])[WINDOWS[2]]["first_of_each_kind"]]
+    last, then = metadata_of(result)
+    assert (last, then["streams"], then["windows"]) == (WINDOWS[2], 3, 3)
+    records = [record.data for record in then["first_of_each_kind"]]
     assert [(row["kind"], row["stream"], row["missed_heartbeats"]) for row in records] == [
         ("stopped", "silent", None),
         ("missed", "pausing", 3),
     ]
     assert records[0]["last"] == "2026-11-21T05:20:05Z"
+    (check,) = [found for found in result.get_asset_check_evaluations() if found.check_name == FEW_STOPPED]
+    assert (check.asset_key, check.passed, check.severity) == (STREAM_STATUS, False, dg.AssetCheckSeverity.WARN)
+    assert "at most 50.00% of the streams stopped in one window (2 in 2026-11-21T05-21Z)" in str(check.description)
+    assert check.metadata["windows_beyond"].value == 2
 
-
-def test_the_check_warns_of_the_worst_window(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
-    _, result = materialized
-    (evaluation,) = [found for found in result.get_asset_check_evaluations() if found.check_name == FEW_STOPPED]
-    assert (evaluation.asset_key, evaluation.passed, evaluation.severity) == (
-        STREAM_STATUS,
-        False,
-        dg.AssetCheckSeverity.WARN,
-    )
-    assert "at most 50.00% of the streams stopped in one window (2 in 2026-11-21T05-21Z)" in str(evaluation.description)
-    assert evaluation.metadata["windows_beyond"].value == 2
-
-
-def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
-    lake, before = materialized
-    lake.decide(START + timedelta(hours=1))
-    version = lake.lake.diffs().table.current().version()
-    with dg.DagsterInstance.ephemeral() as instance:
-        again = dg.materialize(
-            [stream_status_asset(lake.settings, Partitions(lake.settings.windowing, SystemClock().now()))],
-            instance=instance,
-            partition_key=HOUR,
-            resources={"lake": (build_definitions(lake.settings).resources or {})["lake"]},
-        )
     assert again.success
-    (now,), (then,) = (metadata_of(result).values() for result in (again, before))
+    _, now = metadata_of(again)
     assert {**now, "windows": 3, "windows_computed": then["windows_computed"]} == then
-    assert lake.lake.diffs().table.current().version() == version
+    assert house.lake.diffs().table.current().version() == version
 
 
 @pytest.mark.parametrize(("stopped", "passed"), [(5, True), (6, False)])

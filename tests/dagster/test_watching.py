@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
+from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, settings_of
 from tests.dagster.test_requeue import checks
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
@@ -23,21 +23,7 @@ from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.recorder import EndedRun, Observer
-from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_message import MessageSettings
-
-
-def test_a_run_carries_the_id_of_the_tick_that_requested_it(ticking: Ticking, world: ModelWorld) -> None:
-    now = world.clock.now()
-    publish(world, ticking.settings, beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1)))
-    first = ticking.land_and_close().run_requests
-    world.clock.advance(timedelta(seconds=1))
-    second = ticking.track().run_requests
-    assert first
-    assert second
-    ids = [request.tags[TICK] for request in (*first, *second)]
-    assert all(ids)
-    assert len(set(ids)) == 2
 
 
 def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
