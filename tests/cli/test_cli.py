@@ -4,31 +4,26 @@ import json
 import os
 import uuid
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.command import Said, said_by_the_program, said_here
+from tests.dagster.house import Ticking
 from tests.lake.builders import put, version_of
+from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.settle import new_files
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)
 CLOCK = SystemClock()
 
 CONFIG = """\
@@ -91,33 +86,6 @@ def place_in(folder: Path, emulator: str) -> Place:
     return Place(folder)
 
 
-def tick(place: Place) -> None:
-    """One landing tick and one tracking tick."""
-    settings, client = place.settings, subscriber_client(place.settings.pubsub.emulator_host)
-    pubsub, lake, reader = settings.pubsub, place.lake(), HeartbeatReader(settings.contract)
-    heartbeats, quarantine = new_files(lake, CLOCK)
-    land(
-        PubSubSubscription(client, pubsub.base_path, CLOCK, pubsub),
-        heartbeats=heartbeats,
-        quarantine=quarantine,
-        log=lake.tracking_log(),
-        reader=reader,
-        budget=BUDGET,
-        clock=CLOCK,
-    )
-    track(
-        PubSubSubscription(client, pubsub.tracking_path, CLOCK, pubsub),
-        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK),
-        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK),
-        log=lake.tracking_log(),
-        reader=reader,
-        policy=replace(settings.policy, max_idle_lag=timedelta(0)),
-        budget=BUDGET,
-        clock=CLOCK,
-    )
-    client.transport.close()
-
-
 @pytest.fixture
 def empty(tmp_path: Path, emulator_host: str) -> Place:
     """Settings, and nothing else."""
@@ -142,9 +110,8 @@ def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built
     truth = place.folder / "truth.parquet"
     said = place.tidemark("publish", *options, "--broken", "0.1", "--truth", str(truth), "--json")
     assert said.code == 0, said.err
-    tick(place)
-    CLOCK.sleep(2.2)
-    tick(place)
+    with dg.DagsterInstance.ephemeral() as instance:
+        Ticking(with_policy(place.settings, max_idle_lag=timedelta(0)), instance).land_and_close()
     rows = pq.read_table(truth).to_pylist()
     windowing = place.settings.windowing
     beats = [row for row in rows if row["kind"] == "heartbeat"]
@@ -197,7 +164,7 @@ def test_publishing_to_a_topic_that_is_not_there_says_what_to_do(empty: Place) -
 # status, explain, diffs
 
 
-def test_status_tells_where_everything_stands(built: Built) -> None:
+def test_status_tells_where_everything_stands_and_on_one_screen_what_a_person_asks_first(built: Built) -> None:
     facts = json.loads(built.place.tidemark("status", "--json").out)
     windowing = built.place.settings.windowing
     watermark = datetime.fromisoformat(facts["watermark"])
@@ -213,13 +180,10 @@ def test_status_tells_where_everything_stands(built: Built) -> None:
     assert (facts["late"], facts["missed"], facts["windows_stale"], facts["lost_at_least"]) == (0, 0, 0, 0)
     assert facts["stale_windows"] == []
 
-
-def test_status_answers_on_one_screen_what_a_person_asks_first(built: Built) -> None:
     said = built.place.tidemark("status", COLUMNS="80").out.splitlines()
     assert len(said) <= 24
     groups = ["watermark", "lost", "late", "failing", "waiting", "stored", "to do"]
     assert [line[:10].strip() for line in said[1:] if line[:10].strip()] == groups
-    facts = json.loads(built.place.tidemark("status", "--json").out)
     (waiting,) = [line for line in said if line.startswith("waiting")]
     assert waiting.split()[1:4] == [str(facts["windows_waiting"]), "closed", "windows"]
     assert "`tidemark quarantine`" in "".join(said)
@@ -280,9 +244,6 @@ def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) 
         (line,) = said.err.splitlines()
         assert line.startswith("tidemark: ")
         assert wanted in line
-
-
-# forget, up
 
 
 # init, and publishing in a shape

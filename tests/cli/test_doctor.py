@@ -4,12 +4,9 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.cli.command import Said
 from tests.cli.test_cli import Place
@@ -44,8 +41,6 @@ class House:
 
     folder: Path
     emulator: str
-    subscriber: SubscriberClient
-    publisher: PublisherClient
     monkeypatch: pytest.MonkeyPatch
 
     def __post_init__(self) -> None:
@@ -60,19 +55,8 @@ class House:
         text = CONFIG.format(project=self.project, emulator=self.emulator, pubsub=pubsub, port=free_port())
         (self.folder / "tidemark.toml").write_text(text)
 
-    def provision(self, **options: Any) -> None:
-        """The topic and both subscriptions, with these options."""
-        pubsub = self.place.settings.pubsub
-        self.publisher.create_topic(name=pubsub.topic_path)
-        for path in (pubsub.tracking_path, pubsub.base_path):
-            request = {
-                "name": path,
-                "topic": pubsub.topic_path,
-                "ack_deadline_seconds": 60,
-                "message_retention_duration": timedelta(days=7),
-                "expiration_policy": {},
-            }
-            self.subscriber.create_subscription(request={**request, **options})
+    def provision(self) -> None:
+        assert self.place.tidemark("provision").code == 0
 
     def doctor(self, *options: str) -> Said:
         return self.place.tidemark("doctor", *options)
@@ -87,14 +71,8 @@ class House:
 
 
 @pytest.fixture
-def house(
-    tmp_path: Path,
-    emulator_host: str,
-    subscriber: SubscriberClient,
-    publisher: PublisherClient,
-    monkeypatch: pytest.MonkeyPatch,
-) -> House:
-    return House(tmp_path, emulator_host, subscriber, publisher, monkeypatch)
+def house(tmp_path: Path, emulator_host: str, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(tmp_path, emulator_host, monkeypatch)
 
 
 def test_a_set_up_that_is_well_ends_with_exit_code_0(house: House) -> None:

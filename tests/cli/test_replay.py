@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 from tests.clock import ManualClock
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.traces import Held, record, sparse, steady, write_trace
-from tests.watermark.builders import START_US, at, flat, seconds
+from tests.watermark.builders import at, flat, seconds
 from tests.watermark.exact_rule import exact_late
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.errors import LakeError, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
+from tidemark.pipeline.replay.replay import decide_again
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.policy import Policy
@@ -116,25 +116,12 @@ def test_there_is_one_row_a_tick_with_what_the_sensors_would_have_decided_and_wh
 
 
 def test_each_option_is_the_policy_s_and_what_is_not_given_is_its_default(tmp_path: Path) -> None:
-    messages = sparse(1, minutes=20)
-    trace = write_trace(messages, tmp_path / "trace.parquet")
+    trace = write_trace(sparse(1, minutes=20), tmp_path / "trace.parquet")
     options = ["--rule", "frontier", "--band", "1m30s", "--tick", "7s", "--quantile", "0.25", "--no-anchor"]
     facts = told("replay", trace, *options, "--idle", "hold", "--idle-timeout", "30s", "--slack", "2s")
     given = {"rule": "frontier", "band": 90.0, "tick": 7.0, "quantile": 0.25, "anchor": False, "idle": "hold"}
     slack = {"reading_slack": 2.0, "base_slack": 2.0}
     assert facts["policy"] == told("replay", trace)["policy"] | given | {"idle_timeout": 30.0} | slack
-    policy = Policy(
-        rule="frontier",
-        band=seconds(90),
-        quantile=0.25,
-        idle="hold",
-        idle_timeout=seconds(30),
-        reading_slack=seconds(2),
-        base_slack=seconds(2),
-    )
-    ticks = ticks_of(Held(messages), seconds(7), policy.idle_timeout)
-    last = list(decide_again(ticks, policy, rules=RULES_WITHOUT_ANCHOR))[-1].decision
-    assert (facts["ticks"], datetime.fromisoformat(facts["watermark"])) == (len(ticks), last.watermark)
 
 
 def test_a_later_beginning_of_what_tracking_knows_holds_until_base_is_there(tmp_path: Path) -> None:
@@ -217,19 +204,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, list[De
     valid = np.flatnonzero(messages.event_us != NO_EVENT_TIME)
     again = valid[: len(valid) // 10]
     for rows, delay in ((again, timedelta(minutes=20)), (valid, timedelta(0))):
-        beats = [
-            Beat(
-                "a",
-                (messages.event_us[row] - START_US) / 1e6,
-                str(row),
-                None,
-                (messages.publish_us[row] - START_US) / 1e6,
-            )
-            for row in rows.tolist()
-        ]
-        columns = columns_of(beats) | {"landed_at": [from_us(messages.landed_us[row]) + delay for row in rows.tolist()]}
-        columns["event_time"] = [from_us(messages.event_us[row]) for row in rows.tolist()]
-        append_beats(lake.heartbeats(), columns)
+        publish, landed = (list(map(from_us, times[rows])) for times in (messages.publish_us, messages.landed_us))
+        columns = columns_of([Beat("a", 0, str(row)) for row in rows])
+        columns |= {"event_time": list(map(from_us, messages.event_us[rows])), "publish_time": publish}
+        append_beats(lake.heartbeats(), columns | {"landed_at": [moment + delay for moment in landed]})
     return lake, decided, messages
 
 
