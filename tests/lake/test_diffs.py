@@ -6,23 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import lake_in, lake_of
+from tests.lake.builders import lake_in, lake_of, put
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.table import DamagedFile
-from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, Fence, Replaced, WindowedTable
 
 RUNS = 8
 ROUNDS = 3
 SHARED = "2026-11-21T05-20Z"
-FILES_PER_WINDOW = 2
-ROWS_PER_FILE = 3
+WHOLE = 6
+"""Rows of a window."""
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +37,8 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fence | None = None) -> Replaced:
-    """One run in the protocol's order, with some files of rows in every window."""
-    fence = diffs.fence(windows) if fence is None else fence
-    run = DiffRun(name, windows, heartbeats_version=0, watermark=at(600), started_at=at(600))
-    diffs.leave_manifest(run)
-    schema = pa.schema([column for column in diffs.schema if column.name != "window"])
-    rows = pa.Table.from_pylist([{"stream_id": name, "event_time": at(0)}] * ROWS_PER_FILE, schema=schema)
-    for window in windows:
-        folder = f"runs/{name}/window={window}"
-        diffs.files.create_dir(folder, recursive=True)
-        for number in range(FILES_PER_WINDOW):
-            pq.write_table(rows, f"{folder}/part-{number}.parquet", filesystem=diffs.files)
-    return diffs.replace(run, fence)
+    """One run, with some rows in every window."""
+    return put(diffs, name, dict.fromkeys(windows, [{"stream_id": name, "event_time": at(0)}] * WHOLE), fence=fence)
 
 
 def rows_by_window(lake: Lake) -> dict[str, dict[str, int]]:
@@ -62,9 +50,6 @@ def rows_by_window(lake: Lake) -> dict[str, dict[str, int]]:
         of_window = found[row["window"]]
         of_window[row["stream_id"]] = of_window.get(row["stream_id"], 0) + 1
     return found
-
-
-WHOLE = FILES_PER_WINDOW * ROWS_PER_FILE
 
 
 def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lake: Lake) -> None:

@@ -69,7 +69,6 @@ class FakeMonitoring:
         self.errors: list[grpc.StatusCode] = []
         self.incomplete = ""
         self.page_size = 1000
-        self.honours_filter = True
         self.answering = threading.Event()
         self.answering.set()
         self.requests: list[str] = []
@@ -115,7 +114,7 @@ class FakeMonitoring:
         rows = [
             (series, point)
             for series in self.series
-            if not self.honours_filter or asked.items() <= series.facts.items()
+            if asked.items() <= series.facts.items()
             for point in sorted(series.points, key=lambda point: point.end, reverse=True)
             if since < point.end <= until and point.end + point.visible_after <= self.now()
         ]

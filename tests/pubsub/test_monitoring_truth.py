@@ -1,13 +1,13 @@
 """What Cloud Monitoring's readings promise, held against the truth of random histories, over real gRPC."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.clock import ManualClock
@@ -16,9 +16,9 @@ from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.settings_sections import Server
 
-NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15
-TIMEOUT = timedelta(seconds=5)
+NEVER = 1 << 40
+PATH = f"projects/{PROJECT}/subscriptions/base"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Sampling:
 
     age_before_end: timedelta
     number_before_end: timedelta
-    rounding: str
+    rounding: Callable[[float], int]
     visible_after: timedelta
     gap: str
 
@@ -44,33 +44,16 @@ def after(milliseconds: int) -> datetime:
     return START + timedelta(milliseconds=milliseconds)
 
 
-def outstanding(messages: list[Message], at: datetime) -> list[datetime]:
-    return [each.published for each in messages if each.published <= at < each.acknowledged]
-
-
-def rounded(seconds: float, how: str) -> int:
-    return {"down": math.floor, "up": math.ceil, "near": round}[how](seconds)
-
-
-def sample(fake: FakeMonitoring, name: str, messages: list[Message], end: datetime, how: Sampling) -> None:
-    """What the definitions of the two metrics make of the truth."""
-    at = end - how.age_before_end
-    oldest = min(outstanding(messages, at), default=at)
-    age = rounded((at - oldest).total_seconds(), how.rounding)
-    number = len(outstanding(messages, end - how.number_before_end))
-    fake.sampled(
-        name,
-        end,
-        age=None if how.gap == "age" else age,
-        undelivered=None if how.gap == "number" else number,
-        visible_after=how.visible_after,
-    )
+def oldest(messages: list[Message], at: datetime) -> tuple[datetime, int]:
+    """When the oldest outstanding message was published, or that moment, and how many are outstanding."""
+    outstanding = [each.published for each in messages if each.published <= at < each.acknowledged]
+    return min(outstanding, default=at), len(outstanding)
 
 
 durations = st.integers(0, 60_000).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
 histories = st.lists(
     st.builds(
-        lambda published, lives: Message(after(published), NEVER if lives is None else after(published + lives)),
+        lambda published, lives: Message(after(published), after(published + (lives or NEVER))),
         st.integers(-600_000, MINUTES * 60_000),
         st.none() | st.integers(1, 2_000) | st.integers(1, 600_000),
     ),
@@ -81,66 +64,43 @@ samplings = st.lists(
         Sampling,
         age_before_end=durations,
         number_before_end=durations,
-        rounding=st.sampled_from(["down", "up", "near"]),
+        rounding=st.sampled_from([math.floor, math.ceil, round]),
         visible_after=st.integers(0, 240).map(lambda seconds: timedelta(seconds=seconds)),
-        gap=st.sampled_from(["", "", "", "age", "number"]),
+        gap=st.sampled_from(["", "", "", "age", "undelivered"]),
     ),
     min_size=MINUTES,
     max_size=MINUTES,
 )
-over_grpc = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
 
-@dataclass(frozen=True)
-class Service:
-    """A server and the clock that it shows its points by."""
-
-    fake: FakeMonitoring
-    client: MetricServiceClient
-    clock: ManualClock
-
-    def backlog(self, name: str) -> MonitoringBacklog:
-        return MonitoringBacklog(self.client, f"projects/{PROJECT}/subscriptions/{name}", self.clock, TIMEOUT)
-
-    def anew(self) -> "Service":
-        """Nothing was sampled, and it is the beginning."""
-        self.fake.series.clear()
-        self.clock.advance(START - self.clock.now())
-        return self
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    clock = ManualClock(START)
-    fake = FakeMonitoring(clock.now)
-    with served(fake) as address:
-        client = monitoring_client(Server(address))
-        yield Service(fake, client, clock)
-        client.transport.close()
-
-
-@over_grpc
+@settings(deadline=None, max_examples=25)
 @given(messages=histories, how=samplings, asked=st.lists(st.integers(0, MINUTES * 60), min_size=1, max_size=6))
 def test_a_reading_is_never_newer_than_the_truth(
-    service: Service, messages: list[Message], how: list[Sampling], asked: list[int]
+    messages: list[Message], how: list[Sampling], asked: list[int]
 ) -> None:
-    service.anew()
+    clock = ManualClock(START)
+    fake = FakeMonitoring(clock.now)
     moments = {START + SAMPLE_PERIOD * number: each for number, each in enumerate(how)}
-    for end, each in moments.items():
-        sample(service.fake, "base", messages, end, each)
-    for second in sorted(asked):
-        service.clock.advance(START + timedelta(seconds=second) - service.clock.now())
-        try:
-            reading = service.backlog("base").read()
-        except ReadingUnavailable:
-            continue
-        end = reading.observed_at + SAMPLE_PERIOD
-        sampled_at = end - moments[end].age_before_end
-        assert reading.observed_at <= sampled_at <= service.clock.now() - moments[end].visible_after
-        assert reading.oldest_unacked <= min(outstanding(messages, sampled_at), default=sampled_at)
-        assert all(
-            reading.oldest_unacked <= each.published
-            for each in messages
-            if each.acknowledged > sampled_at or each.published > sampled_at
-        )
-        assert reading.no_later_than >= min(outstanding(messages, sampled_at), default=sampled_at)
+    for end, each in moments.items():  # what the definitions of the two metrics make of the truth
+        at = end - each.age_before_end
+        age = each.rounding((at - oldest(messages, at)[0]).total_seconds())
+        number = oldest(messages, end - each.number_before_end)[1]
+        shown = {"age": age, "undelivered": number} | dict.fromkeys([each.gap] if each.gap else [])
+        fake.sampled("base", end, visible_after=each.visible_after, **shown)
+    with served(fake) as address, closing(monitoring_client(Server(address)).transport) as transport:
+        backlog = MonitoringBacklog(MetricServiceClient(transport=transport), PATH, clock, timedelta(seconds=5))
+        for second in sorted(asked):
+            clock.advance(START + timedelta(seconds=second) - clock.now())
+            try:
+                reading = backlog.read()
+            except ReadingUnavailable:
+                continue
+            each = moments[reading.observed_at + SAMPLE_PERIOD]
+            sampled_at = reading.observed_at + SAMPLE_PERIOD - each.age_before_end
+            assert reading.observed_at <= sampled_at <= clock.now() - each.visible_after
+            assert reading.oldest_unacked <= oldest(messages, sampled_at)[0] <= reading.no_later_than
+            assert all(
+                reading.oldest_unacked <= one.published
+                for one in messages
+                if one.acknowledged > sampled_at or one.published > sampled_at
+            )

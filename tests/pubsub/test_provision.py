@@ -36,33 +36,6 @@ def provisioned(subscriber: SubscriberClient, publisher: PublisherClient, fresh_
     return run
 
 
-def names(settings: PubSubSettings) -> list[str]:
-    return [settings.topic_path, settings.tracking_path, settings.base_path]
-
-
-def test_everything_is_created_with_its_options_and_tracking_before_base(
-    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
-) -> None:
-    order: list[str] = []
-
-    def create(request: dict[str, Any], **bounds: Any) -> Any:
-        order.append(request["name"])
-        return subscriber.create_subscription(request=request, **bounds)
-
-    report = provisioned(subscriber=Altered(subscriber, create_subscription=create))
-    assert order == [fresh_pubsub.tracking_path, fresh_pubsub.base_path]
-    assert report.created == names(fresh_pubsub)
-    assert (report.found, report.differences, report.warnings) == ([], [], [])
-    for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path):
-        found = subscriber.get_subscription(subscription=path)
-        assert found.topic == fresh_pubsub.topic_path
-        assert found.ack_deadline_seconds == 60
-        assert found.message_retention_duration == timedelta(days=7)
-        assert "expiration_policy" in found
-        assert not found.expiration_policy.ttl
-        assert not found.enable_exactly_once_delivery
-
-
 def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as_well(
     provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
 ) -> None:

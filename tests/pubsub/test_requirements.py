@@ -54,13 +54,6 @@ def test_options_that_would_make_the_subscriptions_differ_are_refused_on_either(
     assert existing(role).name in reason
 
 
-def test_subscriptions_as_they_are_created_are_neither_refused_nor_different() -> None:
-    both = {role: existing(role) for role in ROLES}
-    assert refused(**both) == []
-    for role, found in both.items():
-        assert [*differences(SETTINGS, role, found), *dangers(role, found)] == []
-
-
 def test_a_subscription_that_would_expire_is_a_danger() -> None:
     (said,) = dangers("tracking", existing("tracking", expiration_policy={"ttl": timedelta(days=2)}))
     assert "will DELETE the tracking subscription" in said

@@ -84,10 +84,15 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def topic(recorder: Recorder) -> Iterator[Topic]:
+def denying() -> Denying:
+    return Denying()
+
+
+@pytest.fixture
+def topic(recorder: Recorder, denying: Denying) -> Iterator[Topic]:
     """On our own server, whose calls are recorded."""
     model = PubSubModel(rng=random.Random(0))
-    with served(model, interceptors=[recorder]) as address, closing(Topic(unique_pubsub(address))) as found:
+    with served(model, interceptors=[recorder, denying]) as address, closing(Topic(unique_pubsub(address))) as found:
         yield found
 
 
@@ -135,45 +140,28 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
     topic.create(AVRO)
     topic.publish(avro(AVRO, BEAT))
     (message,) = topic.pulled(1)
-    changes = [
-        {"googclient_schemarevisionid": "deadbeef"},
-        {"googclient_schemaname": "_deleted-schema_"},
-        {"googclient_schemaname": "projects/p/schemas/../../secret"},
-        {"googclient_schemaname": ""},
-        {"googclient_schemarevisionid": "_deleted-schema-revision_"},
-    ]
-    messages = []
-    for number, change in enumerate(changes):
-        messages.append(copy_of(message, str(number), **change))
+    wrong = {
+        "deadbeef' does not exist": {"googclient_schemarevisionid": "deadbeef"},
+        "deleted": {"googclient_schemaname": "_deleted-schema_"},
+        "not of the form projects/": {"googclient_schemaname": "projects/p/schemas/../../secret"},
+        "is missing": {"googclient_schemaname": ""},
+        "revision of its schema was": {"googclient_schemarevisionid": "_deleted-schema-revision_"},
+    }
+    messages = [copy_of(message, str(number), **change) for number, change in enumerate(wrong.values())]
     rejected = landed(topic, BY_AVRO, messages).rejected
-    assert rejected["payload"].to_pylist() == [message.data] * len(changes)
+    assert rejected["payload"].to_pylist() == [message.data] * len(wrong)
     assert set(rejected["reason"].to_pylist()) == {"UNREADABLE_PAYLOAD"}
-    for detail, said in zip(
-        rejected["detail"].to_pylist(),
-        (
-            "deadbeef' does not exist",
-            "deleted",
-            "not of the form projects/",
-            "is missing",
-            "revision of its schema was",
-        ),
-        strict=True,
-    ):
+    for detail, said in zip(rejected["detail"].to_pylist(), wrong, strict=True):
         assert said in detail
 
 
 @pytest.fixture
-def guarded() -> Iterator[tuple[Topic, Denying, Any]]:
+def guarded(topic: Topic, denying: Denying) -> tuple[Topic, Denying, Any]:
     """A topic whose server refuses what the test says, and a message of it."""
-    denying = Denying()
-    with (
-        served(PubSubModel(rng=random.Random(0)), interceptors=[denying]) as address,
-        closing(Topic(unique_pubsub(address))) as topic,
-    ):
-        topic.create(AVRO)
-        topic.publish(avro(AVRO, BEAT))
-        (message,) = topic.pulled(1)
-        yield topic, denying, message
+    topic.create(AVRO)
+    topic.publish(avro(AVRO, BEAT))
+    (message,) = topic.pulled(1)
+    return topic, denying, message
 
 
 def copy_of(message: Any, message_id: str = "forged", **attributes: str) -> Any:
@@ -183,11 +171,6 @@ def copy_of(message: Any, message_id: str = "forged", **attributes: str) -> Any:
     copy.message_id = message_id
     copy.attributes.update(attributes)
     return copy
-
-
-def naming(message: Any, schema: str, message_id: str = "forged") -> Any:
-    """A copy of a message that names another schema."""
-    return copy_of(message, message_id, googclient_schemaname=schema)
 
 
 class OneSchema:
@@ -214,13 +197,14 @@ def test_a_message_that_names_a_schema_of_others_stops_only_itself(
 ) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
-    forged = [naming(message, secret.format(own=topic.pubsub.project), str(number)) for number in range(2)]
+    secret = secret.format(own=topic.pubsub.project)
+    forged = [copy_of(message, str(number), googclient_schemaname=secret) for number in range(2)]
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(topic.schema))
     batch = judged([*forged, message], reader, None)
     assert batch.heartbeats["stream_id"].to_pylist() == ["d1"]
     assert batch.rejected["message_id"].to_pylist() == ["0", "1"]
     for detail in batch.rejected["detail"].to_pylist():
-        assert f"its schema '{secret.format(own=topic.pubsub.project)}' is not accepted" in detail
+        assert f"its schema '{secret}' is not accepted" in detail
         assert f"the pipeline reads {topic.schema}" in detail
         assert "message.schema, and requeue" in detail
 
@@ -232,7 +216,7 @@ def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_
     denying.schemas = ("/secret",)
     accepted = OneSchema()
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, accepted)
-    forged = naming(message, SECRETS[0])
+    forged = copy_of(message, googclient_schemaname=SECRETS[0])
     batch = judged([forged, message], reader, None)
     assert (len(batch.heartbeats), len(batch.rejected), [*batch.undecided]) == (1, 0, [0])
     assert accepted.names() == {topic.schema}
