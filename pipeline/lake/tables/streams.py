@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Streams:
 
     def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
         self.table = table
+        table.properties = OF_RUNS
         self._diffs = diffs
 
     def known(self) -> KnownStreams:

@@ -35,7 +35,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -97,6 +97,7 @@ class WindowedTable:
 
     def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table, self.files, self.schema = table, table.folder, schema
+        table.properties = OF_RUNS
         self._manifests = Notes(objects, MANIFESTS)
         self._clock = clock
         self._known: dict[str, DiffRun] = {}
