@@ -24,7 +24,6 @@ SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
     "tests/dagster/test_by_window.py": DAGSTER_ON_SPARK,
-    "tests/dagster/test_corrections.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_ingest.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_own_tables.py": DAGSTER_ON_SPARK,
@@ -32,12 +31,10 @@ SHARED_JVM = {
     "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
     "tests/spark/test_calls_of_runs.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,
-    "tests/spark/test_doctor_of_executors.py": SPARK_SESSION,
+    "tests/spark/test_registration.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
     "tests/spark/test_own_tables.py": SPARK_SESSION,
-    "tests/spark/test_private_files.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
-    "tests/spark/test_registration.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,
 }
 """The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""

@@ -1,19 +1,29 @@
-"""The job that computes windows wherever they lie, and what an asset's own run does instead."""
+"""The job that computes windows wherever they lie, and what an asset's own run does instead; windows as Dagster's
+partitions; and what changed in windows that are computed again."""
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import DataFrame
 
+import tidemark
 from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import told
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.jobs import by_window
 from tidemark.assets.jobs.job import tags_of
-from tidemark.assets.partitions import stretch_named, stretch_texts, windows_tag
+from tidemark.assets.partitions import Partitions, stretch_named, stretch_texts, windows_tag
 from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.pipeline.clock import format_duration
+from tidemark.pipeline.lake.tables.corrections import Sought
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
 from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -148,3 +158,106 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert run is not None
         assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
     assert theirs.rows().equals(ours.rows())
+
+
+LOADED = datetime(2036, 11, 25, 4, 50, tzinfo=UTC)
+TEN_YEARS = datetime(2026, 11, 25, tzinfo=UTC)
+AN_HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
+def test_partitions_hold_every_listed_window_once(length: timedelta) -> None:
+    partitions = Partitions(Windowing(length, TEN_YEARS), LOADED)
+    definition, windowing = partitions.definition(), partitions.windowing
+    keys = definition.get_partition_keys(current_time=datetime(2035, 1, 3, tzinfo=UTC))
+    assert (keys[0], len(keys)) == ("2035-01-01T00-00Z", timedelta(days=2) / max(AN_HOUR, length))
+    windows = list(windowing.between(datetime(2035, 1, 1, tzinfo=UTC), datetime(2035, 1, 3, tzinfo=UTC)))
+    held = partitions.holding(reversed(windows))
+    assert list(held) == keys
+    assert [window for each in held.values() for window in each] == windows
+    for key, its in held.items():
+        bounds = definition.time_window_for_partition_key(key)
+        assert (bounds.start, bounds.end) == (its[0].start, its[-1].end)
+        (numbers,) = partitions.windows_in([key])
+        assert [windowing.numbered(number) for number in numbers] == its
+
+
+@pytest.mark.parametrize("length", [LENGTHS[0], AN_HOUR, LENGTHS[-1]], ids=format_duration)
+def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timedelta) -> None:
+    partitions = Partitions(Windowing(length, datetime(1990, 1, 1, tzinfo=UTC)), LOADED)
+    definition = partitions.definition()
+    assert len(definition.get_partition_keys(current_time=datetime(2036, 12, 31, 23, 59, tzinfo=UTC))) <= 17_544
+    assert partitions.holding([Windowing(length, TEN_YEARS).containing(TEN_YEARS)]) == {}, "it is not listed"
+
+
+# sockets that py4j leaves to the collector
+
+
+def noting(settings: Settings) -> Settings:
+    windows = settings.windows.model_copy(update={"corrections": True})
+    return settings.model_copy(update={"windows": windows})
+
+
+def materializations(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
+    found = (event for event in result.all_events if event.is_step_materialization and event.asset_key == CORRECTIONS)
+    said = (event.step_materialization_data.materialization.metadata for event in found)
+    return [{name: value.value for name, value in metadata.items()} for metadata in said]
+
+
+def rows_of(house: Materializing) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["stream_id"], row["event_time"].isoformat()): row for row in house.rows().to_pylist()}
+
+
+def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    house.settings = noting(house.settings)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materializations(house.run(WINDOWS[0], WINDOWS[-1], instance)) == []
+        before = rows_of(house)
+        late = START + timedelta(seconds=112)
+        house.land([("stream-0", late)])
+
+        def fails(*_: object) -> int:
+            raise RuntimeError("as a defect would")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(by_window, "follow", fails)
+            failed = run_over(house, instance, WINDOWS[1], WINDOWS[2])
+        assert failed.success
+        assert materializations(failed) == []
+        assert list(house.lake.corrections().newest(Sought(), 10)) == []
+        after = rows_of(house)
+
+        again = house.run(WINDOWS[0], WINDOWS[0], instance)
+        assert materializations(again) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
+        silent = run_over(house, instance, WINDOWS[1])
+        assert (silent.success, materializations(silent)) == (True, [])
+    differing = {at for at in after if before.get(at) != after[at]}
+    following = min(at for at in before if at[0] == "stream-0" and at[1] > late.isoformat())
+    assert differing == {("stream-0", late.isoformat()), following}, "its own row, and the next"
+    noted = {row["change"]: row for row in house.lake.corrections().newest(Sought(), 10)}
+    assert sorted(noted) == ["added", "changed"]
+    added, changed = noted["added"], noted["changed"]
+    assert added["old_row"] is None
+    assert json.loads(added["new_row"])["event_time"] == "2026-11-21T05:21:52.000000Z"
+    old, new = json.loads(changed["old_row"]), json.loads(changed["new_row"])
+    assert (old["gap_seconds"], new["gap_seconds"]) == (
+        before[following]["gap_seconds"],
+        after[following]["gap_seconds"],
+    )
+    assert new["previous_event_time"] == "2026-11-21T05:21:52.000000Z"
+    assert {row["window"] for row in noted.values()} == {after[at]["window"] for at in differing}
+
+
+def test_the_asset_is_there_if_corrections_are_noted() -> None:
+    @tidemark.windowed(key="stream_id")
+    def per_stream(heartbeats: DataFrame, windows: tidemark.Windows) -> DataFrame:
+        return heartbeats
+
+    for is_on, deps in ((False, None), (True, {HEARTBEAT_DIFFS, dg.AssetKey("per_stream")})):
+        settings = Settings(windows=WindowSettings(corrections=is_on))
+        specs = {spec.key: spec for spec in build_definitions(settings, tables=[per_stream]).resolve_all_asset_specs()}
+        found = specs.get(CORRECTIONS)
+        assert (None if found is None else {dep.asset_key for dep in found.deps}) == deps

@@ -1,4 +1,5 @@
-"""Runs whose process dies under a launcher that cannot tell, and runs that are only slow."""
+"""Runs whose process dies under a launcher that cannot tell, and runs that are only slow; and a Spark server that has
+ended."""
 
 import sys
 from datetime import timedelta
@@ -12,16 +13,21 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from tests.dagster.test_run_launcher import until
+from tests.official_emulator import free_port
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.job import BEAT, beating, tags_of
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
+from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
+from tidemark.pipeline.spark.session import session_config
+from tidemark.resources.spark import SparkResource
 
 SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,3 +135,22 @@ def test_a_run_says_that_it_is_at_work_while_it_is(
 
     assert slow.execute_in_process(instance=instance).success
     assert BEAT * 3 < SILENT_FOR, "a lost beat must not make a run dead"
+
+
+WHY = 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space'
+
+
+def test_an_absent_server_is_said_with_the_line_of_its_log_that_says_why(tmp_path: Path) -> None:
+    spark = SparkSettings(remote=f"sc://localhost:{free_port()}/;token=hush")
+    settings = Settings(spark=spark, dagster=DagsterSettings(storage=str(tmp_path / "dagster")))
+    log = spark_log(settings)
+    resource = SparkResource(spark_config=session_config(settings), server_log=str(log))
+    with pytest.raises(SparkUnreachable) as without_a_log:
+        resource.session()
+    assert str(log) not in str(without_a_log.value)
+    log.parent.mkdir()
+    log.write_text("\n".join([WHY, *(f"\tat line {number}" for number in range(40))]))
+    with pytest.raises(SparkUnreachable) as unreachable:
+        resource.session()
+    assert str(unreachable.value).endswith(f"The newest errors in {log}:\n{WHY}")
+    assert "hush" not in str(unreachable.value)

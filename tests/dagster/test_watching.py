@@ -1,8 +1,10 @@
-"""What surrounds a tick: its id in the runs that it requests, the note of its failure, runs that count once."""
+"""What surrounds a tick: the note of its failure, runs that count once; and runs that fail, as status and explain tell
+them."""
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,8 +13,12 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.command import said_here
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, settings_of
+from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.dagster.test_requeue import checks
+from tests.official_emulator import free_port
+from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
 from tidemark.local.emulator.server import served
@@ -23,7 +29,10 @@ from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.recorder import EndedRun, Observer
+from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
+from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import SparkSettings
 
 
 def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
@@ -171,3 +180,86 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
         counted.append((told.landed, told.tracked_by_runs))
     nothing = (Ingested(), 0)
     assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]
+
+
+SETTINGS = """\
+[windows]
+length = "1m"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[lake]
+uri = "file:{lake}"
+"""
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Callable[..., str]:
+    """What a command says in the folder."""
+
+    def say(*arguments: str) -> str:
+        done = said_here(tmp_path, arguments, {"PATH": os.environ["PATH"]})
+        assert done.code == 0, done.err
+        return done.out
+
+    return say
+
+
+def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path, said: Callable[..., str]) -> None:
+    remote = f"sc://localhost:{free_port()}"
+    lake = Materializing(tmp_path, SparkSettings(remote=remote))
+    (tmp_path / "tidemark.toml").write_text(SETTINGS.format(lake=lake.folder))
+
+    assert json.loads(said("status", "--json"))["runs_failed"] == 0
+    assert json.loads(said("explain", "--json"))["runs_failing"] is None
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            assert not lake.run(WINDOWS[0], WINDOWS[-1], instance).success
+    facts = json.loads(said("status", "--json"))
+    assert facts["runs_failed"] == 2
+    assert (facts["runs_failed_first_window"], facts["runs_failed_last_window"]) == (WINDOWS[0], WINDOWS[-1])
+    assert facts["runs_failed_reason"].startswith(f"SparkUnreachable: no Spark Connect server answers at {remote}")
+    sentence = f"runs over windows from {WINDOWS[0]} on failed 2 times since {facts['runs_failed_since']}"
+    assert sentence in " ".join(said("status").split())
+    assert sentence in " ".join(said("explain").split())
+    assert sentence in json.loads(said("explain", "--json"))["runs_failing"]
+
+
+def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cannot_be_used(
+    tmp_path: Path, said: Callable[..., str]
+) -> None:
+    lake = Materializing(tmp_path, SparkSettings(remote=f"sc://localhost:{free_port()}"))
+    sections = '\n[tables.fine]\nfile = "fine.sql"\n\n[tables.gone]\nfile = "gone.sql"\n'
+    (tmp_path / "tidemark.toml").write_text(SETTINGS.format(lake=lake.folder) + sections)
+    for name in ("fine", "gone"):
+        (tmp_path / f"{name}.sql").write_text("SELECT window, count(*) AS n FROM {heartbeats} GROUP BY window")
+    of_files = load_settings(tmp_path / "tidemark.toml").tables
+
+    def told() -> dict[str, dict[str, object]]:
+        return {table["name"]: table for table in json.loads(said("status", "--all", "--json"))["tables"]}
+
+    assert json.loads(said("status", "--json"))["tables_failing"] == {}
+    for table in told().values():
+        assert (table["failed_runs"], table["wrong"]) == (0, None)
+    (tmp_path / "gone.sql").unlink()
+    loaded = build_definitions(lake.settings.model_copy(update={"tables": {"fine": of_files["fine"]}}))
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            tags = {WINDOWS_TAG: f"{WINDOWS[0]}..{WINDOWS[-1]}"}
+            job = loaded.resolve_job_def("compute_fine")
+            assert not job.execute_in_process(instance=instance, tags=tags, raise_on_error=False).success
+    facts = json.loads(said("status", "--json"))
+    assert (facts["runs_failed"], facts["tables_failing"]) == (0, {"fine": 2})
+    (failure,) = facts["table_failures"]
+    assert (failure["table"], failure["failures"]) == ("fine", 2)
+    assert failure["reason"].startswith("SparkUnreachable: no Spark Connect server answers at ")
+    sentence = f"runs of the table fine failed 2 times since {failure['since']}, last at {failure['last']}: Spark"
+    assert sentence in " ".join(said("status").split())
+    found = told()
+    assert (found["fine"]["failed_runs"], found["fine"]["failed_last"]) == (2, failure["last"])
+    assert (found["fine"]["failed_reason"], found["fine"]["wrong"]) == (failure["reason"], None)
+    assert f"tables.gone: {of_files['gone'].file} cannot be read" in str(found["gone"]["wrong"])
+    assert (found["gone"]["version"], found["gone"]["due"]) == (None, None)
+    assert "warning tables.gone: " in said("status", "--all")

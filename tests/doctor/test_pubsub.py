@@ -8,7 +8,7 @@ import pytest
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tests.doctor.world import World, served_world
-from tests.pubsub.denying import Denying
+from tests.pubsub.builders import Denying
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
 from tidemark.pipeline.pubsub.connection import client_of

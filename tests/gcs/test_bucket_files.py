@@ -1,15 +1,20 @@
-"""A bucket's objects as Arrow's files."""
+"""A bucket's objects as Arrow's files, and the demonstration's tables in a bucket."""
 
 import os
 import pickle
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.gcs.fault_proxy import FaultProxy
+from tests.lake.builders import Beat, append_beats, columns_of, lake_of
+from tidemark.local.demo.script import copy_tables, refuse_used
+from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.store.address import arrow_files
 from tidemark.pipeline.lake.store.gcs import WHOLE_BYTES
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -76,3 +81,15 @@ def test_a_large_parquet_file_is_read_range_by_range_and_comes_back_whole(files:
     assert files.get_file_info("large.parquet").size > WHOLE_BYTES
     assert pq.read_table("large.parquet", filesystem=files) == rows
     assert pq.read_metadata("large.parquet", filesystem=files).num_rows == len(noise)
+
+
+def test_its_tables_are_copied_whole_and_a_used_lake_is_refused(lake_apart: LakeSettings, tmp_path: Path) -> None:
+    refuse_used(lake_apart)
+    heartbeats = lake_of(lake_apart).heartbeats()
+    for number in range(2):
+        append_beats(heartbeats, columns_of([Beat("a", 30.0 * number)]))
+    with pytest.raises(LakeError, match="name another prefix"):
+        refuse_used(lake_apart)
+    copy_tables(lake_apart, tmp_path / "copy")
+    copied = pa.table(DeltaTable(tmp_path / "copy" / "heartbeats").to_pyarrow_table())
+    assert copied["message_id"].to_pylist() == ["a@30.0", "a@0.0"]

@@ -1,27 +1,45 @@
-"""Landed messages and rejected ones: whole, found again by their event times, and errors that say what to do."""
+"""Landed messages and rejected ones: whole, found again by their event times, and errors that say what to do; and files
+that are written apart from their transaction, whose statistics are right."""
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in, lake_of, version_of
-from tests.watermark.builders import at
-from tidemark.pipeline.clock import SystemClock
+from tests.clock import ManualClock
+from tests.ingest.fakes import CONTRACT, to_written
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
+from tests.watermark.builders import START_US, at
+from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, TableConflict
+from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.tables import quarantine as module
+from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, LandedExtent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.quarantine import (
+    JUDGED_BY,
+    UNREADABLE,
+    RejectedPayload,
+    by_stream,
+    rejected_payloads,
+)
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
@@ -186,3 +204,150 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
     assert held.extent() == LandedExtent(versions, at(7200), at(7200 + versions - 1))
     append_beats(held, columns_of([Beat("another", 7300)]))
     assert (version_of(held), held.extent().rows) == (versions + 1, versions + 1)
+
+
+SECOND_US = 1_000_000
+
+
+def test_only_rejected_payloads_with_readable_times_count_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantine = lake_in(tmp_path).quarantine()
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == []
+    messages = [("a", 20, 10), ("fast", 30, 35), ("a", 20, 10), ("before", -1, -2), ("other reason", 40, 39)]
+    append_rejected(
+        quarantine,
+        *(
+            {
+                "reason": "TOO_OLD" if stream == "other reason" else "UNREADABLE_PAYLOAD",
+                "message_id": stream,
+                "publish_time": at(publish),
+                "attributes": [("stream_id", stream), ("event_time", to_written(event))],
+            }
+            for stream, publish, event in messages
+        ),
+    )
+    found = rejected_payloads(quarantine, CONTRACT, at(0), at(100))
+    first = RejectedPayload("a", START_US + 20 * SECOND_US, START_US + 10 * SECOND_US)
+    assert found == [first, RejectedPayload("fast", START_US + 30 * SECOND_US, START_US + 30 * SECOND_US)]
+    assert (first.lag_us, by_stream(found)) == (10 * SECOND_US, {"a": 1, "fast": 1})
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100), pa.array(["fast"])) == [first], "requeued"
+    assert rejected_payloads(quarantine, replace(CONTRACT, event_time=Place.of("payload:t")), at(0), at(100)) == []
+    monkeypatch.setattr(module, "MOST_PAYLOADS", 1)
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]
+
+
+def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings)
+    judged_by, other = lake.judged_by(), lake.judged_by()
+    assert judged_by.digest() is None
+    for digest in ("a", "a", "b"):
+        judged_by.note(digest, at(0))
+        assert (judged_by.digest(), other.digest()) == (digest, digest)
+    objects = lake.objects()
+    name = JUDGED_BY.name(JUDGED_BY.key)
+    objects.replace(name, b"{", objects.read_generation(name)[1])
+    assert judged_by.digest() == UNREADABLE
+    judged_by.note("c", at(0))
+    assert (judged_by.digest(), lake.requeued().between()) == ("c", [])
+
+
+HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
+BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US
+SAYS = says_of("run", 0)
+
+
+def files_of(lake: Lake) -> tuple[NewFiles, NewFiles]:
+    return new_files(lake, ManualClock(at(0)))
+
+
+def beats_at(event_us: Sequence[int]) -> pa.Table:
+    """One heartbeat for each of these times, to the microsecond."""
+    moments = [from_us(us) for us in event_us]
+    columns = columns_of([Beat("a", 0.0, message_id=f"{n}") for n in range(len(moments))])
+    return heartbeat_rows({**columns, "event_time": moments, "publish_time": moments}, {})
+
+
+edges = st.builds(
+    lambda base, edge, off: base + edge + off,
+    st.sampled_from([START_US, BEFORE_1970_US, -HOUR_US, 0]),
+    st.sampled_from([0, 1, -1, MILLISECOND_US, HOUR_US, 3 * HOUR_US, -MILLISECOND_US, -HOUR_US]),
+    st.one_of(st.sampled_from([0, 1, 999, -1, -999]), st.integers(-HOUR_US, HOUR_US)),
+)
+"""Times beside the edges of an hour, of a millisecond, and of 1970, from which a text of seconds may be cut wrongly."""
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rounds=st.lists(
+        st.tuples(st.lists(st.lists(edges, min_size=1, max_size=6), min_size=1, max_size=3), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    spans=st.lists(st.tuples(edges, st.integers(0, 2 * HOUR_US)), max_size=4),
+)
+def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[list[int]], bool]], spans: list[tuple[int, int]]
+) -> None:
+    """Each round has some writers, and the table is compacted after some."""
+    lake = lake_in(tmp_path_factory.mktemp("lake"))
+    good, _ = files_of(lake)
+    every: list[int] = []
+    for writers, is_compacted in rounds:
+        written = [file for event_us in writers for file in good.write(beats_at(event_us))]
+        assert lake.heartbeats().extent().rows == len(every), "a file that no version lists was seen"
+        good.add(written, SAYS)
+        every += [us for event_us in writers for us in event_us]
+        if is_compacted:
+            table_of(lake).optimize.compact()
+    table = lake.heartbeats()
+    oldest, newest = (from_us(bound) for bound in (min(every), max(every)))
+    found = table.extent()
+    # The library's own statistics are cut to the millisecond; those of new files are exact.
+    assert found.rows == len(every)
+    assert found.oldest_event_time is not None
+    assert found.newest_event_time is not None
+    assert 0 <= to_us(oldest) - to_us(found.oldest_event_time) < MILLISECOND_US
+    assert 0 <= to_us(newest) - to_us(found.newest_event_time) < MILLISECOND_US
+    for low, high in [*((us, us) for us in every), *((low, low + length) for low, length in spans)]:
+        chosen = table.files_between(from_us(low), from_us(high))
+        there = [us for path in chosen.paths for us in event_times_in(path)]
+        assert sorted(us for us in there if low <= us <= high) == sorted(us for us in every if low <= us <= high)
+        assert len(there) == chosen.rows
+
+
+texts = st.text(st.sampled_from("a\u00fcZ\U0010ffff"), min_size=1, max_size=3) | st.builds(
+    lambda char, count, end: char * count + end,
+    st.sampled_from("a\U0010ffff"),
+    st.integers(30, 40),
+    st.sampled_from(["", "b", "\U0010ffff"]),
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "stream_id": texts,
+    "publisher_id": st.none() | texts,
+    "late": st.booleans(),
+    "load": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "status": st.none() | texts,
+    "is_on": st.none() | st.booleans(),
+}
+FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind.BOOLEAN}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(files=st.lists(st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=4), min_size=1, max_size=3))
+def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[dict[str, Any]]]
+) -> None:
+    """As a program of somebody else may: Arrow passes files over by what the statistics say of any column."""
+    lake = lake_in(tmp_path_factory.mktemp("lake"), FIELDS)
+    good, _ = files_of(lake)
+    rows = [row for each in files for row in each]
+    for each in files:
+        given = {name: [row[name] for row in each] for name in VALUES}
+        good.add(good.write(heartbeat_rows({**columns_of([Beat("", 0.0)] * len(each)), **given}, FIELDS)), SAYS)
+    found = table_of(lake).to_pyarrow_dataset()
+    for name in VALUES:
+        for value in {row[name] for row in rows} - {None}:
+            expected = sum(row[name] == value for row in rows)
+            assert found.count_rows(filter=pc.field(name) == value) == expected, (name, value)
+        assert found.count_rows(filter=pc.field(name).is_null()) == sum(row[name] is None for row in rows), name

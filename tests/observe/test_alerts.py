@@ -1,16 +1,18 @@
 """Each alert fires on the fault that is planted for it, and none fires in a clean hour: the real sensors on simulated
-time, scraped at the real port, and judged by Prometheus' own promtool."""
+time, scraped at the real port, and judged by Prometheus' own promtool; and the dashboard's queries get an answer."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
-from tests.observe.promtool import check, rules
+from tests.observe.promtool import answers, check, rules
 from tidemark.assets.scheduler import runs as lost_runs
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS
@@ -161,3 +163,35 @@ def test_each_alert_has_a_fault_that_shows_it_and_a_place_that_says_what_to_do()
         *ALONE,
         *(other for _, _, others in ALONE.values() for other in others),
     }
+
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tidemark.json"
+
+
+def dashboard() -> Any:
+    return json.loads(DASHBOARD.read_text())
+
+
+def queries() -> Iterator[tuple[str, Any]]:
+    """Each query with the name of its panel and its letter."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            yield f"{panel['title']} {target['refId']}", target
+
+
+def asked(query: str) -> str:
+    """The query as Grafana sends it for all pipelines, with an answer a minute."""
+    return query.replace("$pipeline", ".*").replace("$__rate_interval", "5m")
+
+
+def test_each_query_has_an_answer_where_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dagster notes what a run says by the machine's clock, which does not move here.
+    monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
+    pubsub = PubSubSettings(snapshot_budget=5000)
+    with an_hour(tmp_path, pubsub=pubsub) as hour:
+        hour.broken = 1
+        hour.each_minute = lambda _: count_call("list")
+        hour.play(11)
+        hour.ticking.run(INGEST, dg.DagsterRunStatus.STARTED)
+        hour.play(1)
+    answers(tmp_path, hour.series, {name: asked(target["expr"]) for name, target in queries()}, minute=11)

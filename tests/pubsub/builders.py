@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import grpc
 from google.pubsub_v1 import PublisherClient, PullResponse, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE
@@ -88,3 +90,29 @@ def send(publisher: PublisherClient, settings: PubSubSettings, count: int, size:
 
 
 SOON = timedelta(seconds=1)
+
+
+LIST = "ListSchemaRevisions"
+
+
+@dataclass
+class Denying(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses these methods as the service does without the permission; the revisions of schemas that end so alone."""
+
+    methods: set[str] = field(default_factory=set)
+    schemas: tuple[str, ...] = ()
+    refused: int = 0
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler, name = continuation(details), details.method.rpartition("/")[2]
+
+        def answer(request: Any, context: Any) -> Any:
+            is_refused = name == LIST and request.name.endswith(self.schemas or ("/*",))
+            if is_refused or name in self.methods:
+                self.refused += 1
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, "the caller does not have permission")
+            return handler.unary_unary(request, context)
+
+        if handler is None or name not in (LIST, "GetTopic", *self.methods):
+            return handler
+        return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)

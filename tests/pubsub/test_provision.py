@@ -1,4 +1,5 @@
-"""Provisioning, on the official emulator."""
+"""Provisioning, on the official emulator; and what breaks the method and what merely differs, as Pub/Sub describes
+it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import PublisherClient, SubscriberClient, types
 
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, send
@@ -18,6 +19,7 @@ from tidemark.pipeline.errors import ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.pubsub import resources
 from tidemark.pipeline.pubsub.connection import bounded, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -96,3 +98,107 @@ def test_an_unreachable_server_is_reported_within_the_call_timeout(
     monkeypatch.setattr(resources, "bounded", lambda: bounded(timedelta(seconds=1)))
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host.*run the command again"):
         provision(subscriber_client(nobody), publisher_client(nobody), settings, CONTRACT, SystemClock())
+
+
+SETTINGS = PubSubSettings()
+ROLES = ("tracking", "base")
+
+
+def existing(role: str, **changes: Any) -> types.Subscription:
+    path = SETTINGS.tracking_path if role == "tracking" else SETTINGS.base_path
+    return types.Subscription({**wanted(SETTINGS, path), **changes})
+
+
+def refused(**found: types.Subscription) -> list[str]:
+    return list(refusals(SETTINGS, CONTRACT, found.get("tracking"), found.get("base")))
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"topic": "projects/tidemark-local/topics/another"}, "is attached to projects/tidemark-local/topics/another"),
+        ({"topic": "_deleted-topic_"}, "belonged to a topic that was deleted"),
+        ({"detached": True}, "is detached"),
+        ({"filter": 'attributes.a = "b"'}, "asks for no filter"),
+        ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "--clear-dead-letter-policy"),
+        ({"push_config": {"push_endpoint": "https://example.org/"}}, "modify-push-config"),
+        ({"bigquery_config": {"table": "a.b.c"}}, "exports by its bigquery_config"),
+        ({"cloud_storage_config": {"bucket": "somewhere"}}, "exports by its cloud_storage_config"),
+        ({"bigtable_config": {"table": "somewhere"}}, "exports by its bigtable_config"),
+        (
+            {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {return null}"}}]},
+            "has a message transform",
+        ),
+    ],
+)
+def test_options_that_would_make_the_subscriptions_differ_are_refused_on_either(
+    role: str, change: dict[str, Any], said: str
+) -> None:
+    (reason,) = refused(**{role: existing(role, **change)})
+    assert said in reason
+    assert existing(role).name in reason
+
+
+def test_a_subscription_that_would_expire_is_a_danger() -> None:
+    (said,) = dangers("tracking", existing("tracking", expiration_policy={"ttl": timedelta(days=2)}))
+    assert "will DELETE the tracking subscription" in said
+
+
+def test_both_subscriptions_must_have_the_filter_of_the_settings_and_are_created_with_it() -> None:
+    settings = SETTINGS.model_copy(update={"filter": 'attributes.region = "eu"'})
+    made = {role: types.Subscription(wanted(settings, getattr(settings, f"{role}_path"))) for role in ROLES}
+    assert [one.filter for one in made.values()] == [settings.filter] * 2
+    assert list(refusals(settings, CONTRACT, **made)) == []
+    for role in ROLES:
+        (reason,) = refusals(settings, CONTRACT, **{**made, role: existing(role, filter="attributes:a")})
+        assert f"has the filter 'attributes:a', and pubsub.filter asks for the filter {settings.filter!r}" in reason
+        assert f"name another subscription in pubsub.{role}_subscription" in reason
+        (reason,) = refusals(settings, CONTRACT, **{**made, role: existing(role)})
+        assert "has no filter" in reason
+
+
+@pytest.mark.parametrize(
+    ("tracking", "base", "count"), [(7, 7, 0), (8, 7, 0), (6, 7, 1), (None, 8, 1), (None, 6, 0), (6, None, 1)]
+)
+def test_tracking_must_keep_messages_at_least_as_long_as_base(
+    tracking: int | None, base: int | None, count: int
+) -> None:
+    kept = {"tracking": tracking, "base": base}
+    found = {
+        role: existing(role, message_retention_duration=timedelta(days=days)) for role, days in kept.items() if days
+    }
+    assert len(refused(**found)) == count
+
+
+def test_metadata_only_is_for_tracking_alone_and_refused_where_the_contract_needs_the_payload() -> None:
+    settings = SETTINGS.model_copy(update={"metadata_only": True})
+    assert "message_transforms" in wanted(settings, settings.tracking_path)
+    assert "message_transforms" not in wanted(settings, settings.base_path)
+    tracking = types.Subscription(wanted(settings, settings.tracking_path))
+    assert list(refusals(settings, CONTRACT, tracking, None)) == []
+    of_the_payload = replace(CONTRACT, event_time=Place.of("payload:at"))
+    (reason,) = refusals(settings, of_the_payload, None, None)
+    assert "pubsub.metadata_only" in reason
+    (reason,) = refusals(SETTINGS, of_the_payload, tracking, None)
+    assert "drops the payload" in reason
+    assert list(differences(settings, "tracking", tracking)) == []
+    (said,) = differences(SETTINGS, "tracking", tracking)
+    assert "drops the payload" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"message_retention_duration": timedelta(days=8)}, "for 8d, but pubsub.retention is 7d"),
+        ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
+        ({"expiration_policy": None}, "expires after 31d"),
+        ({"enable_exactly_once_delivery": True}, "delivers exactly once"),
+        ({"enable_message_ordering": True}, "delivers in order"),
+    ],
+)
+def test_each_option_that_differs_has_its_sentence(change: dict[str, Any], said: str) -> None:
+    found = existing("tracking", **change)
+    (sentence,) = differences(SETTINGS, "tracking", found)
+    assert said in sentence
+    assert refused(tracking=found) == []

@@ -15,7 +15,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.ingest.judged import Judged, histogram_of, judged
-from tests.pubsub.denying import Denying
+from tests.pubsub.builders import Denying
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import from_us

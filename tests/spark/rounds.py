@@ -1,16 +1,19 @@
-"""Rounds of a `PubSubWorld` by readers on Spark, and readers that are killed on the way."""
+"""Rounds of a `PubSubWorld` by readers on Spark, and readers that are killed on the way, once at each step that a test
+names."""
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tests.spark.deaths import maybe_die
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest import rounds as module
@@ -153,3 +156,23 @@ def read_for_ever(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
     """Readers that take what there is and do not come back."""
     yield from read_handing_over(share, numbers)
     time.sleep(60)
+
+
+def deaths(lake: Path) -> Path:
+    """The folder with a file for each death that is to come; one that came is called `… done`."""
+    return lake.with_name(f"{lake.name}-deaths")
+
+
+def ordain(lake: Path, *steps: str) -> None:
+    deaths(lake).mkdir()
+    for step in steps:
+        (deaths(lake) / step).touch()
+
+
+def maybe_die(lake: Path, step: str) -> None:
+    """Be killed here, if it is ordained and has not come yet."""
+    try:
+        (deaths(lake) / step).rename(deaths(lake) / f"{step} done")  # one of any number of workers is first
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

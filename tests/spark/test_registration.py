@@ -1,15 +1,24 @@
-"""What `tidemark.spark.register` does on a session of one's own."""
+"""What `tidemark.spark.register` does on a session of one's own, what doctor says of Spark's executors, and who reads
+its files."""
 
+import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import tidemark.spark
+from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.doctor.spark import seen_executors
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
+from tidemark.pipeline.spark import executors
+from tidemark.pipeline.spark.executors import WINDOWS, look
 
 HAS_IT = is_new_enough(pyspark.__version__)
 
@@ -31,3 +40,25 @@ def test_both_names_read_it_and_where_spark_has_that_name_itself_the_other_one_d
     tidemark.spark.register(spark)
     assert spark.readStream.format("rate").load().columns == ["timestamp", "value"]
     assert "stream_id" in spark.read.format("tidemark").options(**PROBE).load().columns
+
+
+def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
+    ((level, said),) = seen_executors(spark)
+    assert level is Level.OK
+    assert "has tidemark and Polars" in said
+
+
+def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = executors.CONTRACT
+    travelled = pickle.loads(cloudpickle.dumps(look))  # noqa: S301 (as Spark sends it, by value)
+    monkeypatch.setattr(executors, "CONTRACT", ours + 1)
+    (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
+    (row,) = batch.to_pylist()
+    assert row["unable"].endswith(f": it has another tidemark, whose contract is {ours + 1} and not {ours}")
+
+
+def test_nobody_else_can_read_what_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(f"file:{tmp_path}/written")
+    written = [tmp_path / "written", *(tmp_path / "written").iterdir()]
+    assert len(written) > 1
+    assert {path.name: oct(path.stat().st_mode & 0o077) for path in written} == {path.name: "0o0" for path in written}

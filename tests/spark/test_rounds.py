@@ -13,14 +13,15 @@ from pyspark.sql import SparkSession
 
 from tests.pubsub.builders import subscription_of
 from tests.quick import with_policy
-from tests.spark.deaths import deaths, ordain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import (
     CLOCK,
     a_run,
+    deaths,
     done_until,
     lake_of,
     landed,
+    ordain,
     quarantined,
     read_and_die,
     read_for_ever,

@@ -23,7 +23,7 @@ from tests.doctor.measure.deviations import (
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
-from tests.pubsub.denying import Denying
+from tests.pubsub.builders import Denying
 from tests.pubsub.fake_monitoring import metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
