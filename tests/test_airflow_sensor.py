@@ -11,7 +11,6 @@ import pytest
 from tests.ingest.fakes import World
 from tests.quality.test_gate import live
 from tests.watermark.builders import at
-from tidemark_watermark import NotReadable
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "airflow_sensor.py"
 
@@ -64,10 +63,3 @@ def test_a_poke_succeeds_once_the_watermark_has_reached_the_time(
     assert not sensor.poke({})
     live(world)
     assert sensor.poke({})
-
-
-def test_an_object_that_cannot_be_read_fails_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_airflow(monkeypatch)
-    (tmp_path / "watermark.json").write_text("damaged")
-    with pytest.raises(NotReadable, match="is damaged"):
-        example().WatermarkSensor(lake=str(tmp_path), event_time=at(0).isoformat()).poke({})

@@ -1,6 +1,5 @@
 """The peers' rules of `make compare`, on a few messages by hand, and the measures of the comparison."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -49,13 +48,6 @@ def test_beam_s_is_the_least_of_the_last_minute_and_the_present_after_a_minute_w
     mark = beam(traffic(*((moment, moment + 2) for moment in range(0, 101, 2))))
     assert 30 <= (at(mark, 100) or 0) <= 45
     assert at(mark, 200) == 200
-
-
-def test_beam_s_reader_that_was_stopped_does_not_jump_to_the_present() -> None:
-    read = [(0, 2), (2, 4), *((moment, moment + 400) for moment in range(10, 60, 2))]
-    stopped = replace(traffic(*read), stopped_us=(START_US + 5 * SECOND_US, START_US + 405 * SECOND_US))
-    assert (at(beam(stopped), 408) or 0) < 60
-    assert (at(beam(traffic(*read)), 408) or 0) > 300
 
 
 @pytest.fixture

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel
 
 from tidemark.pipeline import settings
-from tidemark.pipeline.contract.heartbeat import EventTimeUnit, FieldKind
-from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.windows import Windowing
 
 SHIPPED = Path(__file__).parents[1] / "tidemark.toml"
 SET_ON_PURPOSE = {("pubsub", "emulator_host"), ("message", "fields")}
@@ -112,15 +108,6 @@ def test_an_unknown_key_or_section_is_refused_with_a_suggestion_or_with_those_th
     assert refusal(written("[dagster]\nxyz = 1\n")).endswith(f"there is no such setting; the known names are {known}")
 
 
-def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, places in (
-        ("attribute:a", "attribute:a"),
-        ('["attribute:a", "payload:b"]', ["attribute:a", "payload:b"]),
-    ):
-        monkeypatch.setenv("TIDEMARK_MESSAGE__STREAM_ID", text)
-        assert load_settings(written("")).message.stream_id == places
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -140,20 +127,6 @@ def test_a_variable_that_names_no_setting_is_refused(
     assert "TIDEMARK_WATERMARK__<KEY>" in message
 
 
-def test_variables_that_kubernetes_gives_for_a_service_are_no_settings(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for service in ("TIDEMARK", "TIDEMARK_WEB"):
-        monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.0.0.11")
-        monkeypatch.setenv(f"{service}_SERVICE_PORT", "3000")
-        monkeypatch.setenv(f"{service}_SERVICE_PORT_HTTP", "3000")
-        monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.11:3000")
-        monkeypatch.setenv(f"{service}_PORT_3000_TCP", "tcp://10.0.0.11:3000")
-        for part, value in (("PROTO", "tcp"), ("PORT", "3000"), ("ADDR", "10.0.0.11")):
-            monkeypatch.setenv(f"{service}_PORT_3000_TCP_{part}", value)
-    assert load_settings(written('[watermark]\nband = "7s"\n')).watermark.band == timedelta(seconds=7)
-
-
 def test_variables_that_name_folders_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[watermark]\nband = "7s"\n')
     monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
@@ -171,14 +144,6 @@ def test_a_variable_wins_over_the_file_and_leaves_the_rest_of_its_section(
     monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1m30s")
     watermark = load_settings(file).watermark
     assert (watermark.band, watermark.tick) == (timedelta(seconds=90), timedelta(seconds=20))
-
-
-def test_a_variable_may_hold_a_table_or_one_key_of_it(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written('[message.fields]\nstatus = "text"\n')
-    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS__HUMIDITY", "number")
-    assert load_settings(file).message.kinds == {"status": FieldKind.TEXT, "humidity": FieldKind.NUMBER}
-    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"on": "boolean"}')
-    assert load_settings(file).message.kinds["on"] is FieldKind.BOOLEAN
 
 
 def test_an_unreadable_table_in_a_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,14 +201,6 @@ def test_a_rule_over_several_settings_names_the_file_and_the_variables_that_took
     monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
     message = refusal(file)
     assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): first must be the start of a window" in message
-
-
-def test_a_wrong_value_inside_a_table_names_the_variable_that_may_hold_it(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"t": "numbr"}')
-    file = written("")
-    assert refusal(file).startswith(f"message.fields.t = 'numbr' (from {file} and $TIDEMARK_MESSAGE__FIELDS): ")
 
 
 RECOMPUTES = 'write "never", "automatic", or "within" and a duration, such as "within 1h"'
@@ -408,57 +365,6 @@ def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
         base_slack=timedelta(seconds=8),
         max_lag=timedelta(seconds=9),
     )
-
-
-def test_the_message_contract_and_the_windows_follow_the_settings(written: Written) -> None:
-    settings = load_settings(
-        written(
-            """
-            [message]
-            event_time = "payload:when"
-            event_time_unit = "s"
-            timezone = "Europe/Berlin"
-            stream_id = ["attribute:site", "payload:device.id"]
-            publisher_id = "attribute:id"
-            max_future_skew = "1m"
-            max_age = "7d"
-            fields = { t = "number", temp = { path = "metrics.temp", kind = "text" } }
-            [windows]
-            length = "1h"
-            first = 2026-06-01T12:00:00Z
-            """
-        )
-    )
-    noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
-    contract = settings.contract
-    assert (contract.event_time, contract.publisher_id) == (Place.of("payload:when"), Place.of("attribute:id"))
-    assert contract.stream_id == (Place.of("attribute:site"), Place.of("payload:device.id"))
-    assert (contract.event_time_unit, contract.timezone) == (EventTimeUnit.SECONDS, ZoneInfo("Europe/Berlin"))
-    assert (contract.first_event_time, contract.max_future_skew) == (noon, timedelta(minutes=1))
-    assert contract.max_age == timedelta(days=7)
-    assert contract.fields == {"t": FieldKind.NUMBER, "temp": FieldKind.TEXT}
-    assert contract.paths == {"temp": "metrics.temp"}
-    assert settings.windowing == Windowing(timedelta(hours=1), noon)
-
-
-def test_places_of_elements_are_those_of_the_array_that_is_named(written: Written) -> None:
-    settings = load_settings(
-        written(
-            """
-            [message]
-            each = "payload:readings[]"
-            event_time = "each:ts"
-            stream_id = ["payload:device.id", "each:channel"]
-            publisher_id = "each:id"
-            fields = { t = "number", unit = { path = "payload:meta.unit", kind = "text" } }
-            """
-        )
-    )
-    contract = settings.contract
-    assert contract.each == Place.of("payload:readings[]")
-    assert (contract.event_time, contract.publisher_id) == (Place.of("each:ts"), Place.of("each:id"))
-    assert contract.stream_id == (Place.of("payload:device.id"), Place.of("each:channel"))
-    assert list(map(contract.place_of, contract.fields)) == [Place.of("each:t"), Place.of("payload:meta.unit")]
 
 
 def test_the_digest_of_what_decides_a_verdict_changes_with_that_and_with_nothing_else(

@@ -1,7 +1,6 @@
 """`tidemark_watermark`, the small distribution: the answers of the whole product, from one object."""
 
 import json
-import tomllib
 from collections.abc import Callable
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -111,16 +110,6 @@ def test_both_refuse_an_object_that_is_damaged(change: Callable[[dict[str, objec
         small.parsed(damaged, NAME)
 
 
-@pytest.mark.parametrize("written", [content(), content(None), content() | {"of a later version": [1]}])
-def test_both_read_the_same_in_an_object_that_is_whole(written: dict[str, object]) -> None:
-    there = json.dumps(written).encode()
-    whole, found = WATERMARK.decode(there, NAME), small.parsed(there, NAME)
-    assert (found.event_time and iso(found.event_time), found.decided_at) == (whole.watermark, whole.decided_at)
-    assert (found.reason, found.sentence) == (whole.reason, whole.sentence)
-    assert (found.promise, found.rejected) == (whole.promise, whole.rejected)
-    assert found.window_length == timedelta(minutes=5)
-
-
 def test_both_refuse_an_object_in_a_newer_format_and_name_the_version() -> None:
     newer = json.dumps(content() | {version.WRITTEN_IN: "2", version.WRITTEN_BY: "9.1"}).encode()
     with pytest.raises(NewerFormat, match=r"tidemark 9\.1"):
@@ -146,19 +135,6 @@ def test_the_command_waits_for_a_window_and_says_how_far_it_is(
     assert main([str(lake), "--wait-for", FIRST, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["watermark"], facts["reason"], facts["lake"]) == (iso(at(300)), "ADVANCED", str(lake))
-
-
-@pytest.mark.parametrize("wrong", ["2026-11-21T05-20", "2026-11-21T05:20", "soon", "2026-11-21T05-21Z"])
-def test_wrong_usage_of_the_command_is_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
-) -> None:
-    (tmp_path / NAME).write_text(json.dumps(content(600)))
-    with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path), "--wait-for", wrong])
-    assert wrong in capsys.readouterr().err
-    for place in ("gs://", ""):
-        with pytest.raises(SystemExit, match="2"):
-            main([place])
 
 
 class Faulty(BaseHTTPRequestHandler):
@@ -196,11 +172,3 @@ def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
         server.server_close()
     with pytest.raises(small.Unreachable, match="no answer"):
         small.wait_for("gs://bucket/lake", FIRST, timedelta(seconds=7))
-
-
-def test_it_has_the_version_of_the_whole_product() -> None:
-    whole, its = (
-        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        for folder in (ROOT, ROOT / "packages" / "watermark")
-    )
-    assert its["version"] == whole["version"]

@@ -32,17 +32,6 @@ def window(number: int) -> Window:
 
 
 @bounded
-@given(windowings, moments)
-def test_every_moment_is_in_exactly_the_window_that_contains_it(windowing: Windowing, moment: datetime) -> None:
-    found = windowing.containing(moment)
-    assert found.start <= moment < found.end
-    assert found.end - found.start == windowing.length
-    assert windowing.containing(found.start) == found
-    assert windowing.containing(found.end - timedelta(microseconds=1)) == found
-    assert windowing.containing(found.end).start == found.end
-
-
-@bounded
 @given(windowings, moments, spans)
 def test_windows_between_two_moments_have_no_gap_and_no_overlap(
     windowing: Windowing, start: datetime, span: timedelta
@@ -66,14 +55,6 @@ def test_windows_between_two_moments_have_no_gap_and_no_overlap(
 def test_a_window_is_found_again_by_its_key(windowing: Windowing, moment: datetime) -> None:
     found = windowing.containing(moment)
     assert windowing.named(found.key) == found
-
-
-@bounded
-@given(windowings, st.lists(moments, min_size=2, max_size=6))
-def test_keys_stand_in_the_order_of_time(windowing: Windowing, some: list[datetime]) -> None:
-    windows = sorted(windowing.containing(moment) for moment in some)
-    assert [each.key for each in windows] == sorted(each.key for each in windows)
-    assert len({each.key for each in windows}) == len(set(windows))
 
 
 def test_a_key_is_the_start_without_colons() -> None:
@@ -222,11 +203,3 @@ def test_the_difference_of_two_is_that_of_their_numbers(
 def test_windows_that_are_not_kept_or_lie_before_the_first_are_not_due() -> None:
     assert due_now([100, 300], closed=range(301, 1000)) == [302, 301]
     assert due_now([100], closed=range(0)) == []
-
-
-@bounded
-@given(windowings, moments)
-def test_numbers_name_windows_and_neighbours_have_neighbouring_ones(windowing: Windowing, moment: datetime) -> None:
-    number = windowing.number_of(moment)
-    assert windowing.numbered(number) == windowing.containing(moment)
-    assert windowing.numbered(number + 1).start == windowing.numbered(number).end

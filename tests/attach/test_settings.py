@@ -1,6 +1,5 @@
 """Settings that do not go with attach, and what it changes."""
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,3 @@ def test_what_needs_landing_is_refused_by_name(tmp_path: Path, written: str, nam
     assert named in str(refused.value)
     file.write_text(f"{written}\n")
     load_settings(file)
-
-
-def test_copies_are_not_remembered_and_a_silence_holds(tmp_path: Path) -> None:
-    file = tmp_path / "tidemark.toml"
-    file.write_text("[pubsub]\nattach = true\n")
-    attached = load_settings(file)
-    assert (attached.copies_remembered, attached.policy.idle) == (timedelta(), "hold")
-    file.write_text("")
-    landing = load_settings(file)
-    assert (landing.copies_remembered, landing.policy.idle) == (timedelta(minutes=10), "advance")

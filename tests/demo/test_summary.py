@@ -39,10 +39,6 @@ RIGHT = Summary(
 )
 
 
-def test_a_kind_of_broken_message_that_was_never_published_is_no_difference() -> None:
-    assert RIGHT.is_right
-
-
 def test_a_script_reads_every_figure() -> None:
     assert RIGHT.as_json() == {
         "published": 101,

@@ -92,25 +92,6 @@ def test_live_messages_are_never_sent_before_their_time(run: Run) -> None:
     assert len(publisher.requests) > 1_000
 
 
-def test_past_messages_are_sent_at_once_in_full_batches(run: Run) -> None:
-    clock = ManualClock(START + timedelta(hours=1))
-    publisher = RecordingPublisher(clock)
-    run(publisher, clock)
-    assert clock.now() == START + timedelta(hours=1)
-    assert len(publisher.requests) <= len(planned_us()) / BATCH + 3
-
-
-def test_a_past_start_flows_into_real_time(run: Run) -> None:
-    now = START + timedelta(minutes=5)
-    clock = ManualClock(now)
-    publisher = RecordingPublisher(clock)
-    run(publisher, clock)
-    past = planned_us() <= to_us(now)
-    assert (moments_us(publisher) >= planned_us()).all()
-    assert (moments_us(publisher)[past][:1000] == to_us(now)).all()
-    assert len(publisher.requests) > 500
-
-
 def test_a_speed_up_limits_how_fast_the_past_is_sent(run: Run) -> None:
     now = START + timedelta(hours=1)
     clock = ManualClock(now)

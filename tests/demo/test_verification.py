@@ -151,24 +151,6 @@ def world() -> Iterator[World]:
     return World()
 
 
-def test_a_lake_that_holds_the_truth_has_no_difference(world: World, tmp_path: Path) -> None:
-    comparison = world.compared(tmp_path)
-    assert comparison.by_what == {}
-    assert comparison == TruthComparison(
-        rows=12,
-        expected_rows=12,
-        windows=3,
-        differences=0,
-        by_what={},
-        examples=[],
-        late=0,
-        missed=0,
-        landed=13,
-        quarantined={"NO_EVENT_TIME": 1, "NO_STREAM_ID": 1},
-        quarantine_differences=0,
-    )
-
-
 def without_a_row(world: World) -> None:
     world.diffs.remove(world.diff("stream-0", 2))
 

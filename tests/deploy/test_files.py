@@ -17,7 +17,6 @@ import pytest
 import yaml
 from dagster._cli.api import grpc_command
 
-from tidemark.local.services.processes import STOP_WITHIN_SECONDS
 from tidemark.local.services.stack import CODE_SERVER_THREADS, TOKEN
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.errors import InvalidSettings
@@ -101,20 +100,6 @@ def test_a_units_command_exists_and_it_gets_no_secret_that_it_does_not_need(file
     assert secrets == needs.get(file.stem, {"secrets.database"})
 
 
-def test_every_unit_is_held_to_little_and_ends_in_time() -> None:
-    (drop_in,) = UNITS.glob("tidemark-.service.d/*.conf")
-    found = unit(drop_in)
-    assert float(found["TimeoutStopSec"][0]) <= STOP_WITHIN_SECONDS
-    assert (found["User"], found["UMask"], found["KillMode"]) == (["tidemark"], ["0077"], ["mixed"])
-    assert found["CapabilityBoundingSet"] == [""]
-    assert found["ProtectSystem"] == ["strict"]
-    yes = {name for name, values in found.items() if values == ["yes"]}
-    assert {"NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces"} <= yes
-    assert all(file.name.startswith("tidemark-") for file in SERVICES), "or the drop-in would not apply"
-    target = unit(UNITS / "tidemark.target")["Wants"][0].split()
-    assert {f"{file.stem}.service" for file in SERVICES} >= set(target)
-
-
 def test_the_variables_of_the_units_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     check_variables(variables_of(UNITS / "environment.example"), monkeypatch)
     secrets = {name: value for file in UNITS.glob("secrets.*") for name, value in variables_of(file).items()}
@@ -152,33 +137,6 @@ def instructions() -> list[tuple[str, str]]:
     text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / "Dockerfile").read_text()).replace("\\\n", " ")
     found = [line.split(None, 1) for line in text.splitlines() if line]
     return [(words[0], " ".join(words[1].split())) for words in found]
-
-
-def test_the_image_is_pinned_runs_as_nobody_in_particular_and_starts_the_code_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = instructions()
-    (version,) = [text for name, text in found if name == "ARG"]
-    assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", version)
-    assert {text for name, text in found if name == "FROM"} == {"python:${PYTHON} AS build", "python:${PYTHON}"}
-    (user,) = [text for name, text in found if name == "USER"]
-    assert user == "10001:10001"
-    environment = dict(pair.split("=", 1) for name, text in found if name == "ENV" for pair in text.split())
-    assert not [name for name in environment if re.search("PASSWORD|TOKEN|KEY|SECRET|CREDENTIALS", name)]
-    check_variables({k: v for k, v in environment.items() if k.startswith("TIDEMARK_")}, monkeypatch)
-    (command,) = [text for name, text in found if name == "CMD"]
-    words = yaml.safe_load(command)
-    check_command(words)
-    (install,) = [text for name, text in found if name == "RUN" and "pip wheel" in text]
-    assert "--constraint constraints.txt" in install
-    extras = re.search(r"\[([a-z,]+)\]", install)
-    assert extras is not None
-    project = (ROOT / "pyproject.toml").read_text()
-    pinned = (ROOT / "constraints.txt").read_text().lower()
-    for extra in extras[1].split(","):
-        package = re.search(rf'(?m)^{extra} = \["([a-z0-9-]+)', project)
-        assert package is not None, extra
-        assert f"\n{package[1]}==" in pinned, package[1]
 
 
 def containers() -> Iterator[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.ingest.fakes import CONTRACT
-from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
+from tests.pubsub.builders import subscription_of
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
@@ -24,7 +24,6 @@ from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
@@ -101,31 +100,6 @@ def house() -> Iterator[House]:
         yield House(model, clock, settings, publisher, subscriber)
         for client in (publisher, subscriber):
             client.transport.close()
-
-
-def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_pull_fails(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pulls, "PULL_AT_MOST", 100)
-    sent = send(house.publisher, house.settings, 1000)
-    requests = []
-
-    def pull(request: Any) -> Any:
-        requests.append(request)
-        if len(requests) == 4:
-            house.model.faults = Faults(unavailable=1.0)
-        return house.subscriber.pull(request, retry=None)
-
-    subscription = house.patient(Pulling(house.subscriber, pull))
-    first = subscription.pull(1000, MUCH, 5)
-    assert len(first) == 300
-    with pytest.raises(PubSubUnreachable, match="ticks try again"):
-        subscription.pull(1000, MUCH, 5)
-    house.model.faults = Faults()
-    assert house.outstanding() == set(sent)
-    rest = subscription.pull(700, MUCH, 5)
-    ids = [*ids_of(first), *ids_of(rest)]
-    assert sorted(ids) == sorted(sent)
 
 
 class Ticks:

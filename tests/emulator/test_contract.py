@@ -7,70 +7,14 @@ so. `test_differences.py` pins where the two differ.
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from threading import Event
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.timestamp_pb2 import Timestamp
-from google.pubsub_v1.types import SeekRequest, Subscription
 
 from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, SHORT_SECONDS, Server, ids_of, published
-from tidemark.pipeline.errors import SubscriptionMissing
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
-
-
-def test_created_resources_are_listed_and_deleted_ones_are_gone(server: Server, topic: str, base: str) -> None:
-    assert server.publisher.get_topic(topic=topic).name == topic
-    found = server.subscriber.get_subscription(subscription=base)
-    assert (found.name, found.topic, found.ack_deadline_seconds) == (base, topic, DEADLINE_SECONDS)
-    assert (found.message_retention_duration, found.retain_acked_messages) == (timedelta(days=7), False)
-    assert [one.name for one in server.publisher.list_topics(project=f"projects/{server.project}")] == [topic]
-    listed = server.subscriber.list_subscriptions(project=f"projects/{server.project}")
-    assert [one.name for one in listed] == [base]
-    assert list(server.publisher.list_topic_subscriptions(topic=topic)) == [base]
-    server.subscriber.delete_subscription(subscription=base)
-    server.publisher.delete_topic(topic=topic)
-    with pytest.raises(api.NotFound):
-        server.publisher.get_topic(topic=topic)
-    with pytest.raises(api.NotFound):
-        server.subscriber.get_subscription(subscription=base)
-
-
-def test_creating_twice_and_deleting_twice_are_refused(server: Server, topic: str, base: str) -> None:
-    server.subscriber.create_snapshot(name=server.snapshot_name(), subscription=base)
-    with pytest.raises(api.AlreadyExists):
-        server.topic()
-    with pytest.raises(api.AlreadyExists):
-        server.subscription(topic)
-    with pytest.raises(api.AlreadyExists):
-        server.subscriber.create_snapshot(name=server.snapshot_name(), subscription=base)
-    server.subscriber.delete_snapshot(snapshot=server.snapshot_name())
-    server.subscriber.delete_subscription(subscription=base)
-    server.publisher.delete_topic(topic=topic)
-    with pytest.raises(api.NotFound):
-        server.subscriber.delete_snapshot(snapshot=server.snapshot_name())
-    with pytest.raises(api.NotFound):
-        server.subscriber.delete_subscription(subscription=base)
-    with pytest.raises(api.NotFound):
-        server.publisher.delete_topic(topic=topic)
-
-
-def test_missing_resources_are_not_found(server: Server) -> None:
-    topic = f"projects/{server.project}/topics/missing"
-    subscription = f"projects/{server.project}/subscriptions/missing"
-    with pytest.raises(api.NotFound):
-        server.publish(topic)
-    with pytest.raises(api.NotFound):
-        server.subscription(topic)
-    with pytest.raises(api.NotFound):
-        server.pull(subscription)
-    with pytest.raises(api.NotFound):
-        server.subscriber.seek(request={"subscription": subscription, "time": CLOCK.now()})
-    with pytest.raises(SubscriptionMissing, match=subscription):
-        server.oldest(subscription)
 
 
 def test_a_message_comes_whole(server: Server, topic: str, base: str) -> None:
@@ -85,16 +29,6 @@ def test_a_message_comes_whole(server: Server, topic: str, base: str) -> None:
     assert received.message.ordering_key == "one"
     millisecond = timedelta(milliseconds=1)  # the emulator's precision
     assert before - millisecond <= published(received) <= CLOCK.now()
-
-
-def test_every_subscription_gets_every_message_with_the_same_id_and_publish_time(server: Server, topic: str) -> None:
-    paths = [server.subscription(topic, name) for name in ("base", "tracking")]
-    ids = server.publish(topic, 20)
-    first, second = ([*server.pull(path)] for path in paths)
-    assert sorted(ids_of(first)) == sorted(ids_of(second)) == sorted(ids)
-    assert {one.message.message_id: published(one) for one in first} == {
-        one.message.message_id: published(one) for one in second
-    }
 
 
 def test_a_subscription_gets_only_what_is_published_after_its_creation(server: Server, topic: str) -> None:
@@ -230,55 +164,3 @@ def test_a_seek_to_a_snapshot_brings_what_was_outstanding_then_and_what_came_sin
     server.subscriber.seek(request={"subscription": base, "snapshot": server.snapshot_name()})
     expected = {*ids, *since} - {received[0].message.message_id}
     assert sorted(server.drained(base)) == sorted(expected)
-
-
-def test_a_subscription_outlives_its_topic(server: Server, topic: str, base: str) -> None:
-    ids = server.publish(topic, 2)
-    server.publisher.delete_topic(topic=topic)
-    assert server.subscriber.get_subscription(subscription=base).topic == "_deleted-topic_"
-    assert sorted(server.drained(base)) == sorted(ids)
-
-
-def test_requests_that_make_no_sense_are_refused(server: Server, topic: str, base: str) -> None:
-    other = server.subscription(topic, "other")
-    server.publish(topic, 2)
-    received = server.pull(base, at_most=1)
-    assert len(received) == 1, "a pull gives no more than asked for"
-    (theirs, _) = server.pull(other)
-    beyond = 1 << 62
-    fixed = ("filter", "topic", "enable_message_ordering", "nonsense", "labels.kind", "expiration_policy.nonsense")
-
-    def changing(path: str) -> Any:
-        changed = {"name": base, "filter": 'attributes.kind = "one"'}
-        request = {"subscription": changed, "update_mask": FieldMask(paths=[path])}
-        return server.subscriber.update_subscription(request=request)
-
-    def seeking(seconds: int) -> Any:
-        to = SeekRequest.pb()(subscription=base, time=Timestamp(seconds=seconds))
-        return server.subscriber.seek(request=SeekRequest.wrap(to))
-
-    def keeping(seconds: int) -> Any:
-        config = Subscription.pb()(name=f"{base}-2", topic=topic, message_retention_duration={"seconds": seconds})
-        return server.subscriber.create_subscription(request=Subscription.wrap(config))
-
-    def acknowledging(*ack_ids: str) -> Any:
-        return server.subscriber.acknowledge(subscription=base, ack_ids=ack_ids)
-
-    calls: list[Callable[[], Any]] = [
-        lambda: server.subscription(topic, "wrong", ack_deadline_seconds=601),
-        lambda: server.subscription(topic, "wrong", message_retention_duration=timedelta(minutes=9)),
-        lambda: server.subscription(topic, "wrong", message_retention_duration=timedelta(days=32)),
-        lambda: server.pull(base, at_most=0),
-        lambda: server.extend(base, received, -1),
-        lambda: server.topic("ab"),
-        lambda: server.subscription(topic, "ab"),
-        lambda: server.subscriber.create_snapshot(name=server.snapshot_name("ab"), subscription=base),
-        lambda: server.publisher.publish(topic=topic, messages=[{"data": b""}]),
-        lambda: server.publisher.publish(topic=topic, messages=[]),
-        *(partial(call, seconds) for call in (seeking, keeping) for seconds in (beyond, -beyond)),
-        *(partial(changing, path) for path in fixed),
-        *(partial(acknowledging, *ids) for ids in (["bogus"], [theirs.ack_id], [])),
-    ]
-    for call in calls:
-        with pytest.raises(api.InvalidArgument):
-            call()

@@ -8,7 +8,6 @@ import pytest
 
 from tests.emulator.builders import (
     BASE,
-    DEADLINE,
     START,
     TOPIC,
     a_model,
@@ -16,8 +15,6 @@ from tests.emulator.builders import (
     a_topic,
     acknowledge,
     after,
-    expiry,
-    ids_of,
     outstanding,
     publish,
     pull,
@@ -71,64 +68,6 @@ def test_a_call_that_is_not_answered_has_done_nothing(fault: str, answer: type[M
     assert [topic.name for topic in model.list_topics()] == [TOPIC]
 
 
-def test_a_call_whose_answer_is_lost_has_done_its_work() -> None:
-    model = under(answer_lost=1.0)
-    with pytest.raises(Unavailable, match="took effect"):
-        publish(model, 1)
-    assert len(outstanding(model)) == 1
-    with pytest.raises(Unavailable):
-        pull(model)
-    with pytest.raises(Unavailable):
-        model.create_snapshot("leaked", BASE, START)
-    model.faults = Faults()
-    assert pull(model, 9) == []  # leased to nobody
-    assert [snapshot.name for snapshot in model.list_snapshots(START)] == ["leaked"]
-    assert len(pull(model, 10)) == 1
-
-
-def test_an_acknowledgement_that_is_lost_leaves_the_message_leased_and_then_it_comes_again() -> None:
-    model = under(acknowledgement_lost=1.0)
-    publish(model, 1)
-    acknowledge(model, pull(model))
-    assert pull(model, 9) == []
-    assert len(pull(model, 10)) == 1
-
-
-def test_an_acknowledgement_is_undone_within_an_ack_deadline_and_only_once() -> None:
-    model = under(redelivered=1.0)
-    ids = publish(model, 20)
-    acknowledge(model, pull(model))
-    assert model.oldest_unacked(BASE, START) is None or outstanding(model) != ids
-    again = pull(model, DEADLINE.total_seconds())
-    assert sorted(ids_of(again), key=int) == ids
-    assert model.oldest_unacked(BASE, after(10)) == START
-    acknowledge(model, again, 10)
-    assert outstanding(model) == []
-    assert pull(model, 3600) == []
-
-
-def test_a_late_acknowledgement_may_not_count_and_one_in_time_does() -> None:
-    model = under(late_acknowledgement_lost=1.0)
-    publish(model, 2)
-    in_time, late = pull(model)
-    acknowledge(model, [in_time], 9)
-    acknowledge(model, [late], 10)
-    assert outstanding(model) == [late.message.message_id]
-
-
-def test_a_leased_message_is_delivered_a_second_time_and_either_id_acknowledges_it() -> None:
-    model = under(duplicate_delivery=1.0)
-    ids = publish(model, 3)
-    first = pull(model)
-    model.faults = Faults()
-    second = pull(model, 1)
-    assert ids_of(second) == ids
-    assert pull(model, 2) == []
-    acknowledge(model, first[:1], 3)
-    acknowledge(model, second[1:2], 3)
-    assert outstanding(model) == [ids[2]]
-
-
 def test_each_subscription_sees_a_message_at_its_own_time_and_not_before() -> None:
     model = under(visible_after=timedelta(seconds=10))
     model.create_subscription(a_subscription("other"), START)
@@ -141,23 +80,3 @@ def test_each_subscription_sees_a_message_at_its_own_time_and_not_before() -> No
     assert sum(seen[BASE]) == sum(seen["other"]) >= len(ids)
     assert seen[BASE][1:10] != seen["other"][1:10]
     assert len(outstanding(model)) == 200
-
-
-def test_a_stale_reading_is_one_from_before() -> None:
-    model = under(stale_reading=0.5)
-    truth: list[Any] = []
-    for second in range(40):
-        read = expiry(model.create_snapshot(f"reading-{second}", BASE, after(second)))
-        truth.append(after(second) + WEEK)
-        assert read in truth
-    assert len({expiry(snapshot) for snapshot in model.list_snapshots(after(40))}) < 35
-
-
-def test_shuffled_messages_come_in_another_order_and_all_of_them() -> None:
-    model = under(shuffled=True)
-    ids = publish(model, 100)
-    came = ids_of(pull(model, at_most=50)) + ids_of(pull(model))
-    assert came != ids
-    assert sorted(came, key=int) == ids
-    model.faults = Faults()
-    assert len(pull(model, 10)) == 100

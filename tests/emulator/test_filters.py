@@ -39,23 +39,6 @@ def test_a_documented_filter_lets_pass_what_the_documentation_says(text: str, pa
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        (r"\"", '"'),
-        (r"\\", "\\"),
-        (r"\n", "\n"),
-        (r"\u307F\u3093\u306A", "みんな"),
-        (r"\x41\101", "AA"),
-        ("みんな", "みんな"),
-        (r"\\n", "\\n"),
-    ],
-)
-def test_an_escape_in_a_string_is_the_character_that_it_names(written: str, meant: str) -> None:
-    assert parse_filter(f'attributes."{written}" = "{written}"')({meant: meant})
-    assert not parse_filter(f'attributes:"{written}"')({"another": meant})
-
-
-@pytest.mark.parametrize(
     ("text", "at", "wanted"),
     [
         ('"com" = attributes.name', 1, "attributes:KEY"),
@@ -163,18 +146,6 @@ def test_a_message_that_does_not_pass_is_acknowledged_for_that_subscription_alon
     other = filtered('attributes.region = "eu"', faults=faults)
     other.publish("topic", [plain("1", region="us")], after(1))
     assert other.oldest_unacked("filtered", after(5)) is None
-
-
-def test_a_seek_brings_back_only_what_passes() -> None:
-    model = filtered("NOT attributes:old")
-    model.create_snapshot("here", BASE, after(1))
-    model.publish("topic", [plain("1", old="yes"), plain("2")], after(2))
-    (received,) = model.pull("filtered", 10, after(3))
-    model.acknowledge("filtered", [received.ack_id], after(3))
-    model.seek("filtered", "here", after(4))
-    assert [one.message.data for one in model.pull("filtered", 10, after(5))] == [b"2"]
-    model.seek("filtered", START, after(20))
-    assert [message.data for message in model.unacknowledged("filtered")] == [b"2"]
 
 
 def test_a_subscription_with_a_filter_that_is_not_one_is_not_created() -> None:

@@ -17,11 +17,9 @@ from google.pubsub_v1.types import PullResponse
 
 from tests.emulator.builders import plain
 from tests.official_emulator import HOST, free_port
-from tidemark.local.emulator import api as service
-from tidemark.local.emulator.api import PULLS_WAIT_AT_MOST
 from tidemark.local.emulator.faults import FEW, Faults
 from tidemark.local.emulator.model import PubSubModel
-from tidemark.local.emulator.server import CALLS_AT_ONCE, served
+from tidemark.local.emulator.server import served
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.local.emulator.wire import pull_response
 from tidemark.pipeline.cli.advanced.pubsub import pubsub
@@ -90,46 +88,6 @@ def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> N
             client.transport.close()
 
 
-def test_pulls_that_wait_leave_threads_for_everybody_else() -> None:
-    with served() as address, ThreadPoolExecutor(CALLS_AT_ONCE + 20) as pool:
-        publisher, subscriber = publisher_client(address), subscriber_client(address)
-        publisher.create_topic(name=TOPIC)
-        subscriber.create_subscription(name=BASE, topic=TOPIC)
-        request = {"subscription": BASE, "max_messages": 1}
-        pulls = [
-            pool.submit(subscriber.pull, request=request, retry=None, timeout=60) for _ in range(CALLS_AT_ONCE + 20)
-        ]
-        deadline = time.monotonic() + 30
-        while sum(pull.done() for pull in pulls) < CALLS_AT_ONCE + 20 - PULLS_WAIT_AT_MOST:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert not any(pull.result().received_messages for pull in pulls if pull.done())
-        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}], timeout=10)  # by one of the threads that are left
-        subscriber.delete_subscription(subscription=BASE, timeout=10)
-        with pytest.raises(api.NotFound):
-            [pull.result() for pull in pulls]
-        for client in (publisher, subscriber):
-            client.transport.close()
-
-
-def test_faults_reach_the_caller_as_the_service_s_codes() -> None:
-    model = PubSubModel(rng=random.Random(1))
-    with served(model) as address:
-        publisher = publisher_client(address)
-        publisher.create_topic(name=TOPIC)
-        expected: dict[str, type[Exception]] = {
-            "unavailable": api.ServiceUnavailable,
-            "answer_lost": api.ServiceUnavailable,
-            "deadline_exceeded": api.DeadlineExceeded,
-            "throttled": api.ResourceExhausted,
-        }
-        for fault, error in expected.items():
-            model.faults = Faults(**{fault: 1.0})
-            with pytest.raises(error, match="a fault"):
-                publisher.publish(topic=TOPIC, messages=[{"data": b"x"}], retry=None, timeout=10)
-        publisher.transport.close()
-
-
 def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_ends_at_once() -> None:
     port = free_port()
     with command(f"--host={HOST}", f"--port={port}") as (process, ready):
@@ -195,15 +153,3 @@ def test_calls_take_time_answers_are_small_and_now_and_then_empty_beside_a_backl
         assert time.monotonic() - began >= 20 * 0.01
     assert 0 in sizes
     assert 0 < max(sizes) <= FEW
-
-
-def test_messages_are_leased_to_a_caller_whose_deadline_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "AFTER_THE_DEADLINE_SECONDS", 60.0)
-    with under_faults(Faults(answers_the_gone=True)) as address:
-        publisher, subscriber = provisioned(address)
-        with pytest.raises(api.DeadlineExceeded):
-            subscriber.pull(subscription=BASE, max_messages=1000, retry=None, timeout=1.0)
-        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}] * 3)
-        time.sleep(1.0)  # the pull of the one that is gone sleeps between two looks
-        later = subscriber.pull(subscription=BASE, max_messages=1000, return_immediately=True)
-        assert len(later.received_messages) == 0

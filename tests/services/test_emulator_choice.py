@@ -7,7 +7,7 @@ import pytest
 
 from tests.spark.machine import bare, java_saying
 from tidemark.local.services import emulator_choice
-from tidemark.local.services.emulator_choice import choose_emulator, find_emulator_jar
+from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
 
 
@@ -28,11 +28,6 @@ def put_sdk(folder: Path, versions: tuple[str, ...] = ("0.8.20",)) -> Path:
     gcloud = folder / "bin/gcloud"
     gcloud.touch(mode=0o755)
     return gcloud
-
-
-def test_the_newest_jar_of_the_sdk_that_gcloud_belongs_to_is_taken(bare_machine: Path, tmp_path: Path) -> None:
-    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk", ("0.8.9", "0.8.20")))
-    assert find_emulator_jar().name == "cloud-pubsub-emulator-0.8.20-all.jar"
 
 
 def test_where_the_official_emulator_and_a_java_are_found_they_are_taken(bare_machine: Path, tmp_path: Path) -> None:

@@ -182,14 +182,6 @@ def test_an_owner_on_this_machine_is_known_by_its_process(place: Place, sleeper:
     assert place.owner().pipeline.topic.endswith("/orders")
 
 
-def test_processes_of_the_pipeline_are_not_refused_and_the_last_to_begin_is_named(place: Place) -> None:
-    for there in (FAR, own_process()):
-        place.owned_by(there)
-        place.process().state()
-        assert place.owner().process == own_process()
-    assert place.said == []
-
-
 def test_processes_that_an_up_has_started_leave_its_note(place: Place, sleeper: "subprocess.Popen[bytes]") -> None:
     owner = place.owned_by(process_of(sleeper.pid), up="/srv/one")
     place.process().state()

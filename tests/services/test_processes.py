@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.official_emulator import HOST, free_port
 from tidemark.local.services.processes import (
     RESTARTS_AT_MOST,
     STATE_FILE,
@@ -22,8 +21,8 @@ from tidemark.local.services.processes import (
     noted_in,
 )
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
-from tidemark.pipeline.machine import ProcessName, listens, own_process, process_of
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.machine import ProcessName
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
@@ -92,21 +91,6 @@ def house(tmp_path: Path) -> Iterator[House]:
     house = House(tmp_path)
     yield house
     house.supervisor.stop()
-
-
-def test_a_service_is_started_with_its_environment_and_waited_for_until_it_serves(house: House) -> None:
-    port = free_port()
-    program = (
-        "import os; from http.server import *; HTTPServer(('127.0.0.1', int(os.environ['P'])), None).serve_forever()"
-    )
-    assert not listens(HOST, port)
-    house.supervisor.start(
-        house.spec("A server", program, environment={"P": str(port)}, is_ready=lambda: listens(HOST, port))
-    )
-    assert listens(HOST, port)
-    assert list(house.noted()) == ["A server"]
-    house.supervisor.stop()
-    assert not listens(HOST, port)
 
 
 def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(house: House) -> None:
@@ -192,52 +176,11 @@ def test_the_child_of_a_killed_service_is_ended(house: House, restarted: bool) -
     assert not is_alive(orphan)
 
 
-def test_processes_that_a_killed_supervisor_left_are_stopped_by_the_next(house: House) -> None:
-    program = f"""
-import sys
-from pathlib import Path
-from tidemark.pipeline.clock import SystemClock
-from tidemark.local.services.processes import ServiceSpec, Supervisor
-supervisor = Supervisor(Path({str(house.supervisor.state_folder)!r}), SystemClock(), print)
-command = [sys.executable, "-c", {WITH_A_CHILD!r}]
-supervisor.start(ServiceSpec("left behind", command, Path({str(house.folder)!r})))
-print("started", flush=True)
-{FOR_EVER}
-"""
-    first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert first.stdout is not None
-    assert first.stdout.readline() == b"started\n"
-    until("the child runs", lambda: house.log("left behind").strip().isdigit())
-    first.kill()
-    first.wait()
-    first.stdout.close()
-    left = house.noted()["left behind"]
-    child = int(house.log("left behind"))
-    assert is_alive(left)
-    assert is_alive(child)
-    house.supervisor.take_over()
-    until("they have ended", lambda: not is_alive(left) and not is_alive(child))
-    assert house.said == [f"stopping left behind (process {left}), left over from an earlier start"]
-    assert house.noted() == {}
-
-
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen([sys.executable, "-c", FOR_EVER], start_new_session=True) as process:
         yield process
         process.kill()
-
-
-def test_a_folder_whose_owner_lives_is_not_taken_over(house: House, sleeper: "subprocess.Popen[bytes]") -> None:
-    owner = process_of(sleeper.pid)
-    house.note(owner=owner, service=owner)
-    with pytest.raises(AlreadyRunning, match=rf"as process {sleeper.pid} on .* since 20.*`kill {sleeper.pid}`"):
-        house.supervisor.take_over()
-    assert is_alive(sleeper.pid)
-    sleeper.kill()
-    sleeper.wait()
-    house.supervisor.take_over()
-    assert noted_in(house.supervisor.state_folder).owner == own_process()
 
 
 def kill(house: House, name: str) -> None:

@@ -1,11 +1,6 @@
 """Starting what stands in for Pub/Sub."""
 
-import os
-import platform
-import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +21,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, SparkSettings
 
 
 @dataclass
@@ -46,7 +41,8 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
 
 def settings_for(choice: str) -> Settings:
-    return Settings(pubsub=PubSubSettings(emulator_host=f"127.0.0.1:{free_port()}", emulator=choice))
+    pubsub = PubSubSettings(emulator_host=f"127.0.0.1:{free_port()}", emulator=choice)
+    return Settings(pubsub=pubsub, spark=SparkSettings(remote=f"sc://localhost:{free_port()}"))
 
 
 def topics(settings: Settings) -> list[str]:
@@ -98,36 +94,6 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     metrics = Settings().metrics
     assert (metrics.listens, metrics.address, metrics.has_page) == (True, address, has_page)
     assert not MetricsSettings().listens
-
-
-MEMORY = """
-import ctypes, pyarrow, threading
-both = threading.Barrier(16)
-threads = [threading.Thread(target=both.wait) for _ in range(16)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-libc.free(libc.malloc(20 << 20))
-tell = lambda: libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
-tell()
-libc.malloc(1 << 20)
-tell()
-libc.fflush(None)
-print(pyarrow.default_memory_pool().backend_name, flush=True)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
-def test_dagster_s_processes_give_back_the_memory_of_a_tick(tmp_path: Path) -> None:
-    """Otherwise the code server grows for hours, by what the largest tick takes for each of its threads."""
-    environment = {**os.environ, **dagster_environment(Settings(), tmp_path / "tidemark.toml", tmp_path)}
-    done = subprocess.run([sys.executable, "-c", MEMORY], env=environment, capture_output=True, text=True, check=True)
-    told, _, pool = done.stdout.strip().rpartition("\n")
-    assert told.count("<heap nr=") <= 2 * 2, "its threads share two arenas"
-    before, after = map(int, re.findall(r'type="mmap" count="(\d+)"', told))
-    assert after == before + 1, "an array is mapped, although a larger one was freed before"
-    assert pool == "system", "Arrow has no pool of its own"
 
 
 def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:

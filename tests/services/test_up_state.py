@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.official_emulator import free_port
 from tests.services.test_processes import FOR_EVER, is_alive, until
 from tidemark.local.services import up_state as module
 from tidemark.local.services.processes import STATE_FILE, Noted, Supervisor, noted_file, noted_in
@@ -18,7 +19,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import AlreadyRunning, ServiceFailed
 from tidemark.pipeline.machine import process_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DagsterSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, SparkSettings
 
 UP = """
 import signal, sys, threading
@@ -68,7 +69,8 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    up = Up(Settings(dagster=DagsterSettings(storage=str(tmp_path / "state" / "dagster"))))
+    dagster = DagsterSettings(storage=str(tmp_path / "state" / "dagster"))
+    up = Up(Settings(dagster=dagster, spark=SparkSettings(remote=f"sc://localhost:{free_port()}")))
     yield up
     if up.process is not None:
         up.kill()
