@@ -89,19 +89,6 @@ def test_a_window_is_closed_when_the_watermark_has_reached_its_end() -> None:
     assert window(0).is_closed_at(window(0).end)
 
 
-@bounded
-@given(windowings, moments, spans)
-def test_closed_windows_agrees_with_each_window_s_is_closed_at(
-    windowing: Windowing, since: datetime, span: timedelta
-) -> None:
-    watermark = since + span
-    closed = windowing.closed_at(watermark, since)
-    assert all(each.is_closed_at(watermark) for each in closed)
-    assert not windowing.containing(watermark).is_closed_at(watermark)
-    covered = sum((each.end - each.start for each in closed), timedelta(0))
-    assert windowing.containing(since).start + covered == windowing.containing(watermark).start
-
-
 # ------------------------------------------------------------------------------------------------- neighbours
 
 

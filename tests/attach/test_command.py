@@ -3,10 +3,6 @@
 import json
 import os
 import random
-import signal
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +12,7 @@ import grpc
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.cli.command import TIDEMARK, Said, said_here
+from tests.cli.command import Said, said_here
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
@@ -33,7 +29,6 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 SECOND = timedelta(seconds=1)
-ENDS_WITHIN = 10.0
 RPC = {
     **dict.fromkeys(("Pull", "Acknowledge", "ModifyAckDeadline"), "consume"),
     "CreateSnapshot": "consume",
@@ -190,26 +185,3 @@ def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(h
     house.write()
     assert house.run("attach", "--ticks", "1").code == 0
     assert "ticks_failed" not in json.loads(house.run("status", "--json").out)
-
-
-def test_it_serves_its_health_while_it_runs_and_a_signal_ends_it(house: House, unused_port: int) -> None:
-    house.write(more=f'[metrics]\nlisten = "127.0.0.1:{unused_port}"\n')
-    house.subscribe()
-    variables = {"PATH": os.environ["PATH"], "HOME": str(house.folder)}
-    process = subprocess.Popen(
-        [TIDEMARK, "attach"], cwd=house.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    first = process.stdout.readline()
-    while "HELD_NO_DATA" not in first:
-        first = process.stdout.readline()
-        assert first, process.stderr.read()
-    for page in ("livez", "healthz"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/{page}", timeout=10) as answer:
-            assert answer.status == 200
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=10)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=ENDS_WITHIN)
-    assert (process.returncode, err) == (0, "")

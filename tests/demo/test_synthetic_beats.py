@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ingest.judged import read_payload
-from tidemark.local.demo.synthetic_beats import FIRST_BROKEN, HEARTBEAT, KINDS, Rows, SyntheticSource, compose, messages
+from tidemark.local.demo.synthetic_beats import FIRST_BROKEN, KINDS, Rows, SyntheticSource, compose, messages
 from tidemark.local.demo.truth import truth_of
-from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
@@ -68,23 +68,6 @@ def test_another_seed_gives_other_messages() -> None:
 @given(sources(), lengths)
 def test_messages_come_in_the_order_of_their_publication(source: SyntheticSource, length: timedelta) -> None:
     assert (np.diff(all_of(source, length)["publish_us"]) >= 0).all()
-
-
-@few
-@given(sources(), lengths)
-def test_heartbeats_lie_within_the_range_and_a_stream_beats_once_a_period(
-    source: SyntheticSource, length: timedelta
-) -> None:
-    beats = of_kind(all_of(replace(source, silent=0.0), length), HEARTBEAT)
-    assert ((beats["event_ms"] >= to_us(START) // 1000) & (beats["event_ms"] < to_us(START + length) // 1000)).all()
-    whole = length // source.period
-    numbers, counts = np.unique(beats["sequence"], return_counts=True)
-    assert (counts[numbers < whole] == source.streams).all()
-    assert (numbers < whole).sum() == whole
-    assert len(np.unique(beats[["stream", "sequence"]])) == len(beats)
-    for stream in np.unique(beats["stream"]):
-        gaps = np.diff(np.sort(beats["event_ms"][beats["stream"] == stream])) * 1000
-        assert (abs(gaps - duration_us(source.period)) <= 2 * duration_us(source.event_jitter)).all()
 
 
 @few

@@ -119,28 +119,3 @@ def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it(by_def
     assert bucket.pop("public_access_prevention") == "enforced"
     assert bucket.pop("force_destroy") is False
     assert bucket.keys() == {"project", "name", "location", "versioning", "soft_delete_policy"}
-
-
-def test_a_value_that_google_would_refuse_is_refused_before_anything_is_made(plan: Plan) -> None:
-    wrong = {
-        "project": ('"123456789"', "and not its number"),
-        "topic": ('"projects/p/topics/t"', "var.topic"),
-        "base_subscription": ('"goog-base"', "var.base_subscription"),
-        "tracking_subscription": ('"b"', "var.tracking_subscription"),
-        "signal_topic": ('"projects/p/topics/t"', "var.signal_topic"),
-        "filter": (f'"{"x" * 257}"', "at most 256"),
-        "ack_deadline_seconds": ("5", "10 to 600"),
-        "retention": ('"7d"', "Whole seconds"),
-        "bucket": ('"gs://my-lake"', "without gs://"),
-        "accounts": ('{ tracker = "tidemark-code" }', "must have an account"),
-        "oldest_unacked_seconds": ("{ base = 60 }", "for base and for tracking"),
-        "watermark_lag_seconds": ("0", "var.watermark_lag_seconds"),
-    }
-    asked, error = plan(**{name: value for name, (value, _) in wrong.items()})
-    assert [said for _, said in wrong.values() if said not in error] == []
-    assert asked == []
-    _, error = plan(retention='"60s"', oldest_unacked_seconds="{ base = 60, tracking = 0 }")
-    assert "from 10 minutes" in error
-    assert "each above 0" in error
-    _, error = plan(base_subscription='"only-one"', tracking_subscription='"only-one"')
-    assert "takes messages from the other" in error

@@ -24,10 +24,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as serve_pubsub
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.doctor.identity import BREAK_OFF, IN_PARTS, METRICS, NEEDS, SCHEMA, Component, On, Permission
-from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake import layout
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.sampling import sample_messages
@@ -157,20 +154,3 @@ def test_the_sensors_ask_a_bucket_for_what_the_table_says(
         found = play(ticking, recording)
     for component in (Component.TRACKER, Component.LANDER, Component.CHECKS):
         assert of(component) - ONLY_SOMETIMES <= found[component] <= of(component), component
-
-
-@pytest.mark.gcs
-def test_a_checkpoint_of_a_table_with_very_many_files_is_written_in_parts(tmp_path: Path) -> None:
-    rng, clock = random.Random(0), SystemClock()
-    with recorded_buckets(tmp_path) as buckets:
-        lake = Lake(fresh_lake(buckets.endpoint), {}, clock)
-        heartbeats, _ = new_files(lake, clock)
-        names = (f"event_hour=2026-11-01T12Z/part-{number}.parquet" for number in range(16_000))
-        bounds = ({"message_id": (rng.randbytes(300).hex(), rng.randbytes(300).hex())} for _ in range(16_000))
-        files = [NewFile(name, "2026-11-01T12Z", 1, 1, each) for name, each in zip(names, bounds, strict=True)]
-        heartbeats.add(files, {})
-        table = lake.heartbeats().current()
-        assert table is not None
-        buckets.taken()
-        table.create_checkpoint()
-        assert IN_PARTS in buckets.taken() <= of(Component.LANDER)

@@ -16,7 +16,6 @@ from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
-from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.counting import ATTEMPTS_NOTED, RememberedCopies, keys_of
 from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Ints
@@ -69,19 +68,6 @@ def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: Worl
     tracked = world.track()
     assert tracked.decision.candidate is not None
     assert tracked.decision.candidate <= at(20)
-
-
-def test_an_entry_that_was_not_written_is_not_remembered(world: World) -> None:
-    beat(world, 30)
-    world.tick()
-    beat(world, 10)
-    world.objects.before.append(LakeUnreachable("no answer"))
-    with pytest.raises(LakeUnreachable):
-        world.track()
-    world.wait(120)  # the leases end
-    tracked = world.track()
-    assert COPY not in tracked.state.histogram.event_bucket
-    assert world.not_tracked(world.topic.messages) == []
 
 
 def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_as_well(world: World) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import World
-from tests.watermark.builders import at
 from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 
@@ -21,21 +20,6 @@ def world(tmp_path: Path) -> World:
 def publish(world: World, count: int, first: float = 900) -> None:
     for number in range(count):
         world.topic.publish(first + number)
-
-
-def test_what_lands_below_the_watermark_is_late(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    for second in range(60):
-        world.wait(1)
-        world.topic.publish(second)
-    world.land()  # there is no watermark yet: nothing is late
-    watermark = world.track().decision.watermark
-    assert watermark == at(49)
-    world.topic.publish(48.999)
-    world.topic.publish(49)
-    landed = world.land()
-    assert (landed.heartbeats, landed.late) == (2, 1)
-    assert [row["event_time"] for row in world.rows("heartbeats") if row["late"]] == [at(48.999)]
 
 
 # What goes wrong
