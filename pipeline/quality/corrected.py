@@ -29,21 +29,21 @@ VERSIONS_AT_ONCE = 20
 """Maximum number of versions of the followed table per commit to `corrections`."""
 
 LONGEST = timedelta(minutes=1)
-"""Maximum duration of one call of `follow`, which ends at the next commit after this time. The next call continues
-there. The time is short, because other runs wait for the call."""
+"""Maximum duration of one call of `follow`. It is short because other runs wait for the call. The next call continues
+where this one stopped."""
 
 RACES = 10
-"""Maximum number of attempts in one call of `follow`. An attempt fails if another follower commits first."""
+"""Maximum number of attempts per call of `follow`. An attempt fails if another process commits first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, which has another
-message id, one row is recorded as removed and one as added."""
+"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, its message id
+differs, so one row is recorded as removed and one as added."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A windowed table to follow, its name in `corrections`, and its key columns. Without a key, rows are compared as a
-    multiset."""
+    """A windowed table whose changes are recorded: its name in `corrections`, and its key columns. Without a key, rows
+    are compared as a multiset."""
 
     name: str
     table: WindowedTable
@@ -54,9 +54,9 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     """Record the changes in the followed table since the last call, and return the number of recorded rows. The first
     call starts at the beginning of the table's log.
 
-    Guarantee: each version is recorded once, however many followers run and wherever they are killed. If the table has
-    no new commit, the call costs one read. If no window was replaced, nothing is committed. Raises LakeError,
-    TableConflict. After an error, the next call continues from what was recorded.
+    Guarantee: each version is recorded once, even if several processes follow the table or are killed. Without a new
+    commit, the call costs one read. Raises LakeError, TableConflict. After an error, the next call continues from the
+    last recorded version.
     """
     current = followed.table.table.current()
     if current is None:
@@ -85,8 +85,6 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
 def _stretches(
     corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
-    """Record the changes of one batch of versions after another. For each batch, yield the number of recorded rows and
-    the last position."""
     noted = corrections.noted(newest.table_id)
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
@@ -111,7 +109,6 @@ def _stretches(
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
-    """Return a row of `corrections` which says that the commits of these versions are gone."""
     detail = f"the commits of versions {first} to {last} are gone, so it is unknown which windows they replaced"
     logger.warning("corrections of %s: %s", followed.name, detail)
     says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
@@ -119,7 +116,6 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
 
 
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
-    """Yield the corrections of each window whose rows changed in the versions `first` to `last`."""
     for commit in commits(followed.table.table, first - 1, last):
         for window, old, new in _replaced(commit):
             rows = _compared(followed, commit, window, old, new)
@@ -128,8 +124,7 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
-    """Return the windows that a commit replaced, each with its old and its new files. A window with only new files was
-    computed for the first time, and a window with only old files is no longer kept: neither is returned."""
+    """Return each window for which a commit replaced files, with the old and the new files."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:
@@ -138,8 +133,8 @@ def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
 
 
 def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[str], new: list[str]) -> pa.Table:
-    """Return the corrections of a window that a commit replaced. If one of its old or new files is gone or damaged,
-    return a single row with the change `unknown`."""
+    """Return the corrections of a window that a commit replaced. If an old or new file is gone or damaged, return a
+    single row with the change `unknown`."""
     detail = None
     try:
         changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
@@ -167,8 +162,6 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
-    """Return `count` rows with the columns of CONTENT. Each of `columns` is an array, or one value for all rows.
-    Columns that are not given are null."""
     given = {column.name: columns.get(column.name) for column in CONTENT}
     arrays = [
         value.cast(column.type) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, column.type), count)
@@ -178,8 +171,6 @@ def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
-    """Return all rows of these files of the followed table, whether or not its current version still has the files.
-    Raises ObjectMissing if a file is gone, ArrowException if a file is damaged, LakeError."""
     table = followed.table.table
     files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
@@ -193,8 +184,6 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
 
 
 SIDE = "tidemark.side"
-"""Name of a temporary column that says from which frame a row is: -1 for the old one, 1 for the new one. No column of a
-table has this name."""
 
 
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
@@ -244,7 +233,6 @@ def _json(names: Sequence[str]) -> pl.Expr:
 
 
 def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Return an expression that converts a value to a type with a JSON representation."""
     match dtype:
         case pl.Float32() | pl.Float64():
             return pl.when(value.is_finite()).then(value)

@@ -40,8 +40,8 @@ class Inputs:
 class ComputedWindows:
     """The numbers of the computed windows of `heartbeat_diffs`, in order.
 
-    Each window has a hash of its key and its run. `sums` has the sum of the first n hashes, for each n from 0 on. So
-    the difference of two sums is a digest of a range of windows.
+    Each window has a hash of its key and its run. `sums[n]` is the sum of the first n hashes. The difference of two
+    sums is therefore a digest of a range of windows.
     """
 
     windowing: Windowing
@@ -60,7 +60,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of the windows of a custom table with the windowing `own` and this lookback."""
+        """Return the inputs of a custom table's windows. The table has the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
@@ -69,28 +69,28 @@ class ComputedWindows:
         return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
-        """Return, for each range of windows of `heartbeat_diffs` in `spans`, the custom table's windows that have one
-        of them in their input. `own` and `lookback` are the windowing and the lookback of the custom table."""
+        """Return, for each range of `heartbeat_diffs` windows in `spans`, the custom table's windows that read one of
+        them. The custom table has the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the windows of `own` that lie wholly in `closed` (a range of windows of `heartbeat_diffs`) and begin
-        at least `expired` after the start of that range."""
+        """Return the windows of `own` that lie wholly in `closed`, a range of `heartbeat_diffs` windows, and start at
+        least `expired` after its start."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
     def _measures(self, own: Windowing, time: timedelta) -> tuple[int, int]:
-        """Return the length of a window of `own`, and `time`, as numbers of windows of `heartbeat_diffs`. `time` is
-        rounded up."""
         return own.length // self.windowing.length, -(-time // self.windowing.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The state of `heartbeat_diffs` that custom tables follow: its computed windows, its lookback, the numbers of its
-    closed windows, and the closed windows that wait to be computed (`waiting`). `is_expiring` is true if retention
-    has deleted heartbeats before the closed windows and their lookback."""
+    """The state of `heartbeat_diffs` on which custom tables depend.
+
+    `closed` has the numbers of the closed windows, `waiting` the closed windows that are not computed yet.
+    `is_expiring` is true if retention has deleted heartbeats.
+    """
 
     computed: ComputedWindows
     lookback: timedelta
@@ -102,15 +102,15 @@ class Followed:
     def read(
         cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
     ) -> "Followed":
-        """Read from the lake which windows wait to be computed. Raises LakeError."""
+        """Build an instance; the windows that wait to be computed are read from the lake. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
-        """Return the numbers of the due windows of a custom table with the windowing `own` and this lookback, in order.
-        `made` says from which input each computed window was made.
+        """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this
+        lookback. `made` says from which input each of its windows was computed.
 
-        A window is not due while part of its input waits to be computed, because it would then be computed twice.
-        Raises LakeError.
+        A window is not due while part of its input is not computed yet, because it would then be computed twice. Raises
+        LakeError.
         """
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
@@ -125,8 +125,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return by how much the lookback of a custom table exceeds that of `heartbeat_diffs`. Retention keeps heartbeats
-    before the first kept window only for the latter."""
+    """Return by how much the lookback of a custom table exceeds the lookback of `heartbeat_diffs`. Retention keeps
+    heartbeats before the first kept window only for the lookback of `heartbeat_diffs`."""
     return max(lookback - of_diffs, NO_TIME)
 
 

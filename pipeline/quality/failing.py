@@ -25,27 +25,27 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LEAST_REASON = 40
-"""Number of characters to which reasons are cut if the file is too small for the notes about all failing sensors."""
+"""Number of characters per reason in a file that is too small for the full reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The outcome of a sensor's ticks. `good` is the time at which its last successful tick ended. `failed` says which
-    ticks have failed since, or why the sensor waits."""
+    """The outcome of a sensor's ticks. `good` is the end of the last successful tick. `failed` describes the failed
+    ticks since then, or why the sensor waits."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
 
     @property
     def heard(self) -> datetime:
-        """The time at which the last tick ended."""
+        """The end of the last tick."""
         return max(self.good or EPOCH, self.failed.last if self.failed else EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The note of a process that ticks sensors: its lake, the settings file that it read, and the outcome of its
-    ticks, by sensor."""
+    """A note in which a process records the outcome of its sensors' ticks. `settings` is the settings file that the
+    process read."""
 
     lake: str
     process: ProcessName
@@ -54,17 +54,15 @@ class Running:
 
     @classmethod
     def this_process(cls, settings: Settings) -> "Running":
-        """Return the note of this process before its first tick."""
         return cls(settings.lake.uri, own_process(), settings.read_from)
 
     @property
     def failing(self) -> list[FailedTick]:
-        """The notes of the sensors that fail or wait."""
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """Return this note merged with another process's note, if that is about the same lake: for each sensor, the
-        newer outcome."""
+        """Return this note merged with another process's note. For each sensor, the newer outcome is kept. If `other`
+        is about another lake, return this note unchanged."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -74,8 +72,8 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence which says that the settings file has changed since the process read it; None if the file has not
-        changed, or if the process has ended."""
+        """A sentence if the settings file has changed since the process read it. None if the file has not changed, or
+        if the process has ended."""
         if self.settings is None or not self.process.runs():
             return None
         file, when = Path(self.settings.path), "is gone"
@@ -93,8 +91,8 @@ KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")
 
 
 def file_of(settings: Settings) -> SlotFile[Running] | None:
-    """Return the file for the note of a pipeline's process; None if the state folder does not exist, as in another
-    Dagster project."""
+    """Return the file in which this pipeline's process records its ticks. None if the state folder does not exist, as
+    in a user's own Dagster project."""
     folder = settings.dagster.state_folder
     if not folder.is_absolute() or not folder.is_dir():
         return None
@@ -102,10 +100,10 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """Return the newest note of a process of this pipeline on this machine; None if there is no such note.
+    """Return the newest note of a process of this pipeline on this machine; None if there is no note.
 
-    A process belongs to this pipeline if it uses the same lake, or if it read the same settings file: the file may have
-    named another lake at that time.
+    A process belongs to this pipeline if it uses the same lake or has read the same settings file. That file may have
+    named another lake earlier.
     """
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
@@ -117,15 +115,15 @@ def read_running(settings: Settings) -> Running | None:
 
 
 def read_word(file: SlotFile[Running]) -> Running | None:
-    """Return the note in a file; None if the file is missing, unreadable, damaged, or of a later version."""
+    """Return the note in a file; None if the file is missing, unreadable, damaged, or written by a later version."""
     with suppress(LakeError, OSError):
         return file.read()
     return None
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield the note, then shorter and shorter versions for a file that is too small. First the reasons are cut, then
-    sensors are left out. The sensors that have been failing for longest are left out last."""
+    """Yield the note, then shorter and shorter versions of it, for a file with limited space. First the reasons are
+    cut. Then sensors are left out, beginning with those whose failures started last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -144,11 +142,10 @@ logger = logging.getLogger(__name__)
 
 
 class TickNotes:
-    """Records the outcome of the ticks of one process's sensors, in a file for readers on this machine and in the lake
-    for other machines.
+    """Records the outcome of the ticks of one process's sensors, both in a file on this machine and in the lake.
 
-    The file is written first, because a full lake accepts no notes. No call raises an error, and no decision depends on
-    the notes. Thread-safe.
+    The file is written first, because writing to a full lake fails. No method raises an error, and no decision depends
+    on the notes. Thread-safe.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -160,14 +157,14 @@ class TickNotes:
         self._warned = False
 
     def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
-        """Record a failed tick, and return the note about all failed ticks since the last successful one. Write nothing
-        to the lake if it belongs to another pipeline or was written by a later version of tidemark."""
+        """Record a failed tick. Return the note about all failed ticks since the last successful one. Nothing is
+        written to the lake if it belongs to another pipeline or was written by a later version of tidemark."""
         noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """Record a successful tick. `waits` says why the tick had to leave messages waiting, if it had to. The first
-        successful tick of a sensor in this process also deletes the notes of earlier processes from the lake."""
+        """Record a successful tick. If the tick had to leave messages unread, `waits` says why. The first successful
+        tick of a sensor in this process also deletes the notes of earlier processes from the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -184,8 +181,7 @@ class TickNotes:
         return failed if lake is None else lake.note(failed)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Write the outcome of a tick to the file, merged with newer notes of other processes. Returns `failed`, merged
-        with the sensor's earlier failures."""
+        """Write the outcome of a tick to the file. Return `failed`, merged with the sensor's earlier failures."""
         with self._lock:
             said = self._said.joined(None if self._file is None else read_word(self._file))
             before = said.sensors.get(sensor, SensorTicks())
@@ -204,29 +200,27 @@ class TickNotes:
 
 
 WINDOWS_STAND_FOR = timedelta(days=1)
-"""Age at which a failed run or tick no longer counts as unresolved, even without a success. A run that still fails is
-retried every ten minutes, and so has a newer failure."""
+"""Age after which a failed run or tick no longer counts as unresolved. A run that keeps failing is retried every ten
+minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""Age at which a failed run that reads the subscriptions no longer counts as unresolved. A later successful run deletes
-the notes about it."""
+"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run deletes
+the notes earlier."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""A decision is overdue if there was none for TICKS_MISSED tick intervals. An interval counts as at least LOOKS_EVERY,
-because Dagster's daemon evaluates sensors only that often."""
+"""A decision is overdue after TICKS_MISSED tick intervals without one. An interval is at least LOOKS_EVERY, because
+Dagster's daemon evaluates sensors only that often."""
 
 TRACKING = "tracking"
-"""Name of the sensor that decides the watermark."""
 
 
 def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
-    """True if an event is overdue that last happened at `since` and should happen at the interval `every`."""
+    """True if an event that should happen at the interval `every`, and last happened at `since`, is overdue."""
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
 def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """Return the sentence `said` about a decision. If the decision is old, so that the next one is overdue, append its
-    age."""
+    """Return `said`, a sentence about a decision. If the next decision is overdue, append the age of this one."""
     if not is_overdue(decided_at, tick, now):
         return said
     return f"{said}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"
@@ -236,9 +230,10 @@ def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) ->
 class TicksNow:
     """The state of a pipeline's ticks.
 
-    `failing` has the notes about sensors that fail or wait, sorted by sensor name. `standing` is a sentence if a
-    decision is overdue. `settings` is a sentence if the settings file has changed since the running pipeline read it.
-    `is_alive` is true if the pipeline's process runs on this machine.
+    `failing`: notes about sensors that fail or wait, sorted by sensor name.
+    `standing`: a sentence if a decision is overdue.
+    `settings`: a sentence if the settings file has changed since the running pipeline read it.
+    `is_alive`: true if the pipeline's process runs on this machine.
     """
 
     failing: Sequence[FailedTick]
@@ -248,8 +243,7 @@ class TicksNow:
 
     @property
     def failures(self) -> list[str]:
-        """Sentences about an overdue decision and about failing sensors. A failure that the sentence about the decision
-        quotes is not repeated."""
+        """Sentences about an overdue decision and about failing sensors, without repetitions."""
         told = [one.sentence() for one in self.failing if not one.waits]
         return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
 
@@ -261,8 +255,8 @@ class TicksNow:
 
 
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
-    """Return the state of the ticks, given the newest decision. Reads the notes in the lake, and the file on this
-    machine, which is up to date even if the lake is full. Raises LakeError."""
+    """Return the state of the ticks, given the newest decision. Reads the notes in the lake and the file on this
+    machine. Raises LakeError."""
     noted = lake.failed_ticks().newest()
     return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
 
@@ -270,9 +264,8 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """Return the state of the ticks, given the time of the newest decision, the note of the running process, and the
-    notes in the lake (`noted`). Notes older than WINDOWS_STAND_FOR are ignored, because their sensors no longer
-    tick."""
+    """Return the state of the ticks. `decided_at` is the time of the newest decision, `running` the note of the running
+    process, and `noted` the notes in the lake. Notes older than WINDOWS_STAND_FOR are ignored."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -300,8 +293,7 @@ def ticks_now(
 
 
 def _why(settings: Settings, running: Running | None) -> str:
-    """Return the probable reason why a decision is overdue, for the case that no tick of the sensor `tracking` has
-    failed."""
+    """Return the probable reason why a decision is overdue, if no tick of the sensor `tracking` has failed."""
     for folder in (settings.lake.folder, Path(settings.dagster.storage)):
         if folder is not None and (problem := why_unwritable(folder)):
             return problem
@@ -326,9 +318,8 @@ class Failing:
     """A summary of unresolved failures of runs: their number, the times of the first (`since`) and the last one, and
     the reason of the last one.
 
-    For runs over windows, `first_window` and `last_window` are the first and the last window that still wait to be
-    computed. For runs of a custom table, `table` is its name. For runs that read the subscriptions, `job` is the job of
-    the last one.
+    For runs over windows, `first_window` and `last_window` are the first and the last window still to be computed. For
+    runs of a custom table, `table` is its name. For runs that read the subscriptions, `job` is the job of the last one.
     """
 
     failures: int
@@ -342,7 +333,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Return a summary of the notes about unresolved failures, which are given newest first; None without notes."""
+        """Return a summary of notes about unresolved failures, newest first; None if there are no notes."""
         if not notes:
             return None
         newest, job = notes[0], "" if windows or table else notes[0].job
@@ -350,7 +341,6 @@ class Failing:
         return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)
 
     def sentence(self) -> str:
-        """Return the summary as one sentence."""
         runs = f" of {self.job}" if self.job else ""
         if self.table:
             runs = f" of the table {self.table}"
@@ -361,7 +351,8 @@ class Failing:
 
 
 def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
-    """Return the time at which each window was last computed, by window key, given the files of a windowed table."""
+    """Return, for each window key, the time at which the window was last computed. `files` are the files of a windowed
+    table."""
     found = dict[str, datetime]()
     for file in files:
         found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
@@ -369,8 +360,8 @@ def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
-    """Read the unresolved failures of runs over windows or subscriptions from the lake; None without failures. The
-    table is read only if a run has failed. Raises LakeError."""
+    """Return the unresolved failures of runs over windows or subscriptions; None if there are none. The table of diffs
+    is read only if a run has failed. Raises LakeError."""
     notes = lake.failed_runs().newest()
     return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
 
@@ -378,8 +369,8 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
 def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
-    """Return a summary of the unresolved failures among `notes`, which are given newest first; None if all are
-    resolved. A failed run over windows is resolved once all its windows have been computed after the failure."""
+    """Return a summary of the unresolved failures among `notes` (newest first); None if all are resolved. A failed run
+    over windows is resolved when all its windows have been computed after the failure."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
@@ -392,8 +383,8 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Read from the lake which custom tables have failed since their last success. Tables whose last failure is older
-    than WINDOWS_STAND_FOR are left out. A table is read only if one of its runs has failed. Raises LakeError."""
+    """Return the custom tables that have failed since their last success, and within the last WINDOWS_STAND_FOR. Raises
+    LakeError."""
     found = []
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
@@ -411,8 +402,8 @@ def _files(table: LakeTable) -> list[DataFile]:
 def _waiting(
     note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """Return the first and the last window in the range `stretch` that have not been computed since the failure. If
-    all windows have, return an empty list."""
+    """Return the first and the last window in the range `stretch` that have not been computed since the failure; an
+    empty list if there are none."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # the note is about windows of another length, from before the settings changed

@@ -1,5 +1,5 @@
-"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. All of this is read
-from the lake."""
+"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. Reads only the
+lake."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
 
 LOOK_EVERY_SECONDS = 5.0
-"""Interval between two looks while waiting, in seconds: half of the default tick."""
+"""Number of seconds between two reads of the lake while waiting: half of the default tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
     """The watermark of a lake. A watermark never goes back, so a closed window stays closed.
 
-    `event_time` is the watermark itself, aware and in UTC; None before the first watermark. Under the assumptions of
-    the method, no heartbeat with an earlier event time will still land. `decision` is the newest decision; None before
-    the first. `lake` is the lake's address.
+    `event_time` is the watermark itself, in UTC; None before the first watermark. Under the assumptions of the method,
+    no heartbeat with an earlier event time will still land. `decision` is the newest decision; None before the first
+    one. `lake` is the lake's address.
     """
 
     lake: str
@@ -45,33 +45,32 @@ class Watermark:
 
     @property
     def newest_closed(self) -> Window | None:
-        """The newest window that the watermark has passed; None if it has not passed any window yet."""
+        """The newest window that the watermark has passed; None if the watermark has not passed any window yet."""
         if self.event_time is None:
             return None
         window = self.windowing.numbered(self.windowing.number_of(self.event_time) - 1)
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """True if the watermark has reached `event_time`: every earlier heartbeat has landed. Raises ValueError if
-        `event_time` has no time zone."""
+        """True if the watermark has reached `event_time`, so that every earlier heartbeat has landed. Raises ValueError
+        if `event_time` has no time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """True if the watermark has passed a window, which is given by its key (`2026-11-21T05-20Z`) or by its end.
-        Raises ValueError for a text that is not a window's key, and for a time without a time zone."""
+        """True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end. Raises
+        ValueError for a text that is not a window's key, and for a time without a time zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:
-        """Return the newest decision and its reason as one sentence."""
         if self.decision is None:
             return f"no decision has been made in {self.lake} yet"
         return self.decision.sentence()
 
 
 class WatermarkReader:
-    """A reader that polls the watermark of one lake. Not thread-safe."""
+    """Reads the watermark of one lake repeatedly. Not thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
@@ -79,7 +78,7 @@ class WatermarkReader:
 
     def read(self) -> Watermark:
         """Read the current watermark. Raises CorruptObject if a log entry is damaged, NewerFormat if a later version of
-        tidemark has written the lake, LakeError."""
+        tidemark has written the lake, LakeError otherwise."""
         reached, record = self._log.newest().watermark, self._log.newest().record
         decision = None if record is None else record.decision
         known = (reached, None if decision is None else decision.watermark)  # a decision may come between the two reads
@@ -117,14 +116,14 @@ class Stage(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """True if the stage may still change without anybody's action."""
+        """True if the stage may still change without anyone's action."""
         return self in (Stage.OPEN, Stage.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowProgress:
-    """The progress of a lake's windows. If `lake` is an OpenLake, each call reads only what is new since the last
-    one."""
+    """The progress of a lake's windows. If `lake` is an OpenLake, each call reads only the changes since the last
+    call."""
 
     lake: Lake
     windowing: Windowing
@@ -162,7 +161,7 @@ def _wait(is_reached: Callable[[], bool], timeout: timedelta, clock: Clock) -> N
 
 
 def words(stage: Stage, window: Window) -> str:
-    """Return a sentence about the stage of a window, and about how to get its rows."""
+    """Return a sentence that describes the stage of a window and tells the user how to get its rows."""
     key = window.key
     waits = f"`tidemark watermark --wait-for {key} --computed` waits for its rows"
     return {

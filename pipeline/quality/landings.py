@@ -36,14 +36,16 @@ from tidemark.pipeline.windows import Window, Windowing
 logger = logging.getLogger(__name__)
 
 FEW = 5
-"""Maximum number of event hours listed in a sentence."""
+"""Maximum number of event hours listed per sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The number of heartbeats of one kind, such as late ones, per window and per stream. `rows` is the number of rows
-    that were searched. `damaged` maps unreadable files of `heartbeats` to their event hours. Heartbeats of these hours
-    are not counted."""
+    """The number of heartbeats of one kind, such as late ones, per window key and per stream.
+
+    `rows` is the number of searched rows. `damaged` maps each unreadable file of `heartbeats` to its event hour.
+    Heartbeats of these hours are not counted.
+    """
 
     rows: int = 0
     by_window: Mapping[str, int] = field(default_factory=dict)
@@ -52,19 +54,16 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """The number of counted heartbeats in all streams."""
         return sum(self.by_stream.values())
 
     @property
     def share(self) -> float:
-        """The number of counted heartbeats, divided by the number of searched rows."""
         return self.total / self.rows if self.rows else 0.0
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence that says for which event hours it is unknown which heartbeats are `what` ("late", "missed"),
-    because files of `heartbeats` are damaged. `damaged` maps these files to their event hours. Return an empty text if
-    no file is damaged."""
+    """Return a sentence which says for which event hours the `what` heartbeats ("late", "missed") are unknown.
+    `damaged` maps each damaged file of `heartbeats` to its event hour. If it is empty, return an empty text."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
@@ -76,14 +75,16 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
 
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""The version that stands for a window that is not computed, or whose input version is unknown."""
+"""Stands for the input version of a window that is not computed, or whose input version is unknown."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
-    """A window whose input has grown since it was computed. `missed` is the number of new heartbeats in the window, and
-    `missed_before` the number in its lookback. `computed_from` is the version of `heartbeats` from which the window was
-    computed; None if that version, or what has landed since, is unknown."""
+    """A window whose input has grown since it was computed.
+
+    `missed` is the number of new heartbeats in the window, and `missed_before` the number in its lookback.
+    `computed_from` is the version of `heartbeats` from which the window was computed; None if it is unknown.
+    """
 
     window: Window
     missed: int
@@ -92,12 +93,11 @@ class StaleWindow:
 
     @property
     def sentence(self) -> str:
-        """A sentence that names the window and says why it is stale."""
+        """The window's name, and why it is stale."""
         return f"{self.window}: {self.why}"
 
     @property
     def why(self) -> str:
-        """The reason why the window is stale."""
         if self.computed_from is None:
             return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
         return (
@@ -108,12 +108,11 @@ class StaleWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedHeartbeats(Counts):
-    """The number of missed heartbeats, which landed after their window was computed, as of one version of `heartbeats`
-    and one version of `heartbeat_diffs`.
+    """The number of missed heartbeats as of one version of `heartbeats` and one version of `heartbeat_diffs`.
 
-    A missed heartbeat counts once, in its own window, until that window is recomputed. Then it counts in `mended`, a
-    total since the first check of the lake. During a long check, `left` is the number of commits, manifests or hours
-    still to be read. Until `left` is 0, the other figures are incomplete.
+    A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
+    window is recomputed. After that it counts in `mended`, a total since the first check of the lake. `left` is the
+    number of commits, manifests or hours still to be read. While `left` is above 0, the other figures are incomplete.
     """
 
     heartbeats_version: int = -1
@@ -125,22 +124,20 @@ class MissedHeartbeats(Counts):
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """The windows that a heartbeat affects: its own window, and each later window whose lookback (both ends included)
-    contains the heartbeat's event time. In arrays, times are microseconds since the epoch, and a window is identified
-    by its start."""
+    """Finds the windows that a heartbeat affects: its own window, and each later window whose lookback contains its
+    event time (both ends included). Arrays have microseconds since the epoch, and identify a window by its start."""
 
     windowing: Windowing
     lookback: timedelta
 
     def key(self, start_us: int) -> str:
-        """Return the key of the window that starts at `start_us`."""
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """Return the windows that event times may affect, as a list of pairs of arrays.
+        """Return the windows that each event time may affect, as a list of pairs of arrays.
 
-        Pair number n is about the n-th window after the own window of each event time (n = 0: the own window itself).
-        The first array has the start of that window, the second says whether the event time affects the window.
+        Pair n is about the n-th window after the event time's own window (pair 0 is about its own window). The first
+        array has the start of the window. The second array says whether the event time affects the window.
         """
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
@@ -148,7 +145,7 @@ class AffectedWindows:
         return [(own + offset, event_us >= own + offset - lookback_us) for offset in offsets]
 
     def keys_of(self, event_us: Ints) -> set[str]:
-        """Return the keys of the windows that any of these event times affects."""
+        """Return the keys of the windows that at least one of the event times affects."""
         return {self.key(start) for starts, affects in self.starts(event_us) for start in np.unique(starts[affects])}
 
     def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
@@ -157,8 +154,8 @@ class AffectedWindows:
         return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
 
     def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
-        """Return the version from which each window was computed, according to `versions`; NOT_COMPUTED for a window
-        that is not in `versions`."""
+        """Return the input version of each window according to `versions`; NOT_COMPUTED for a window that is not in
+        `versions`."""
         each, rows = np.unique(starts, return_inverse=True)
         known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
         return np.array(known, dtype=np.int64)[rows]
@@ -167,10 +164,12 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Return the rows of `landings` that a computed window still lacks, and the number of missed heartbeats among them.
+    """Return the rows of `landings` that a computed window has not read, and the number of missed heartbeats among
+    them.
 
-    `landings` has the columns of LANDINGS. `versions` has the version of `heartbeats` from which each window was
-    computed. In the result, `mended` is the number of heartbeats that were missed at the last check but no longer are.
+    `landings` has the columns of LANDINGS. `versions` maps each computed window to the version of `heartbeats` from
+    which it was computed. In the result, `mended` is the number of heartbeats that were missed at the last check but no
+    longer are.
     """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
@@ -200,8 +199,8 @@ def missed_by(
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
-"""The columns of a table of first landings. A row has a heartbeat, the version of `heartbeats` with which the heartbeat
-first landed, and whether its own window was computed without it (`missed`)."""
+"""The columns of a table of first landings. A row identifies a heartbeat. `version` is the version of `heartbeats` with
+which it first landed. `missed` says whether its own window was computed without it."""
 
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
@@ -209,19 +208,18 @@ NO_ROWS = pa.Table.from_batches(
 """An empty table with the columns that are read from files of `heartbeats`: IDENTITY_SOURCE and `late`."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
-"""A filter that accepts every row, and one that accepts no row."""
+"""A filter that accepts all rows, and a filter that accepts none."""
 
 
 def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
-    """Return the heartbeats with event times below `before` that first landed with one of these files, as rows of
-    LANDINGS without copies. Also return the damaged files, with their event hours; rows of these hours are left out.
+    """Return the heartbeats with event times below `before` that first landed with one of `files`, without copies, as
+    rows of LANDINGS. Also return the damaged files with their event hours; rows of these hours are left out.
 
-    To tell what had landed earlier, the function looks at the version before the oldest file. `now` is the table at a
-    later version; `since` has the commits that added the files, and all commits after them. Assumption: if a copy
-    landed later, it is in one of these files. Memory is bounded by the files of one event hour. Raises ObjectMissing if
-    a file or the earlier version is gone.
+    `now` is the table at a later version. `since` has the commits that added the files, and all later commits.
+    Assumption: if a copy landed later, it is in one of the files. The files of one event hour are in memory at a time.
+    Raises ObjectMissing if a file or an earlier version is gone.
     """
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
@@ -245,7 +243,7 @@ def first_landings(
 def _held_before(
     heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
 ) -> dict[str, list[AddedFile]]:
-    """Return the files of these event hours as of the version before `version`, by event hour."""
+    """Return the files of the given event hours as of the version before `version`, by event hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
         return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
@@ -256,7 +254,7 @@ def _held_before(
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
-    """Return heartbeats, which have the columns of IDENTITY, as rows of LANDINGS that landed with `version` and are not
+    """Convert heartbeats, which have the columns of IDENTITY, to rows of LANDINGS with this version that are not
     missed."""
     count = heartbeats.num_rows
     rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
@@ -264,8 +262,8 @@ def landings(heartbeats: pa.Table, version: int) -> pa.Table:
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of LANDINGS into one with one row per heartbeat. The row has the least version of the merged rows,
-    and is missed if one of them is."""
+    """Merge tables of LANDINGS into one table with one row per heartbeat. Its version is the smallest of the merged
+    rows. It is missed if one of the merged rows is missed."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -280,7 +278,7 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 
 
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
-    """Return the files of these event hours, by event hour. `files` is the result of `listed` for the table."""
+    """Return the files of the given event hours, by event hour. `files` is the result of `listed(table)`."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
     columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
@@ -290,9 +288,9 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
 
 
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
-    """Return the identities of heartbeats in these files that may be copies of `rows`: those in the same range of event
-    times, of the same streams, and accepted by the filter `only`. A file is read only if it may contain an event time
-    of `rows`. Raises ObjectMissing if a file is gone."""
+    """Return the identities of heartbeats in `files` that may be copies of `rows`: those of the same streams and in the
+    same range of event times that match the filter `only`. A file is read only if it may contain an event time of
+    `rows`. Raises ObjectMissing if a file is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]
@@ -316,31 +314,34 @@ def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> 
 
 
 HOURS_AT_ONCE = 6
-"""Number of event hours per step of a comparison. With 10,000 streams, it takes some seconds to read an hour of both
-tables."""
+"""Number of event hours per step of a comparison. With 10,000 streams, reading one hour of both tables takes some
+seconds."""
 
 HELD = pa.schema({"stream_id": pa.string(), "event_time": MOMENT, "message_id": pa.string()})
-"""The columns of `heartbeat_diffs` that identify the copy from which a row was computed."""
+"""The columns by which a row of `heartbeat_diffs` identifies the heartbeat from which it was computed."""
 
 
 def ids_of(heartbeats: DeltaTable, diffs: DeltaTable) -> tuple[str, str]:
-    """Return Delta's ids of the two tables. A table that was lost and recreated has a new id."""
+    """Return Delta's ids of the two tables. A recreated table has a new id."""
     return str(heartbeats.metadata().id), str(diffs.metadata().id)
 
 
 class TableComparison:
-    """A comparison, in progress, of the contents of `heartbeats` at one version with `heartbeat_diffs` at one version.
+    """Compares the contents of `heartbeats` at one version with `heartbeat_diffs` at one version, step by step.
 
-    The results so far: `lacking` are the heartbeats that are not in their own window, as rows of LANDINGS. Their first
-    landing is unknown, so they have the compared version. `unknown` are the windows that may lack heartbeats from their
-    lookback. `damaged` maps unreadable files of `heartbeats` to their event hours, which are not compared. One event
-    hour is in memory at a time.
+    Results so far:
+    - `lacking`: heartbeats that are missing from their own window, as rows of LANDINGS with the compared version.
+    - `unknown`: windows that may lack heartbeats from their lookback.
+    - `damaged`: unreadable files of `heartbeats`, with their event hours. These hours are not compared.
+
+    One event hour is in memory at a time.
     """
 
     def __init__(
         self, landed: LakeTable, computed: LakeTable, versions: tuple[int, int], affected: AffectedWindows
     ) -> None:
-        """Open both tables at these versions. Raises ObjectMissing if a version can no longer be read, LakeError."""
+        """Open both tables at the given versions. Raises ObjectMissing if a version can no longer be read,
+        LakeError."""
         heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(heartbeats, diffs)
         self.heartbeats, self.diffs = heartbeats, diffs
@@ -354,8 +355,8 @@ class TableComparison:
     def advance(self, versions: Mapping[str, int]) -> int:
         """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left.
 
-        `versions` has the version of `heartbeats` from which each window was computed. Hours without such a window are
-        skipped. Raises LakeError. After an error, the next call retries the same hour.
+        `versions` maps each computed window to the version of `heartbeats` from which it was computed. Hours without a
+        computed window are skipped. Raises LakeError. After an error, the next call retries the same hour.
         """
         for hour in self._hours[:HOURS_AT_ONCE]:
             begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
@@ -385,7 +386,7 @@ class TableComparison:
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
 
     def _rows(self, hour: str) -> pa.Table | None:
-        """Return the landed rows of an event hour; None if one of the hour's files is damaged or gone."""
+        """Return the landed rows of an event hour; None if a file of the hour is damaged or gone."""
         found = [NO_ROWS]
         for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
             try:
@@ -397,7 +398,6 @@ class TableComparison:
         return pa.concat_tables(found)
 
     def _held(self, windows: list[str]) -> pa.Table:
-        """Return the rows of these windows in `heartbeat_diffs`, with a column `is_held` that is true."""
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
         rows = rows.cast(HELD)
         return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
@@ -405,23 +405,23 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Counts):
-    """The number of late heartbeats with event times in or after the hour of `since`, and the number of late rows that
-    are only copies (`copies`). As in `heartbeat_diffs`, a heartbeat is late if no copy of it landed in time."""
+    """The number of late heartbeats with event times in or after the hour of `since`. `copies` is the number of late
+    rows that are only copies. A heartbeat is late only if no copy of it landed in time."""
 
     since: datetime
     copies: int = 0
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Length of the range of event times, ending at the watermark, in which late heartbeats are counted."""
+"""Late heartbeats are counted if their event time is at most this long before the watermark."""
 
 NOTHING = identities(NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The late rows of an event hour (`late`), and rows of the same heartbeats that landed in time (`in_time`). Both
-    tables have the columns of IDENTITY. `files` are the files that were read."""
+    """The late rows of an event hour, and the rows of the same heartbeats that landed in time. Both tables have the
+    columns of IDENTITY. `files` are the paths of the files that were read."""
 
     files: frozenset[str]
     late: pa.Table
@@ -429,7 +429,7 @@ class _Hour:
 
     @property
     def first(self) -> pa.Table:
-        """The late heartbeats, each once. A heartbeat with a copy that landed in time is not late."""
+        """The late heartbeats, each once. A heartbeat with a copy that landed in time is left out."""
         each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
         return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
 
@@ -440,8 +440,8 @@ UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 class LateHeartbeats:
     """Counts the late heartbeats in a lake. Not thread-safe.
 
-    An event hour is read only if one of its files may have a late row, according to the file's statistics. Each call
-    reads the files added since the last call, and earlier files that may contain copies of the late heartbeats found.
+    An event hour is read only if the statistics of its files allow late rows. Each call reads only the files added
+    since the last call, and earlier files that may contain copies of late heartbeats.
     """
 
     def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
@@ -487,8 +487,8 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """Read the new files of an event hour, and return what is `known` about the hour with their late rows added.
-        `may_be_late` are the paths of files that may have late rows."""
+        """Read the new files of an event hour, and return `known` with their late rows added. `may_be_late` has the
+        paths of the files that may contain late rows."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
@@ -504,12 +504,12 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return all rows copied into one chunk. Without the copy, the few rows of a join would occupy a quarter of a
-    megabyte for as long as they are kept, which is a day."""
+    """Return all rows copied into one chunk, because small results of a join would otherwise keep large buffers in
+    memory."""
     return pa.concat_tables(tables).combine_chunks()
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """Return the event time from which on late heartbeats are counted: LATE_WITHIN before the watermark or, without a
-    watermark, before now."""
+    """Return the event time from which late heartbeats are counted: LATE_WITHIN before the watermark. Without a
+    watermark, it is LATE_WITHIN before `now`."""
     return (now if watermark is None else watermark) - LATE_WITHIN

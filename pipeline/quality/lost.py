@@ -1,8 +1,8 @@
-"""Finds messages that are outstanding on base and messages that were lost, by comparing what tracking saw with what
-landed.
+"""Finds messages that are outstanding on base and messages that were lost, by comparing the messages that tracking
+counted with the messages that landed.
 
 A seek forward, an expiry, or another consumer that acknowledges on base removes messages from base unnoticed. Tracking
-has received these messages too, so the histogram counts them, by publish second and event second.
+received these messages too, so the histogram counts them, by publish second and event second.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,12 +35,12 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
-"""The possible lengths, in seconds, of a Stretch: publish seconds are merged into stretches for display."""
+"""The possible lengths of a `Stretch`, in seconds."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Length of the range of publish times whose landed messages are in memory at the same time, for counting (as a
-timedelta) and for the audit (in seconds). The range is bounded, because days of messages may land while one message is
-outstanding. The audit's range is shorter, because it also reads event times and runs in the process of the sensors."""
+"""Length of the range of publish times that is in memory at a time: for counting landed messages (as a timedelta), and
+for the audit (in seconds). The audit's range is shorter, because the audit also reads event times and runs in the
+process of the sensors."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -50,8 +50,8 @@ class Stretch:
     """The messages published in `[published_from, published_before)`.
 
     `tracked` is the number of messages that tracking counted, including redeliveries. `landed` is the number of
-    distinct messages that landed. `oldest_event_time` is the least event time that tracking saw (None if it saw none).
-    For a message with several heartbeats, each heartbeat counts, and its rejection counts once.
+    distinct messages that landed. `oldest_event_time` is the smallest event time that tracking counted; None without
+    event times. In a message with several heartbeats, each heartbeat counts as a message.
     """
 
     published_from: datetime
@@ -66,10 +66,9 @@ class Stretch:
 class Outstanding:
     """The outstanding messages among those published in `[since, before)`, which are whole seconds.
 
-    `tracked` and `landed` are the numbers of all messages. `seconds` are four arrays about the publish seconds that may
-    have outstanding messages: the second, the messages tracked, the messages landed, and the least event time in
-    microseconds. If the histogram is complete for these publish times, the numbers of outstanding messages are upper
-    bounds.
+    `tracked` and `landed` count all messages. `seconds` are four arrays with one element per publish second that may
+    have outstanding messages: the second, messages tracked, messages landed, and the smallest event time in
+    microseconds. If the histogram is complete for the range, the differences are upper bounds.
     """
 
     since: datetime
@@ -85,13 +84,14 @@ class Outstanding:
 
     @property
     def oldest_event_time(self) -> datetime | None:
-        """The least event time in the publish seconds that may have outstanding messages; None if tracking saw none."""
+        """The smallest event time in the publish seconds that may have outstanding messages; None without event
+        times."""
         return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """Merge the publish seconds into at most `at_most` stretches, of the shortest length in WIDTHS with which this
-        is possible. If it is possible with none, return more stretches, of the greatest length. Stretches are aligned
-        to the epoch; empty ones are left out."""
+        """Merge the publish seconds into at most `at_most` stretches, with the smallest sufficient length in WIDTHS. If
+        no length is sufficient, use the greatest one, and return more stretches. Stretches are aligned to the epoch;
+        empty ones are left out."""
         second, *counts = self.seconds
         for width in WIDTHS:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
@@ -115,8 +115,8 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`: per publish second, the messages that
-    tracking counted in `histogram`, less those that landed. `landed` is the result of `landed_by_second`."""
+    """Return the outstanding messages among those published in `[since, before)`. For each publish second, this is the
+    number of messages in `histogram` minus the number that landed. `landed` is the result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
@@ -133,8 +133,8 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
 
 
 def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
-    """Return the cells of the histogram with publish seconds in `[start, end)`, in order, as a table with a row per
-    cell: publish second, event second, count and least event time."""
+    """Return the cells of the histogram with publish seconds in `[start, end)`, in order. The table has one row per
+    cell: publish second, event second, count, and smallest event time in microseconds."""
     low, high = np.searchsorted(histogram.publish_bucket, [start, end])
     columns = {
         "second": histogram.publish_bucket,
@@ -149,8 +149,7 @@ def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
     """Return the number of distinct messages in both tables that were published in `[since, before)`, per publish
-    second. `since` and `before` are whole seconds. Reads only files that may contain such messages; messages of
-    COUNTED_AT_ONCE are in memory at a time."""
+    second. `since` and `before` are whole seconds. The messages of COUNTED_AT_ONCE are in memory at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + COUNTED_AT_ONCE, before)
@@ -171,13 +170,12 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """Return `good` without heartbeats that a requeue landed after their message had been rejected, if the message has
-    several heartbeats.
+    """Return `good` without heartbeats that tracking did not count, because their message was rejected first and
+    requeued later.
 
-    Tracking counted each usable heartbeat of such a message, and the rejection of the message once. The rejection
-    already stands for the heartbeats that a requeue lands later. `good` (landed) and `bad` (rejected) are results of
-    `with_seconds`; `damaged` has the same meaning as in `published_between`. Landing times are read only if a message
-    with several heartbeats was rejected.
+    Only messages with several heartbeats are affected: tracking counted the message's rejection once, in place of these
+    heartbeats. `good` (landed) and `bad` (rejected) are results of `with_seconds`. Damaged files of `heartbeats` are
+    added to `damaged`, with their event hours.
     """
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
@@ -198,9 +196,9 @@ def without_requeued(
 
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
-    """Return the message ids of these rows with their publish second (`second`). If the rows have event times, also
-    return the event second (`event`) and the event second by which tracking counts (`counted`), which is never after
-    the publish second."""
+    """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add the
+    event second (`event`), and the event second by which tracking counts (`counted`): the smaller of `event` and
+    `second`."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
@@ -213,14 +211,14 @@ def with_seconds(rows: pa.Table | None) -> pa.Table:
 
 
 def distinct_messages(rows: pa.Table) -> pa.Table:
-    """Return a result of `with_seconds` without copies: each publish second and message id once."""
+    """Return the rows without copies: each pair of publish second and message id once."""
     return rows.group_by(["second", "message_id"], use_threads=False).aggregate([])
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
-    """The audit of the messages published in one minute, which starts at `minute`: how many tracking counted, how many
-    landed, and how many are lost at least and at most."""
+    """The audit of the messages published in one minute: how many tracking counted, how many landed, and how many are
+    lost at least and at most."""
 
     minute: datetime
     tracked: int
@@ -234,10 +232,9 @@ class Audit:
     """The losses among the messages published in `[since, before)`, all of which base has passed. `minutes` are the
     minutes that may have losses.
 
-    `at_least` is certain: it counts cells of the histogram into which no landed message falls. `at_most` is an upper
-    bound if tracking saw every message. It may be too high, because a redelivery that tracking counted twice looks like
-    a lost message of the same second. `damaged` maps unreadable files of `heartbeats` to their event hours; messages
-    that may belong to these hours are not counted.
+    `at_least` is certain: it counts cells of the histogram to which no landed message belongs. `at_most` is an upper
+    bound if tracking received every message. It may be too high, because tracking may count a redelivery twice.
+    `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are not counted.
     """
 
     since: datetime | None = None
@@ -261,11 +258,10 @@ class Audit:
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit the messages that base has passed since the time `passed_since`. None means all messages that the log still
-    covers.
+    """Audit the messages that base has passed since `passed_since`, or all messages in the log if it is None.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is in neither table.
-    Assumptions: the readings of base in the decisions, less the slack, are right; messages from both subscriptions are
+    Assumptions: the readings of base in the decisions, minus the slack, are right; messages from both subscriptions are
     judged by the same contract. Raises LakeError.
     """
     passed = _passed(decision_in_force(log))
@@ -294,16 +290,14 @@ def audit(
 
 
 def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
-    """Return the publish second before which no message was outstanding on base, according to a numbered decision; None
-    if there is no decision, or if the decision has no reading of base."""
+    """Return the publish second before which no message was outstanding on base, according to a decision. None without
+    a decision, or if the decision has no reading of base."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
-    """Return the histogram as of `since` plus all cells recorded later. This includes every message that base had not
-    passed by `since`."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
@@ -317,13 +311,13 @@ def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
     """Return an array with one row per publish second in `[start, end)`: messages tracked, landed, lost at least, and
-    lost at most. Also return the damaged files, with their event hours, which are not counted.
+    lost at most. Also return the damaged files with their event hours, which are not counted.
 
-    A cell counts as certainly lost if no landed message can have filled it:
-    - A landed heartbeat fills the cell of its clamped event time and, because older logs did not clamp, the cell of its
-      original event time.
-    - A rejected message may have filled any one cell of its publish second, because its event time is not stored.
-    - A cell of rejected messages counts as lost only if nothing landed from its publish second.
+    A cell counts as certainly lost if no landed message belongs to it:
+    - A landed heartbeat belongs to the cell of its clamped event time. Because older logs did not clamp event times, it
+      also belongs to the cell of its original event time.
+    - A rejected message may belong to any cell of its publish second, because its event time is not stored.
+    - A cell of rejected messages counts as lost only if no message of its publish second landed.
     - A cell of copies never counts as lost, because it may stand for a redelivery.
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
@@ -358,9 +352,9 @@ def _compared(
 
 
 def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
-    """Return the rows that certainly do not belong to one of these event hours. `event` is the name of the column with
-    the event second by which tracking counts. If this equals the publish second, it may be clamped, and the true event
-    time may be in any later hour."""
+    """Return the rows that certainly belong to none of these event hours. `event` names the column with the event
+    second by which tracking counts. If the event second equals the publish second, the true event time may be in any
+    later hour."""
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
     second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
     may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
@@ -369,8 +363,6 @@ def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
 
 
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
-    """Return the sums of the rows of `_compared` per minute, without minutes in which tracking counted no message.
-    `start` is the publish second of the first row."""
     minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
     sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
     return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]

@@ -1,5 +1,5 @@
-"""Checks of what landed recently: rows that lag more than `watermark.max_lag`, compared fields that are null in all
-rows, and the messages in quarantine."""
+"""Checks what landed recently: rows that lag more than `watermark.max_lag`, compared fields that are null in all rows,
+and messages in quarantine."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,12 +28,11 @@ from tidemark.pipeline.quality.landings import Counts
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:
-    """Count the rows published in `[since, before)` that lag more than `max_lag`, per stream, the streams with the most
-    rows first.
+    """Count the rows published in `[since, before)` that lag more than `max_lag`, per stream, the most affected streams
+    first.
 
-    The count is not exactly what the watermark passes over: because the histogram has cells of a second, a message that
-    lags up to two seconds more than `max_lag` may still hold the watermark. Memory is proportional to the number of
-    rows in the time range. Raises LakeError.
+    The result is approximate: the histogram has cells of a second, so a message that lags up to two seconds more than
+    `max_lag` may still hold the watermark. All rows of the time range are in memory. Raises LakeError.
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
@@ -47,31 +46,29 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class NullField:
-    """A compared field that is null in the newest `rows` rows. The first of these rows landed at `since`."""
+    """A compared field that is null in the newest `rows` rows, the first of which landed at `since`."""
 
     name: str
     rows: int
     since: datetime
 
     def sentence(self) -> str:
-        """Return the finding as one sentence."""
         return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
 
 
 @dataclass(frozen=True, slots=True)
 class NullFields:
-    """The approximate number of recently landed rows, and the fields that are null in all of them."""
+    """The fields that are null in all recently landed rows, and the approximate number of these rows."""
 
     rows: int = 0
     fields: Sequence[NullField] = ()
 
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
-    """Find the fields among `names` that are null in all rows that landed at `since` or later, and since when they are
-    null.
+    """Find the fields among `names` that are null in all rows that landed at `since` or later, and since when.
 
-    Reads only file statistics, so each file counts as a whole, and a field without statistics (such as one of the last
-    columns of a wide table) is not reported. Raises LakeError.
+    Reads only file statistics, so each file counts as a whole. A field without statistics, such as one of the last
+    columns of a wide table, is not reported. Raises LakeError.
     """
     names, since_us = list(names), to_us(since)
     files = heartbeats.landed() if names else pa.table({})
@@ -90,22 +87,23 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""The period before now that the checks of recently landed rows and the count of losses cover."""
+"""Length of the time before now that the checks of recent rows and the count of losses cover."""
 
 NEWEST_FILES = 10
-"""Maximum number of files that are read to find the most frequent reason. In a bucket, each file costs a request."""
+"""Maximum number of files read to find the most frequent reason. In a bucket, each file costs a request."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """Count the waiting and the requeued messages that match a filter, by their latest reason. Raises LakeError."""
+    """Count the rejected messages that match the filter `meant`, by their latest reason: those that wait in quarantine
+    and those that were requeued. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return at most `limit` rows of waiting messages that match a filter, the last rejected first. A row has the
-    columns of `quarantine` except the partition column, with the latest reason and detail. Reads no more days than
-    needed. Raises LakeError."""
+    """Return at most `limit` rows of messages that wait in quarantine and match the filter `meant`, the last rejected
+    first. A row has the columns of `quarantine` except the partition column, with the latest reason and detail. Raises
+    LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
@@ -126,8 +124,8 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
 
 @dataclass(frozen=True, slots=True)
 class QuarantineShare:
-    """The approximate number of rows that landed in `heartbeats` and in `quarantine` since a moment. `reason` is the
-    most frequent reason of the newest rows in `quarantine`, and `detail` the newest detail for this reason."""
+    """The approximate number of rows that landed recently in `heartbeats` and in `quarantine`. `reason` is the most
+    frequent reason of the newest rows in `quarantine`, and `detail` the newest detail for this reason."""
 
     landed: int = 0
     quarantined: int = 0
@@ -136,13 +134,12 @@ class QuarantineShare:
 
     @property
     def share(self) -> float:
-        """The number of quarantined rows, divided by the number of rows in both tables."""
         return self.quarantined / (self.landed + self.quarantined) if self.quarantined else 0.0
 
 
 def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
-    """Count the rows that landed at `since` or later, from the file statistics of both tables. To find the most
-    frequent reason, at most NEWEST_FILES files of `quarantine` are read. Raises LakeError."""
+    """Count the rows that landed at `since` or later, from the file statistics of both tables. At most NEWEST_FILES
+    files of `quarantine` are read, to find the most frequent reason. Raises LakeError."""
     (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
     if not quarantined:
         return QuarantineShare(landed)

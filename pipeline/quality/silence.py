@@ -20,7 +20,8 @@ class WindowSilence:
     `stopped`: absent streams with a heartbeat in the lookback.
     `started`: streams with a heartbeat in the window, but none in the lookback.
     `new`: started streams without any earlier heartbeat.
-    `missing`: streams with gaps in which heartbeats were missed (`missed_heartbeats` in all).
+    `missing`: streams that missed heartbeats.
+    `missed_heartbeats`: heartbeats missed by all streams.
     """
 
     window: str
@@ -34,7 +35,7 @@ class WindowSilence:
 
     @property
     def stopped_share(self) -> float:
-        """The number of streams that stopped, divided by the number of streams in the lookback."""
+        """The fraction of the streams in the lookback that stopped."""
         before = self.streams - self.started + self.stopped
         return self.stopped / before if before else 0.0
 
@@ -42,7 +43,7 @@ class WindowSilence:
 def silence_of(
     diffs: WindowedTable, status: pa.Table, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """Count the streams in each of these windows that is computed, in order of the windows. `status` has the rows of
+    """Return the counts for each window of `windows` that is computed, in order. `status` has the rows of
     `stream_status` for the windows. Raises LakeError."""
     by_kind = status.group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()

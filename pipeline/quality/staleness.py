@@ -1,9 +1,9 @@
 """Finds missed heartbeats, which landed after their window was computed, and stale windows, whose input has grown since
 they were computed.
 
-A run's manifest says from which version of `heartbeats` its windows were computed. A heartbeat that *first* landed with
-a later version makes its own window stale, and each computed window whose lookback contains it. A check follows the log
-of `heartbeats` in bounded steps, each of which moves a checkpoint.
+A run's manifest says from which version of `heartbeats` its windows were computed. A heartbeat that first landed with a
+later version makes its own window stale, and each computed window whose lookback contains the heartbeat. A check reads
+the log of `heartbeats` in bounded steps, and updates a checkpoint after each step.
 """
 
 import logging
@@ -45,13 +45,13 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""A stored checkpoint. Its rows are the unread landings; the other fields are JSON in the metadata. Its key consists of
-the versions of `heartbeats` and `heartbeat_diffs`."""
+"""Storage format of checkpoints. The rows of the Parquet file are the unread landings; the other fields are JSON in its
+metadata. The key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
-"""Number of commits after which a checkpoint is written even if its content is the same. It bounds how many commits a
-new process reads again."""
+"""Number of commits after which a checkpoint is written even if its content is the same. A new process reads at most
+this many commits again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,11 @@ class StalenessCheckpoint:
     """The state of the check: everything that landed up to `heartbeats_version` is checked against the windows computed
     up to `diffs_version`.
 
-    `tables` are Delta's ids of the two tables. `unread` are the heartbeats that a computed window lacks, as rows of
-    LANDINGS. `unknown` are the computed windows whose input is unknown. `mended` is the number of heartbeats that were
-    missed but no longer are. `damaged` maps unreadable files of `heartbeats` to their event hours.
+    `tables`: Delta's ids of the two tables.
+    `unread`: the heartbeats that a computed window has not read, as rows of LANDINGS.
+    `unknown`: the computed windows whose input version is unknown.
+    `mended`: the number of heartbeats that were missed but no longer are.
+    `damaged`: unreadable files of `heartbeats`, with their event hours.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
@@ -79,8 +81,8 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
 class CheckpointStore:
-    """The store of the newest checkpoint. If the checkpoint is missing or damaged, the check starts over, with the same
-    result."""
+    """Stores the newest checkpoint in the lake. If the checkpoint is missing or damaged, the check starts over, with
+    the same result."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, CHECKPOINTS)
@@ -99,8 +101,8 @@ class CheckpointStore:
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Store a checkpoint if its content differs from the stored one, or if it is COMMITS_BETWEEN commits ahead of
-        the stored one. Raises LakeError."""
+        """Store a checkpoint if its content differs from the stored one, or if it is at least COMMITS_BETWEEN commits
+        ahead. Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
         earlier = self._notes.listed()
@@ -112,7 +114,6 @@ class CheckpointStore:
         self._kept = checkpoint
 
     def _found(self, key: str) -> StalenessCheckpoint | None:
-        """Return the checkpoint with this key; None if another process has deleted it meanwhile. Raises DamagedNote."""
         rows = self._notes.find(key)
         if rows is None:
             return None
@@ -134,26 +135,25 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
 
 
 COMMITS_AT_ONCE = 1000
-"""Maximum number of commits read per step. In a bucket, this many take about ten seconds, well within a sensor's
+"""Maximum number of commits read per step. In a bucket, 1,000 commits take about ten seconds, well within a sensor's
 tick."""
 
 FILES_AT_ONCE = 200
-"""Maximum number of new files of `heartbeats` opened per step. Earlier files of the same event hours come in
-addition."""
+"""Maximum number of new files of `heartbeats` opened per step. Earlier files of the same event hours are also
+opened."""
 
 MANIFESTS_AT_ONCE = 500
-"""Maximum number of run manifests read per step."""
 
 
 class Staleness:
-    """Checks one lake repeatedly for missed heartbeats and stale windows. Each check reads only what has changed since
-    the last one. Not thread-safe.
+    """Checks one lake repeatedly for missed heartbeats and stale windows. Each check reads only the changes since the
+    last one. Not thread-safe.
 
     Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time.
 
     If commits or files that are still to be read have been deleted, the contents of the tables are compared instead.
-    The missed heartbeats are still exact, and every stale window is reported, but perhaps also windows that are not
-    stale. An event hour with a damaged file is not counted until the file is restored or removed from the table.
+    The missed heartbeats are still exact. Every stale window is reported, but perhaps also windows that are not stale.
+    An event hour with a damaged file is not counted until the file is restored or removed from the table.
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
@@ -182,16 +182,16 @@ class Staleness:
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
         """Find the missed heartbeats and stale windows, in as many steps as needed. `goes_on` is called after each
-        step: if it returns false, the check stops early, and `left` is above 0. Raises LakeError."""
+        step. If it returns false, the check stops early, and `left` is above 0. Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
         return missed
 
     def step(self) -> MissedHeartbeats:
-        """Run one step of a check, which reads a bounded amount. If anything is `left`, the next call continues; a step
-        is enough for a few minutes of heartbeats. Raises LakeError, and InvalidSettings if the computed windows have
-        another length. After a LakeError, the next call retries."""
+        """Run one step of a check, which reads a bounded amount. If `left` is above 0, the next call continues. After a
+        LakeError, the next call retries. Raises LakeError, and InvalidSettings if the computed windows have another
+        length."""
         # `heartbeats` is read first: a window computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
@@ -220,8 +220,8 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """Return the last checkpoint if it is usable, else an empty one. It is unusable if it belongs to other tables,
-        if it is ahead of these tables, or if one of its damaged files has been restored or removed."""
+        """Return the last checkpoint, or an empty one if the last one is unusable: it belongs to other tables, is ahead
+        of the tables, or has a damaged file that has been restored or removed."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now
@@ -230,7 +230,7 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Return those of the `damaged` files that are still in the table and still unreadable."""
+        """Return the files of `damaged` that are still in the table and still unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -241,8 +241,8 @@ class Staleness:
         return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
-        """Run one step of a check that follows the log of `heartbeats`. Raises ObjectMissing if a commit or a file that
-        is needed is gone."""
+        """Run one step of a check that reads the log of `heartbeats`. Raises ObjectMissing if a commit or a file is
+        gone."""
         earlier, runs = self._runs_before(before), self._runs_of(diffs)
         changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
         versions, unknown, left = self._versions(changed)
@@ -289,7 +289,8 @@ class Staleness:
 
     def _unread_files(self, files: list[AddedFile], read: Mapping[str, int], end: datetime) -> list[AddedFile]:
         """Return the files that may contain heartbeats which a window has not read, and later files of the same event
-        hours, which may contain copies. `read` has the version up to which the input of each window is checked."""
+        hours, which may contain copies of these heartbeats. `read` maps each window to the version up to which its
+        input is checked."""
         chosen = [
             file
             for file in files
@@ -319,7 +320,8 @@ class Staleness:
     def _judged(
         self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Return the result, derived from the unread heartbeats of `checkpoint`, and make this the last checkpoint."""
+        """Return the result, derived from the unread heartbeats of `checkpoint`, and store the updated checkpoint in
+        memory."""
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -338,7 +340,7 @@ class Staleness:
         return self._missed
 
     def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
-        """Return, for each window, the run that had computed the window as of a checkpoint. The result is empty if the
+        """Return, for each window, the run that had computed it as of a checkpoint; an empty mapping if the
         checkpoint's version of `heartbeat_diffs` can no longer be read."""
         if before.diffs_version < 0:
             return {}
@@ -361,7 +363,7 @@ class Staleness:
         maps windows to their runs.
 
         Returns the version of each window, the windows whose version is unknown, and the number of manifests still to
-        be read. While manifests are left to be read, the first two are empty.
+        be read. If manifests are left to be read, the first two are empty.
         """
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
