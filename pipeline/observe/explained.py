@@ -1,5 +1,5 @@
-"""Explains a decision from a lake: as plain facts, which `tidemark explain --json` prints, and as two charts. The
-charts show the messages by publish time and event time (the plane), and the watermark's lag."""
+"""Explains a decision from a lake, as plain facts for `tidemark explain --json` and as two charts. One chart shows the
+counted messages by publish time and event time (the plane). The other shows the watermark's lag."""
 
 import math
 from collections import Counter
@@ -36,15 +36,16 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 SECOND = timedelta(seconds=1)
 
 NAMED_STREAMS = 20
-"""Maximum number of streams listed for a cell. The streams with the most rows are listed."""
+"""Maximum number of streams listed per cell. The streams with the most rows are listed."""
 
 
 Facts = dict[str, Any]
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Read the decision that was in force at `at` (None: the newest decision), with its entry number. Return None if
-    there is no decision yet. Raises LakeError, also if the first decision was made after `at`."""
+    """Return the decision that was in force at `at`, with its entry number in the log. If `at` is None, return the
+    newest decision; None if there is no decision yet. Raises LakeError, also if the first decision was made after
+    `at`."""
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     first = first_decision(log) if found is None and at is not None else None
@@ -58,7 +59,8 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the log as of its time, and convert the explanation to facts. Raises LakeError."""
+    """Explain a decision from the log as of the decision's time, and return the explanation also as facts. Raises
+    LakeError."""
     now = decided.decision.at
     recent = sampled(log, number, now - HOURS)
     try:
@@ -77,8 +79,8 @@ def explained(
     now: datetime,
     problem: str | None = None,
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the state before it and the `recent` decisions, and convert the explanation to facts. If
-    the state is lost, `before` is None and `problem` says why. The fact `problem` says why the explanation is
+    """Explain a decision from the state before it and the `recent` decisions, and return the explanation also as facts.
+    If the state is lost, `before` is None and `problem` says why. The fact `problem` says why the explanation is
     incomplete."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
@@ -93,9 +95,13 @@ def explained(
 
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
-    """Count, per stream, messages that concern a decision: those that `max_lag` passes over, those that were rejected
-    for their payload, and the landed rows and rejected payloads at the pin (the message that holds the watermark).
-    Raises LakeError."""
+    """Count the messages that concern a decision, per stream:
+    - messages that `max_lag` passes over, which are also returned as `Counts`
+    - messages that were rejected for their payload
+    - landed rows and rejected payloads at the pin, the message that holds the watermark
+
+    Raises LakeError.
+    """
     decision, max_lag = decided.decision, decided.policy.max_lag
     at, pin, over = decision.at, decision.pin, Counts()
     if max_lag is not None:  # in the hour before the decision
@@ -121,8 +127,8 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
 def landed_by_stream(
     heartbeats: Heartbeats, published: datetime, happened: datetime, size: timedelta
 ) -> dict[str, int]:
-    """Count the landed rows of one cell of the histogram, per stream. Only the NAMED_STREAMS streams with the most rows
-    are returned, in descending order. `published` and `happened` are the cell's first publish time and event time, and
+    """Count the landed rows of one cell of the histogram for each stream. Return the NAMED_STREAMS streams with the
+    most rows, in descending order. `published` and `happened` are the cell's first publish time and event time, and
     `size` is its width and height. Raises LakeError."""
     when, event = pc.field("publish_time"), pc.field("event_time")
     wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
@@ -136,7 +142,7 @@ def landed_by_stream(
 
 
 def explanation_facts(explanation: Explanation) -> Facts:
-    """Convert an explanation to plain facts: its sentences, and the numbers that they contain."""
+    """Convert an explanation to plain facts: its sentences, and the numbers in them."""
     others, facts = explanation.alternatives, decision_facts(explanation.decision)
     pin = facts["pin"]
     return {
@@ -171,24 +177,23 @@ def decision_facts(decision: Decision) -> Facts:
 
 
 HOURS = timedelta(hours=3)
-"""The time range of the lag chart."""
+"""Length of the time range of the lag chart."""
 
 MOST_CELLS, MOST_POINTS, MOST_HOLDS = 1500, 240, 8
-"""Maximum numbers of cells, of points in the lag chart, and of holds in the facts."""
+"""Maximum numbers of drawn cells, of points in the lag chart, and of holds in the facts."""
 
 SIZES = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 864_000, 8_640_000)
-"""The possible widths and heights of the drawn cells, in seconds."""
 
 HOLD_TICKS = 3
-"""Number of ticks without a change of the watermark after which the facts report a hold."""
+"""Minimum length of a reported hold, in ticks without a change of the watermark."""
 
 SHADES = 5
 
 
 def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]:
-    """Return the cells of the histogram, merged to at most MOST_CELLS, and the times that a chart draws as lines, such
-    as the readings. A cell is its publish time, its event time (both in seconds since the epoch) and its count. Event
-    times are clamped."""
+    """Return the histogram's cells, merged into at most MOST_CELLS, and the times that the chart draws as lines, such
+    as the readings of both subscriptions. A cell is a tuple of publish time, event time (in seconds since the epoch)
+    and count."""
     decision, policy = decided.decision, decided.policy
     timed = histogram.event_bucket > COPY
     columns = histogram.publish_bucket[timed], histogram.event_bucket[timed], histogram.count[timed]
@@ -214,9 +219,11 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
-    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first. A hold is a period of at
-    least HOLD_TICKS ticks in which the watermark did not change, or in which there was no decision. A hold's text is
-    the sentence of its last decision."""
+    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first.
+
+    A hold is a period of at least HOLD_TICKS ticks in which the watermark did not change, or in which there was no
+    decision. A hold's text is the sentence of its last decision.
+    """
     known = [one for one in decisions if now - one.at <= HOURS]
     step = 1 + len(known) // MOST_POINTS
     holds, least = list[dict[str, Any]](), HOLD_TICKS * tick
@@ -244,7 +251,7 @@ def _hold(since: datetime, until: datetime | None, now: datetime, reason: str, t
 
 
 def plane_chart(plane: Mapping[str, Any]) -> Chart:
-    """Draw the facts of `plane_facts`: the cells as a heat map, with the readings, the band and the pin. Event times
+    """Draw the result of `plane_facts`: the cells as a heat map, with the readings, the band and the pin. Event times
     far below the others are drawn at the lower edge."""
     cells, size = plane["cells"], plane["cell_seconds"]
     lines = {name: None if plane[name] is None else _seconds(plane[name]) for name in LINES}
@@ -283,7 +290,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
 
 LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
 STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""The texts and the styles of the vertical lines."""
+"""The labels and the styles of the chart's vertical lines."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
@@ -326,8 +333,8 @@ def drawn(facts: Mapping[str, Any]) -> str:
 
 
 def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | None) -> tuple[float, float]:
-    """Return the range of event times to draw. It leaves out a few event times far below the others, and includes the
-    watermark if it is close."""
+    """Return the range of event times to draw. A few event times far below the others are left out. The watermark is
+    included if it is close."""
     if not happened:
         return (watermark or at) - 60, at
     low, high = float(np.quantile(happened, 0.02)), max(happened) + size

@@ -33,12 +33,11 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
-"""Time limit, in seconds, for the check for missed heartbeats in `tidemark status`. The check continues from the
-progress that the sensor `staleness` stores."""
+"""Maximum duration, in seconds, of the check for missed heartbeats in `tidemark status`. The check continues from the
+checkpoint of the sensor `staleness`."""
 
 NEWEST_WINDOWS = 10
-"""Number of newest windows that are listed, and maximum number of older windows that are listed because they wait or
-are stale."""
+"""Number of newest windows listed, and maximum number of older windows listed because they wait or are stale."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""
@@ -48,9 +47,13 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The status of a lake. `groups` has the facts that `tidemark status` prints, and `details` has the facts that only
-    its JSON contains. `of_runs` has warnings about failing runs, and `of_ticks` has warnings about overdue decisions
-    and failing ticks."""
+    """The status of a lake.
+
+    `groups`: the facts that `tidemark status` prints, by group.
+    `details`: further facts, only in its JSON output.
+    `of_runs`: warnings about failing runs.
+    `of_ticks`: warnings about overdue decisions and failing ticks.
+    """
 
     groups: Mapping[str, Facts]
     details: Facts
@@ -59,7 +62,6 @@ class LakeStatus:
 
     @property
     def facts(self) -> Facts:
-        """The facts of all groups."""
         return {name: value for facts in self.groups.values() for name, value in facts.items()}
 
 
@@ -76,8 +78,8 @@ class LakeReport:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Heartbeats that are missed and not repaired, late within the last day, or lost outside of the pipeline within the
-    last hour."""
+    """Missed heartbeats, heartbeats that were late within the last day, and messages lost from base within the last
+    hour."""
 
     missed: MissedHeartbeats
     late: Late
@@ -85,8 +87,8 @@ class Losses:
 
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
-    """Read the status of a lake. With a clock, the check for missed heartbeats stops after a few seconds. With
-    `pubsub.attach`, only the log is read: another reader reads base, so there are no tables. Raises LakeError."""
+    """Read the status of a lake. With a clock, the check for missed heartbeats stops after CHECKED_FOR_SECONDS. With
+    `pubsub.attach`, only the log is read, because the lake has no tables. Raises LakeError."""
     if settings.pubsub.attach:
         state = lake.tracking_log().catch_up()
         ticks = read_ticks(lake, settings, state.decision, now)
@@ -134,7 +136,6 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def read_report(lake: Lake) -> LakeReport:
-    """Read the watermark's state and the extent of the tables. Raises LakeError."""
     state, diffs, rows = lake.tracking_log().catch_up(), lake.table(HEARTBEAT_DIFFS), Counter[str]()
     files = data_files(diffs.current(), diffs.partition_column)
     for file in files:
@@ -152,8 +153,8 @@ def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermar
 def read_losses(
     lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime, clock: Clock | None = None
 ) -> Losses:
-    """Read the losses, continuing from the checkpoint in the lake. With a clock, the check for missed heartbeats stops
-    after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
+    """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
+    check stops after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
     log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
@@ -164,14 +165,14 @@ def read_losses(
 
 
 def of_runs(failed: Failing | None) -> list[str]:
-    """Return the warning about failing runs, if any, with the place of their logs."""
+    """Return a list with the warning about failing runs; empty if no run fails."""
     return [] if failed is None else [f"{failed.sentence().removesuffix('.')}. Dagster's UI has each run's log"]
 
 
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[Facts]:
-    """Yield the facts of each window: the newest windows first, then older windows that wait or are stale. The facts
+    """Yield the facts of each window: first the newest windows, then older windows that wait or are stale. The facts
     are the window's state, its row count, and the seconds from its end until it was computed, or until now."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
@@ -198,12 +199,13 @@ def window_facts(
 
 
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
-    """Return the facts from the log and the notes of ticks, by group.
+    """Return the facts from the log and from the notes about ticks, by group.
 
-    - `reading_violations` is the number of messages that tracking received only after a reading had passed them, since
-      the lake began.
-    - Facts named `…_last_day` are counted, except the bytes of snapshots, which are estimated.
-    - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark."""
+    - `reading_violations` is the number of messages that tracking received with a publish time below an earlier
+      reading, since the lake began.
+    - The values of `…_last_day` are counted, except the bytes of snapshots, which are estimated.
+    - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
+    """
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
     now = now if decision is None else max(now, decision.at)  # it may have been made after `now`, while all was read
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
@@ -232,8 +234,8 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Return a sentence that says how far pulling is behind, if it is behind, from the log up to the entry `number`.
-    With continuous readers on Spark, add the facts of their newest round."""
+    """Return how far pulling is behind, as a sentence, according to the log up to entry `number`. With continuous
+    readers on Spark, add the facts of their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -251,7 +253,6 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
 
 
 def runs_facts(failed: Failing | None) -> Facts:
-    """Return the number of unresolved failures of runs, and their summary."""
     if failed is None:
         return {"runs_failed": 0}
     names = ("since", "last", "first_window", "last_window", "reason")
@@ -259,8 +260,8 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
-    """Return the failure counts of the sensors whose newest tick failed, and the newest error. For sensors that leave
-    messages waiting, return the reasons. Empty if no sensor fails or waits."""
+    """Return the failures of sensors: the failure count of each sensor whose newest tick failed, and the newest error.
+    For sensors that leave messages waiting, return the reasons. Empty if no sensor fails or waits."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -276,13 +277,13 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
 
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
-    """Return the sentences about an overdue decision and a changed settings file, if any."""
+    """Return the sentences about an overdue decision and a changed settings file, without those that do not apply."""
     told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in told.items() if said is not None}
 
 
 def lost_facts(losses: Losses) -> Facts:
-    """Return the totals of messages lost within the last hour, and of all missed heartbeats and stale windows."""
+    """Return the number of messages lost within the last hour, of missed heartbeats, and of stale windows."""
     missed, lost = losses.missed, losses.lost
     return {
         "missed": missed.total,
@@ -298,20 +299,19 @@ def lost_facts(losses: Losses) -> Facts:
 
 
 def late_facts(late: Late) -> Facts:
-    """Return the totals of heartbeats that are late within the last day."""
     totals = {"late": late.total, "late_copies": late.copies, "late_since": late.since}
     return {**totals, **unknown_facts(late=late.damaged)}
 
 
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
-    """Return a sentence for each figure that is incomplete because files are damaged. `damaged` maps a figure to its
-    damaged files, each with the event hours that the file covers."""
+    """Return a sentence for each figure that is incomplete because files are damaged. `damaged` maps the name of a
+    figure to its damaged files, with their event hours."""
     return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the messages that the newest decision's `max_lag` passes over: all in the current histogram, and per stream
-    those that were published in the last hour and have landed. Empty without a `max_lag`."""
+    """Count the messages that the newest decision's `max_lag` passes over, in the histogram. Also count the landed ones
+    of the last hour per stream. Empty if there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
@@ -324,8 +324,8 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
 
 
 def null_facts(found: NullFields) -> Facts:
-    """Return the compared fields that are null in all rows of the last hour, with their numbers of null rows, and the
-    earliest time since which one of them is null. Empty if there are no such fields."""
+    """Return the compared fields that are null in all recent rows, with their numbers of null rows, and the earliest
+    time since which one of them is null. Empty if there are no null fields."""
     if not found.fields:
         return {}
     return {
@@ -335,7 +335,6 @@ def null_facts(found: NullFields) -> Facts:
 
 
 def loss_details(losses: Losses) -> Facts:
-    """Return the losses per window, per stream and per minute."""
     missed, late = losses.missed, losses.late
     return {
         "late_by_window": dict(late.by_window),

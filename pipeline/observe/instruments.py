@@ -1,7 +1,7 @@
 """All instruments: their names, units and descriptions, as listed in docs/how-to/observability.md.
 
-Attributes have few, bounded values: the pipeline's name, a subscription's role, a sensor, a job, a result or a reason;
-never a stream, a window or an id.
+An attribute has few, bounded values, such as the pipeline's name, a sensor, a job or a reason. An attribute is never a
+stream, a window or an id.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 
 PIPELINE = "pipeline"
-"""The attribute of every measurement: `dagster.name`, or `tidemark` if it is not set."""
+"""Name of an attribute of every measurement. Its value is `dagster.name`, or `tidemark` if the setting is empty."""
 
 OF_MESSAGING = (
     "messaging.system",
@@ -17,11 +17,11 @@ OF_MESSAGING = (
     "messaging.destination.name",
     "messaging.destination.subscription.name",
 )
-"""The attributes that OpenTelemetry defines for messaging instruments. The last two hold the names of the topic and of
-the subscription."""
+"""The attributes that OpenTelemetry defines for messaging. The last two are the names of the topic and the
+subscription."""
 
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1800.0, 7200.0)
-"""The bucket bounds of the duration histograms, from an idle tick to the longest run."""
+"""Bucket bounds of the duration histograms, in seconds: from an idle tick to the longest run."""
 
 
 class Kind(StrEnum):
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """An instrument, with its name and unit as in OpenTelemetry, and its attributes besides the pipeline."""
+    """An instrument. `name` and `unit` follow OpenTelemetry. `attributes` are those besides the pipeline."""
 
     kind: Kind
     name: str

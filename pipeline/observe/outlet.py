@@ -1,10 +1,10 @@
-"""Exports the measurements of a process. Pipelines with equal `[metrics]` share an outlet, which the first tick opens.
+"""Exports the measurements of a process. Pipelines with equal `[metrics]` settings share an outlet, which the first
+tick opens.
 
-Only the code server opens outlets, because it ticks; processes of runs do not. The port is for monitoring systems, load
-balancers and Kubernetes (`/metrics`, `/healthz`, `/livez`), and for the page in a browser. It answers only GET requests
-and changes nothing. `/metrics` and the probes contain only counts, ages and names of sensors. The page also names
-streams. No other content of messages is shown. OTLP is sent by our own thread: a forked process does not inherit it, as
-it would inherit the thread of OpenTelemetry's SDK.
+Only the code server opens outlets; processes of runs do not. The port serves `/metrics`, `/healthz` and `/livez` for
+monitoring systems, and the page for browsers. It answers only GET requests and changes nothing. `/metrics` and the
+probes contain only counts, ages and names of sensors. The page also names streams. No other content of messages is
+shown. OTLP is sent from a thread that forked processes do not inherit, unlike the thread of OpenTelemetry's SDK.
 """
 
 import base64
@@ -53,27 +53,27 @@ HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; script-src {_hashed(SCRIPT)}; style-src {_hashed(STYLE)}; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-"""The headers of each response. No other page may read, embed or frame a response. The page may run only its own
-script, and may send requests only to its own address."""
+"""The headers of each response. No other site can read, embed or frame a response. The page can run only its own
+script, and can send requests only to its own address."""
 
 FAILED = b'{"error": "the request failed; the log says why"}\n'
 
 IDLE_SECONDS = 10.0
-"""The idle timeout of a connection."""
+"""Seconds after which an idle connection is closed."""
 
 EXTRA = "tidemark-pubsub[metrics]"
 NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
 
 EVERY, EVERY_SECONDS = "OTEL_METRIC_EXPORT_INTERVAL", 15.0
-"""OpenTelemetry's variable for the export interval in milliseconds, and our default in seconds. It is short enough for
-alerts, which are evaluated over minutes."""
+"""OpenTelemetry's variable for the export interval in milliseconds, and the default interval in seconds. The default is
+short enough for alerts, which are evaluated over minutes."""
 
 _open: dict[str, "ProcessOutlet"] = {}
 _lock = Lock()
 
 
 def check_libraries(chosen: MetricsSettings) -> None:
-    """Raise ToolMissing if the settings ask for an export whose library is not installed. Imports no library."""
+    """Raise ToolMissing if `metrics.export` needs a library that is not installed. Imports no library."""
     needed = NEEDED.get(chosen.export)
     if needed is None:
         return
@@ -86,8 +86,8 @@ def check_libraries(chosen: MetricsSettings) -> None:
 
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
-    """Return this process's outlet for these settings, opening it on the first call. `allowed_hosts` are further host
-    names to which it accepts requests. Raises OSError if the port is taken."""
+    """Return this process's outlet for these settings. The first call opens the outlet. Further calls may add host
+    names to which the port accepts requests (`allowed_hosts`). Raises OSError if the port is taken."""
     with _lock:
         key = chosen.model_dump_json()
         if key not in _open:
@@ -97,14 +97,13 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
 
 
 def send_every_seconds() -> float:
-    """Return the interval in seconds at which metrics are sent over OTLP."""
     written = os.environ.get(EVERY, "")
     return int(written) / 1000 if written.isdecimal() and int(written) else EVERY_SECONDS
 
 
 class ProcessOutlet:
-    """Exports the values of the joined recorders, on request or at an interval. The port accepts requests addressed to
-    loopback, to an IP address, or to one of `allowed_hosts`."""
+    """Exports the values of the recorders that have joined, on request or at an interval. The port accepts requests
+    whose host is loopback, an IP address, or one of `allowed_hosts`."""
 
     def __init__(self, chosen: MetricsSettings) -> None:
         self._chosen = chosen
@@ -125,16 +124,16 @@ class ProcessOutlet:
         self._recorders.append(recorder)
 
     def add(self, measured: Measured) -> None:
-        """Add to a counter or a histogram."""
         if self._telemetry is not None:
             self._telemetry.add(measured)
 
     def problems(self) -> list[str]:
-        """List the problems of the pipelines of this process."""
+        """List the problems of all pipelines in this process."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
-        """Answer a request. `hosts` are its `Host` headers. Return the status, the content type and the content."""
+        """Answer a request for `path`. `hosts` are the values of its `Host` headers. Return the status, the content
+        type and the content."""
         if not is_ours(hosts, self.allowed_hosts, any_address=True):
             refused = {"error": f"the host {', '.join(hosts)!a} is not allowed; add it to dagster.allowed_hosts"}
             return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
@@ -181,7 +180,7 @@ def _is_number(text: str | None) -> bool:
 
 
 def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServer:
-    """Start serving in a thread. Raises OSError if the address cannot be bound."""
+    """Serve the outlet at an address, in a thread. Raises OSError if the address cannot be bound."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = IDLE_SECONDS
@@ -204,7 +203,7 @@ def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServe
             return "tidemark"
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: a probe every few seconds would fill the log."""
+            """Log nothing, because a probe every few seconds would fill the log."""
 
     server = ThreadingHTTPServer(address, Handler, bind_and_activate=True)
     server.daemon_threads = True

@@ -1,7 +1,7 @@
 """The page: the facts of `tidemark status --json` and `tidemark explain --json` for a browser.
 
-The lake is read in a separate thread, and only on request. A request waits briefly for the result and is otherwise
-answered with the previous one, so an unreachable lake does not delay requests.
+The lake is read in a separate thread, and only on request. A request waits briefly for the result. After that it is
+answered with the previous result, so an unreachable lake does not delay requests.
 """
 
 import logging
@@ -42,26 +42,28 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""Seconds for which a result from the log, and a result from the tables, is reused. A result that took long to read is
-reused for ten times the reading time."""
+"""Number of seconds for which a result from the log, and a result from the tables, is reused. A slow result is reused
+for ten times its reading time, if that is longer."""
 
 WAIT_SECONDS = 2.0
-"""Maximum time for which a request waits for a read in progress."""
+"""Maximum number of seconds that a request waits for a read in progress."""
 
 MOST_RECENT = 12_000
-"""Maximum number of decisions in memory: three hours at one tick per second."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""If a page was not requested for longer than this, the next request starts from the log's newest entries. That reads
-less than following the log from the last request."""
+"""If no page was requested for longer than this, the next request starts from the log's newest entries. This reads less
+than all entries since the last request."""
 
 Found = TypeVar("Found")
 
 
 class Looker(Generic[Found]):
-    """Reads the lake in a separate thread on request, one read at a time, so that an unreachable lake does not block a
-    request. `found` is the newest result, read at `found_at`; `problem` says why the last read failed; `since` is the
-    start of the read in progress."""
+    """Reads the lake in a separate thread on request, one read at a time, so that an unreachable lake does not block
+    requests.
+
+    `found` is the newest result, read at `found_at`. `problem` says why the last read failed. `since` is the start of
+    the read in progress.
+    """
 
     def __init__(self, look: Callable[[datetime], Found], good_for: float, clock: Clock) -> None:
         self.found: Found | None = None
@@ -84,12 +86,12 @@ class Looker(Generic[Found]):
                 Thread(target=self._run, args=(now,), name="page", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the read in progress, if any, for at most `seconds`."""
+        """Wait at most `seconds` for the read in progress, if there is one."""
         if self.since is not None:
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """Say why the newest read has no result. Empty if it has a result."""
+        """Return why the lake cannot be read at present; empty if the last read succeeded."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -114,7 +116,7 @@ class Looker(Generic[Found]):
 @dataclass(frozen=True, slots=True)
 class LogPosition:
     """A position in the log: the state after the entry `state.number`, the newest decision with its entry number, and
-    the state before the decision."""
+    the state before the decision. `at` is the time at which the position was reached."""
 
     state: WatermarkState
     number: int
@@ -139,13 +141,13 @@ class Page:
         self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision, from a tick or from the log. It is ignored if it is not newer than the last decision."""
+        """Remember a decision if it is newer than the last remembered one."""
         if not self._recent or decision.at > self._recent[-1].at:
             self._recent.append(decision)
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
-        """Render the page (`whole`) or only its live part, at most once per second. `names` are the pipelines with a
-        page here; `health` returns the problems of their sensors."""
+        """Render the page (`whole`) or only its live part, at most once per second. `names` are the pipelines that have
+        a page in this process. `health` returns the problems of their sensors."""
         now = self._clock.now()
         made_at, content = self._rendered.get(whole, (EPOCH, b""))
         if now - made_at >= timedelta(seconds=LOG_SECONDS):
@@ -184,8 +186,8 @@ class Page:
         return shown.encode()
 
     def cell(self, x: float, y: float, drawn_at: str) -> str:
-        """Describe the cell at the point (x, y) of the chart in words, with the streams of its landed rows. Empty if
-        there is no cell, or if the chart has been redrawn since `drawn_at`."""
+        """Describe the chart's cell at the point (x, y), with the streams of the cell's landed rows. Empty if the point
+        is in no cell, or if the chart has been redrawn since `drawn_at`."""
         plane = (self._log.found or {}).get("plane")
         if plane is None or iso(plane["at"]) != drawn_at:
             return ""
@@ -239,7 +241,8 @@ class Page:
 
 
 def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
-    """Follow the log from a position to its newest entry, and pass each new decision to `tell`. Raises LakeError."""
+    """Read the log from a position to its newest entry, pass each new decision to `tell`, and return the new position.
+    Raises LakeError."""
     while True:
         number = place.state.number + 1
         try:
@@ -267,9 +270,12 @@ LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some 
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> PageVerdict:
-    """Judge the pipeline. The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark
-    waits, pulling is behind or heartbeats are missing. `why` has the facts that explain the newest decision, if any;
-    `status` has the facts of the tables."""
+    """Judge the pipeline.
+
+    The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark waits, pulling is
+    behind or heartbeats are missing. `why` has the facts that explain the newest decision, `status` the facts of the
+    tables.
+    """
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
     if "at" not in why:
@@ -297,7 +303,8 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format a window's time: how long after its end it was computed, how long ago it ended, or when it will end."""
+    """Format the time of a window: how long after its end it was computed, how long ago it ended, or when it will
+    end."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))
@@ -307,7 +314,7 @@ def after_end(seconds: float | None, state: str) -> str:
 
 
 def today(text: str, now: datetime) -> str:
-    """Remove the date from today's times in a text, except in commands (between backquotes)."""
+    """Remove the date from today's times in a text, except in commands, which are between backquotes."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace(f"{now:%Y-%m-%d}T", "") for number, part in enumerate(parts))
 

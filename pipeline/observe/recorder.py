@@ -1,5 +1,5 @@
-"""The observer, to which ticks report, and the recorder, which turns reports into measurements. Neither does I/O: a
-`ProcessOutlet` exports the measurements."""
+"""The observer, to which ticks report, and the recorder, which converts reports to measurements. Neither of them does
+I/O: a `ProcessOutlet` exports the measurements."""
 
 import logging
 import os
@@ -32,42 +32,39 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""The pause before the outlet is opened again, if the port was taken or a library was missing."""
+"""Pause before the outlet is opened again, after the port was taken or a library was missing."""
 
 GRACE = timedelta(seconds=60)
-"""The additional silence that is allowed to a sensor while its tick runs, or after its process has just started. A tick
-may take a minute."""
+"""Additional silence that a sensor is allowed during a tick or just after the start of its process. A tick may take a
+minute."""
 
 NO_TICKS = SensorTicks()
 
 CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
-"""The figures of checks that are exported as metrics, with their instruments."""
+"""The figures of checks that are exported, with their instruments."""
 
 P = ParamSpec("P")
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
-"""The possible results of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that has ended: its job, its result (one of RESULTS), and its duration."""
-
     job: str
     result: str
     took: timedelta
 
 
 class Observer:
-    """Ignores all reports of ticks. Pipelines without monitoring use it."""
+    """Ignores all reports of ticks. Used by pipelines without monitoring."""
 
     is_on = False
 
     def begin(self, sensor: str) -> None:
-        """Report that a sensor's evaluation begins."""
+        """Report the beginning of a sensor's evaluation."""
 
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
-        """Report the end of a sensor's evaluation, and its duration in seconds. `failed` is its failure, if any."""
+        """Report the end of a sensor's evaluation, its duration in seconds, and its failure, if it failed."""
 
     def tracked(self, tracked: Tracked) -> None:
         """Report a tick of tracking, with its decision."""
@@ -76,22 +73,22 @@ class Observer:
         """Report the result of a landing tick."""
 
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
-        """Report what runs have landed, and how many messages they have tracked, since the last call. `look` returns
-        both."""
+        """Report the work of runs since the last call. `look` returns what they have landed, and the number of messages
+        that they have tracked."""
 
     def counted(self, figure: str, number: int) -> None:
-        """Report a figure of a check, one of CHECKED."""
+        """Report a figure of a check. `figure` is a key of CHECKED."""
 
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
-        """Report the runs that have ended since the last call, and the start of each job's oldest unfinished run.
-        `look` returns both."""
+        """Report the runs of jobs. `look` returns the runs that have ended since the last call, and the start of each
+        job's oldest unfinished run."""
 
 
 OFF = Observer()
 
 
 class Measured(NamedTuple):
-    """A current value, or an increment of a sum."""
+    """A current value of an instrument, or an increment of a sum."""
 
     instrument: Instrument
     value: float
@@ -99,7 +96,7 @@ class Measured(NamedTuple):
 
 
 def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a report so that its errors are logged and never fail a tick."""
+    """Wrap a report, so that an error is logged and does not fail the tick."""
 
     @wraps(tell)
     def told(*arguments: P.args, **named: P.kwargs) -> None:
@@ -112,11 +109,11 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
 
 
 class Recorder(Observer):
-    """Records the measurements of one pipeline. `every` maps the pipeline's sensors to the intervals of their ticks;
-    `jobs` are its jobs.
+    """Records the measurements of one pipeline. `every` maps the names of its sensors to the intervals of their ticks.
+    `jobs` are the names of its jobs.
 
-    Guarantee: no report raises, and a process forked from this one records nothing. Thread-safe: each value has one
-    writer.
+    Guarantee: no report raises an error, and a process forked from this one records nothing. Thread-safe, because each
+    value has one writer.
     """
 
     is_on = True
@@ -218,8 +215,8 @@ class Recorder(Observer):
         self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
 
     def _begin_at_zero(self) -> None:
-        """Start each sum at zero. An increase is visible only between two values, so without a zero the first failure
-        would go unnoticed."""
+        """Start each sum at zero. An increase is visible only between two values, so without the zero the first failure
+        would be invisible."""
         for one in (them.LANDED, them.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):
@@ -235,8 +232,8 @@ class Recorder(Observer):
     # Values for the outlet
 
     def problems(self) -> list[str]:
-        """List the pipeline's problems: sensors that do not tick, and a watermark that is too old. The sentences
-        contain no data of messages. Empty if the pipeline is healthy."""
+        """List the pipeline's problems: sensors that do not tick, and a watermark that is too old. Empty if the
+        pipeline is healthy. The sentences contain no content of messages."""
         now, max_age = self._clock.now(), self._settings.checks.max_watermark_age
         found = [silence for sensor in self._every if (silence := self._silence(sensor, now)) is not None]
         if (watermark := self._watermark) is not None and now - watermark > max_age:
@@ -244,7 +241,7 @@ class Recorder(Observer):
         return [f"{self._pipeline[PIPELINE]}: {problem}" for problem in found]
 
     def values(self) -> Iterator[Measured]:
-        """Yield the current values."""
+        """Yield the current values of the gauges."""
         now = self._clock.now()
         for sensor, every in self._every.items():
             yield self._now(them.SENSOR_SILENCE, self._silent_for(sensor, now).total_seconds(), sensor=sensor)
@@ -273,12 +270,12 @@ class Recorder(Observer):
         return None if self._state is None else self._state.watermark
 
     def _silent_for(self, sensor: str, now: datetime) -> timedelta:
-        """Return the time since the end of the sensor's last successful tick, or since the process's start if there is
-        none."""
+        """Return the time since the sensor's last successful tick ended. Without a successful tick, return the time
+        since the process started."""
         return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
 
     def _silence(self, sensor: str, now: datetime) -> str | None:
-        """Describe the sensor's silence if it is too long for a healthy sensor; otherwise return None."""
+        """Return a sentence if the sensor has been silent for too long; otherwise return None."""
         ticks, every = self._ticks.get(sensor, NO_TICKS), self._every[sensor]
         is_waiting = ticks.failed is None and (sensor in self._at_work or ticks.good is None)
         since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))
@@ -301,11 +298,11 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """Yield three figures for each backlog of which the newest decision has a reading: the age of its oldest message,
-    an upper bound on its number of messages, and an estimate of their bytes. Unknown figures are left out.
+    """Yield the age of the oldest message, an upper bound on the number of messages, and their estimated bytes, for
+    each subscription's backlog. Unknown figures are left out.
 
-    The age is the age at the reading plus the time since, the best value until the next reading. A backlog that was
-    empty at the reading counts as empty.
+    The age is the age at the newest reading plus the time since then. A backlog that was empty at the reading counts as
+    empty.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

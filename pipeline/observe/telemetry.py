@@ -1,5 +1,5 @@
-"""The instruments as OpenTelemetry instruments. This module imports OpenTelemetry's SDK, so only outlets that export
-import this module."""
+"""Exports the instruments with OpenTelemetry. Only outlets that export import this module, because it imports
+OpenTelemetry's SDK."""
 
 import logging
 import math
@@ -22,12 +22,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEND_WITHIN_MS = 10_000
-"""Time limit for one export. If the receiver is down, no count is lost: sums are cumulative, so the next export
-includes all counts."""
+"""Time limit for one export, in milliseconds. If an export fails, no count is lost, because sums are cumulative."""
 
 
 class Telemetry:
-    """A meter provider with all instruments. `recorders` returns the recorders whose values are read on collection."""
+    """A meter provider with all instruments. `recorders` returns the recorders from which values are collected."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders
@@ -52,23 +51,22 @@ class Telemetry:
                 self._add[one] = histogram.record
 
     def add(self, measured: Measured) -> None:
-        """Add to a counter or a histogram."""
         self._add[measured.instrument](measured.value, dict(measured.attributes))
 
     def send(self) -> None:
-        """Collect and send everything. Errors are logged."""
+        """Collect and send all values. Errors are logged."""
         try:
             self._collected(lambda: self._reader.collect(SEND_WITHIN_MS))
         except Exception:
             logger.exception("metrics were not sent")
 
     def close(self) -> None:
-        """Send the remaining measurements, for at most a second, and shut down."""
+        """Send the remaining values, for at most a second, and shut down."""
         self._collected(lambda: self._provider.shutdown(timeout_millis=1000))
 
     def _collected(self, collect: Callable[[], T]) -> T:
-        """Read the recorders once, and then collect. OpenTelemetry asks for each gauge separately, and gets the values
-        read here."""
+        """Read the values of all recorders once, then return the result of `collect`. During `collect`, OpenTelemetry's
+        callbacks return these values."""
         moment: dict[Instrument, list[Observation]] = {}
         try:
             for measured in (measured for recorder in self._recorders() for measured in recorder.values()):
@@ -87,13 +85,13 @@ class Telemetry:
 
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
-    """Yield the counts of this process's calls to buckets, summed over its pipelines."""
     for call, times in counted_calls().items():
         yield Observation(times, {"class": CLASSES[call], "call": call})
 
 
 def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] | None]:
-    """Return the provider's reader and, for Prometheus, a function that returns all values in its text format."""
+    """Return the reader for the chosen export. For Prometheus, also return a function that returns all values as
+    text."""
     if chosen.export == "prometheus":
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry, generate_latest
