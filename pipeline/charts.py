@@ -18,7 +18,7 @@ WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
 plot's top edge, and the margin below the plot."""
 
 STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
-"""The style sheet of a chart, with a light and a dark scheme."""
+"""The style sheet of charts, with a light and a dark scheme."""
 
 DAY = 86_400
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, DAY)
@@ -28,16 +28,17 @@ STRETCHED_TICKS = (
     *(0, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600),
     *(DAY, 5 * DAY, 30 * DAY, 365 * DAY),
 )
-"""The values, in seconds, at which the axis of `stretched` may have a tick."""
+"""The values, in seconds, that an axis made by `stretched` may label."""
 
 CLOSEST_TICKS = 0.07
-"""Minimum distance between two ticks of `stretched`, as a share of the axis. Labels of closer ticks would overlap."""
+"""Minimum distance between two ticks of `stretched`, as a fraction of the axis. Labels of closer ticks would
+overlap."""
 
 HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
-"""The heights of a chart's title and of a row of its legend in a picture, and the gap between two charts."""
+"""Height of a chart's title in a picture, height of a row of its legend, and gap between two charts."""
 
 LETTER = 6.6
-"""The width of a letter, for estimating the width of a text."""
+"""Average width of a letter, for estimating the width of a text."""
 
 SHAPES = {
     "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
@@ -49,10 +50,11 @@ SHAPES = {
     "left": "m-4.8 0 8.8-4.8v9.6z",
     "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
 }
-"""The shapes of points other than a dot, as SVG path data."""
+"""The shapes of points other than dots, as SVG path data."""
 
 ZERO_GAP = 0.1
-"""Gap between zero and the lowest decade on the axis of `shares`, as a share of the axis. Zero has no logarithm."""
+"""Gap between zero and the lowest power of ten on the axis of `shares`, as a fraction of the axis. Zero has no
+logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve, or separate points if it is not joined. `style` is a class of the style sheet.
+    """A curve, or separate points if `is_joined` is false. `style` is a class of the style sheet.
 
-    A point is x, y and a tooltip. Points that are drawn with a `shape` (a key of SHAPES) have no tooltip. A line
-    without a name is left out of the legend."""
+    A point is x, y and a tooltip. Points with a `shape`, which is a key of SHAPES, have no tooltip. A line without a
+    name is left out of the legend.
+    """
 
     name: str
     style: str
@@ -123,8 +126,6 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, with its title and a note."""
-
     title: str
     note: str
     x: Axis
@@ -140,15 +141,14 @@ class Chart:
 
     @property
     def right(self) -> int:
-        """The right edge of the plot."""
         return self.width - BESIDE
 
     def across(self, value: float) -> float:
-        """Return the x coordinate of a value in the drawing. Values beyond the axis are placed at its end."""
+        """Return the x coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
         return round(self.left + min(max(self.x.place(value), 0.0), 1.0) * (self.right - self.left), 1)
 
     def up(self, value: float) -> float:
-        """Return the y coordinate of a value in the drawing. Values beyond the axis are placed at its end."""
+        """Return the y coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
         bottom = self.height - BELOW
         return round(bottom - min(max(self.y.place(value), 0.0), 1.0) * (bottom - TOP), 1)
 
@@ -158,7 +158,7 @@ class Chart:
 
 
 def svg(chart: Chart, attributes: str = "") -> str:
-    """Render the chart as one SVG element, which fills its container. `attributes` are added to the element."""
+    """Render a chart as one SVG element that fills its container. `attributes` are added to the element."""
     size = f'viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
     return f"<svg {size}{attributes}>{''.join(_parts(chart))}</svg>"
 
@@ -188,7 +188,7 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
 
 
 def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
-    """Render a chart's legend: the name of each line beside a sample. Returns its SVG elements and its height."""
+    """Render a chart's legend: a sample and the name of each line. Return its SVG elements and its height."""
     parts, x, y = list[str](), left + 14.0, top
     named = [line for line in chart.lines if line.name]
     for line in named:
@@ -267,7 +267,7 @@ def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
 
 
 def _squares(chart: Chart, heat: Heat) -> str:
-    """Return the cells as path data in whole units, each at least two units wide and high to be visible."""
+    """Return the cells as SVG path data in whole units. A cell is at least two units wide and high, to be visible."""
     parts = []
     for x, y in heat.corners:
         left, top = round(chart.across(x)), round(chart.up(y + heat.size))
@@ -318,7 +318,7 @@ def stretched(low: float, high: float, title: str) -> Axis:
 
 
 def shares(least: float, title: str) -> Axis:
-    """Return a logarithmic axis for shares, from the power of ten below `least` up to 1. Zero is shown at the start,
+    """Return a logarithmic axis for fractions, from the power of ten below `least` up to 1. Zero is at the start,
     before a gap."""
     lowest = min(floor(log10(least)), -1) if least > 0 else -4
 
@@ -330,7 +330,7 @@ def shares(least: float, title: str) -> Axis:
 
 
 def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
-    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less go to the start of the
+    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less are at the start of the
     axis."""
 
     def place(value: float) -> float:
@@ -341,12 +341,12 @@ def logarithmic(low: float, high: float, title: str, form: Callable[[float], str
 
 
 def counts(most: float, title: str) -> Axis:
-    """Return a logarithmic axis for counts of one and more. A count of zero goes to the start of the axis."""
+    """Return a logarithmic axis for counts of one and more. A count of zero is at the start of the axis."""
     return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
 
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Return the points of a step line: a value holds until the next point."""
+    """Return the points of a step line, in which each value holds until the next point."""
     corners = [points[0]]
     for (_, value), after in pairwise(points):
         corners += [(after[0], value), after]

@@ -1,10 +1,11 @@
 """The disorder of a topic, and the messages and streams that cause it.
 
-- The *disorder* of a message: how long after the first message with a greater event time it was published (else zero).
-- A *typical* message: its lag is the median lag of all messages with event times in the same five seconds.
+- The *disorder* of a message is the time from the publishing of the first message with a greater event time until its
+  own publishing, or zero.
+- A *typical* message has the median lag of all messages with event times in the same five seconds.
 - A message is *slow* by its distance behind the typical message, but at most by its disorder.
 - A message is *fast* by its distance ahead of the typical message, but at most by the time until the last message with
-  a lesser event time was published.
+  a smaller event time was published.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from tidemark.pipeline.replay.trace import Batch, Tally, Totals, Trace
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""The unit in which durations are measured: a tenth of a second, which is also their accuracy."""
+"""Unit and accuracy of measured durations, in microseconds: a tenth of a second."""
 
 STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
@@ -30,7 +31,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""The figures of a stream: COUNTED are sums over its messages, GREATEST are maxima."""
+"""The figures of a stream. COUNTED are sums over its messages, GREATEST are maxima."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -60,8 +61,8 @@ class StreamDisorder:
     fast_beyond_band: int
 
     def blame(self, side: Side) -> tuple[int, float, float]:
-        """Return, for the slow or the fast side, the number of messages beyond the band, and the 99th percentile and
-        the maximum in seconds."""
+        """Return three figures for the slow or the fast side: the number of messages beyond the band, and the 99th
+        percentile and the maximum in seconds."""
         beyond, p99, most = (
             getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
         )
@@ -70,9 +71,12 @@ class StreamDisorder:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The slow messages of a topic, or the fast ones. `beyond_band` is the number of messages that are slow (or fast)
-    by more than the band, and `streams` the number of streams with such messages. `max_seconds` is the maximum by which
-    a message is slow (or fast). `worst` are the worst streams; empty if the messages have no streams."""
+    """The slow messages of a topic, or the fast ones.
+
+    `beyond_band` is the number of messages that are slow (or fast) by more than the band, and `streams` the number of
+    streams with such messages. `max_seconds` is the maximum by which a message is slow (or fast). `worst` are the worst
+    streams; empty if the messages have no streams.
+    """
 
     beyond_band: int
     max_seconds: float
@@ -81,7 +85,7 @@ class Blame:
 
 
 class StreamTable:
-    """The measurements of all messages, collected per stream: sums, maxima, and distributions in whole seconds."""
+    """Collects the measurements of all messages per stream: sums, maxima, and distributions in whole seconds."""
 
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
@@ -90,8 +94,8 @@ class StreamTable:
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
-        """Add a batch and the measurements of its messages, which are results of `_Order.measure`. A message without a
-        stream counts for the stream NO_STREAM."""
+        """Add the messages of a batch. `disorder`, `blame` and `behind` are the results of `_Order.measure` for these
+        messages. A message without a stream counts for NO_STREAM."""
         codes = self._codes_of(batch)
         slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
         judged = (disorder, slow, fast)
@@ -100,7 +104,6 @@ class StreamTable:
             tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
     def __len__(self) -> int:
-        """Return the number of streams."""
         return int(self._streams().num_rows)
 
     def beyond_band(self) -> int:
@@ -108,8 +111,8 @@ class StreamTable:
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
-        """Return the slow messages, or the fast ones, and the `count` worst streams: the streams with the most messages
-        beyond the band or, if equal, the worst message. Streams without slow (or fast) messages are left out."""
+        """Return the slow messages, or the fast ones, with the `count` worst streams. These are the streams with the
+        most messages beyond the band; among equals, the streams with the greatest maximum."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
@@ -145,7 +148,7 @@ class StreamTable:
         )
 
     def _codes_of(self, batch: Batch) -> Ints:
-        """Return the stream of each message as a number, which stays the same for all batches."""
+        """Return each message's stream as a number. The number of a stream is the same in all batches."""
         if batch.streams is None:
             return np.full(len(batch), NO_STREAM, dtype=np.int64)
         names = batch.streams.dictionary.to_pylist()
@@ -162,42 +165,42 @@ def _seconds(steps: int) -> float:
 
 
 TOGETHER_US = 5_000_000
-"""Length of the spans of event time whose messages share a typical message: five seconds."""
+"""Length of the ranges of event time whose messages share a typical message, in microseconds: five seconds."""
 
 ENOUGH = 30
-"""Minimum number of messages for a median lag of a span of five seconds. With fewer messages, the median lag of the
-whole trace is used instead."""
+"""Minimum number of messages for the median lag of a range of five seconds. With fewer messages, the median lag of the
+whole trace is used."""
 
 
 MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080))
-"""The values of `max_lag` from which one is recommended: round numbers, from a minute to a week."""
+"""The values of `max_lag` that a report may recommend: round numbers, from a minute to a week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of messages over durations: `counts[i]` messages have the duration `seconds[i]`. `seconds` ascend.
-    Not empty."""
+    """A distribution of messages over durations, not empty: `counts[i]` messages have the duration `seconds[i]`.
+    `seconds` ascend."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
 
     def quantile(self, share: float) -> float:
-        """Return a quantile in seconds: the least duration such that a share of `share` of the messages is not above
-        it."""
+        """Return the smallest duration, in seconds, that at least the fraction `share` of the messages do not
+        exceed."""
         return quantile(self.seconds, share, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class LagBound:
-    """A value for `max_lag`, and the share of messages that lag more and so would be passed over."""
+    """A value for `max_lag`, and the fraction of messages that lag more and would be passed over."""
 
     max_lag: timedelta
     passed_over_share: float
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Return the least value in MAX_LAGS that is at least twice the band, and that at most a share of `target` of the
-    messages exceeds; None if no value qualifies."""
+    """Return the smallest value in MAX_LAGS that is at least twice the band, and that at most the fraction `target` of
+    the messages exceeds; None if there is no such value."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(
@@ -226,11 +229,11 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure the disorder of a trace, compared with a band, and find its `worst` slowest and fastest streams. Returns
+    """Measure the disorder of a trace, compared with a band, and find its `worst` slowest and fastest streams. Return
     None if no message is valid.
 
-    This takes two passes over the messages. Memory depends on the time that the messages span and on the number of
-    streams, not on the number of messages.
+    Reads the messages twice. Memory depends on the time that the messages span and on the number of streams, not on the
+    number of messages.
     """
     order = _Order(trace)
     if not order.messages:
@@ -257,9 +260,10 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
 class _Order:
     """The results of the first pass over the messages, which `measure` needs in the second pass.
 
-    `step` are the publish times in which messages were published, in units of STEP_US, in order. For each of them,
-    `reached` has the greatest event time published by then, and `yet_to_come` the least event time published from then
-    on. `typical` has the typical lag of each span of event time in `together`.
+    `step`: the publish times at which messages were published, in units of STEP_US, in order.
+    `reached`: for each step, the greatest event time published up to this step.
+    `yet_to_come`: for each step, the smallest event time published from this step on.
+    `typical`: the typical lag for each range of event time in `together`.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -281,8 +285,8 @@ class _Order:
         self.together, self.typical = _typical(self.lag)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Return three measurements of each message of a batch without rejected ones, in units of STEP_US: the
-        disorder; how slow it is (negative: how fast); and the distance behind the typical message (negative: ahead)."""
+        """Return three measurements of each message of a batch without rejected messages, in units of STEP_US: its
+        disorder; how slow it is (negative: how fast); and its distance behind the typical message (negative: ahead)."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1
@@ -297,7 +301,7 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return the spans of event time in which there are messages, and the typical lag of each span."""
+    """Return the ranges of event time that have messages, and the typical lag of each range."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

@@ -26,20 +26,22 @@ from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_
 from tidemark.pipeline.tuning.sweep import Workload
 
 MOST_COHORTS = 8
-"""Maximum number of cohorts with a report of their own. Each such cohort would need two subscriptions in production."""
+"""Maximum number of cohorts with a separate report. In production, each cohort needs two subscriptions."""
 
 MOST_VALUES = 10_000
-"""Maximum number of values of a cohort key. A key with more values identifies messages rather than cohorts."""
+"""Maximum number of values of a cohort key. A key with more values probably identifies messages rather than cohorts."""
 
 SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in COLUMNS])
-"""The schema of the temporary trace of one cohort, in which message ids and streams are null."""
+"""Schema of the temporary trace of one cohort. Its message ids and streams are null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The messages with one value of the cohort key. `messages` is their number, including rejected ones. `value` is
-    None for the messages that belong to no separate cohort. `report` is None if no message with an event time has
-    landed."""
+    """The messages with one value of the cohort key, and the report on them.
+
+    `value` is None for the messages without a separate cohort. `messages` includes rejected messages. `report` is None
+    if no message with an event time has landed.
+    """
 
     value: str | None
     messages: int
@@ -48,9 +50,11 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Cohorts:
-    """The report on all messages (`together`), and the reports on the cohorts. `parts` are the largest cohorts, in
-    order, and then, as one cohort, the remaining messages, if any. `values_in_rest` is the number of values of the key
-    among the remaining messages."""
+    """The report on all messages (`together`), and the reports on the cohorts.
+
+    `parts` are the largest cohorts, in order, followed by one cohort with all remaining messages, if any.
+    `values_in_rest` is the number of key values among the remaining messages.
+    """
 
     by: CohortKey
     together: TuningReport
@@ -63,12 +67,12 @@ class Cohorts:
 
 
 def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
-    """Make reports on a whole trace and on each of its cohorts, by calling `report_on`. The streams of the trace's
-    batches must be the values of the key `by`. `source` names the trace in messages.
+    """Make reports on a whole trace and on each of its cohorts, by calling `report_on`. In the batches of the trace,
+    the stream of a message must be its value of the key `by`. `source` names the trace in error messages.
 
-    The trace of each cohort is written to a temporary folder, so memory does not grow with the number of messages.
-    Raises NothingToTune if no message with an event time has landed, if no message has a value, or if the key has more
-    than MOST_VALUES values.
+    Each cohort is written to a temporary folder, so memory does not grow with the number of messages. Raises
+    NothingToTune if no message with an event time has landed, if no message has a value, or if the key has more than
+    MOST_VALUES values.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
@@ -98,7 +102,7 @@ def _values(batch: Batch) -> Any:
 
 
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Write one trace per value, and one with the messages of all other values. Returns the paths of the files."""
+    """Write one trace per value, and one with the messages of all other values. Return the paths of the files."""
     paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
     with ExitStack() as stack:
         parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
@@ -135,8 +139,8 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
-    """Make the report on a trace file, with the ticks that a run would have had. The slack of readings is left out,
-    because the times in a trace are exact. Raises TraceUnusable."""
+    """Make the report on a trace file, with the ticks that a running pipeline would have had. The slack of readings is
+    left out, because the times in a trace are exact. Raises TraceUnusable."""
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:
@@ -154,9 +158,9 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
-    The replay starts some ticks earlier, as the widest band needs; these ticks are not counted. Requeued messages are
-    left out: they landed late because of the contract, whatever the band. Raises NothingToTune if nothing has landed
-    since `asked.begins`.
+    The replay starts some ticks earlier, because the widest band needs earlier messages; these ticks are not counted.
+    Requeued messages are left out, because they landed late for a reason other than the band. Raises NothingToTune if
+    nothing has landed since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -178,9 +182,8 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
     """Make reports on the cohorts of a trace file, or of the messages that landed in a lake since `asked.begins`.
 
-    For a lake, the watermark of each cohort is decided at the recorded ticks. The readings are computed from the
-    cohort's messages, for the times at which base was read, as if tracking had kept up. Raises TraceUnusable,
-    NothingToTune.
+    For a lake, each cohort's watermark is decided at the recorded ticks. The readings are computed from the cohort's
+    messages, as of the times at which base was read, as if tracking had kept up. Raises TraceUnusable, NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins

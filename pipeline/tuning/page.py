@@ -1,5 +1,5 @@
-"""The tuning report as one HTML page with charts, which needs no network and no script. The lake stores the page and
-the figures."""
+"""The tuning report as one HTML page with charts, which needs no network and no script. The page and its figures are
+stored in the lake."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -38,10 +38,9 @@ BARS = 80
 """Approximate number of bars per histogram."""
 
 OUTERMOST = 0.0001
-"""Share of the messages, on each side of a histogram, that are counted in the outermost bar."""
+"""Fraction of the messages, at each end of a histogram, that are counted in the outermost bar."""
 
 MOST_POINTS = 600
-"""Approximate maximum number of points per curve. With more points, the curve would look the same."""
 
 
 def charts_of(report: TuningReport) -> list[Chart]:
@@ -108,7 +107,7 @@ def late_by_lag(report: TuningReport) -> Chart:
 
 
 def lag_of_messages(report: TuningReport) -> Chart:
-    """Return the histogram of the messages' lags: publish time less event time."""
+    """Return the histogram of the messages' lags. A lag is publish time minus event time."""
     lag = report.disorder.lag
     bars = _bars(lag)
     half, nearly_all = lag.quantile(0.5), lag.quantile(0.99)
@@ -150,7 +149,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
 
 
 def _bars(distribution: Distribution) -> list[Bar]:
-    """Return bars of equal width. The first and the last bar also count the messages further out."""
+    """Return bars of equal width. The first and the last bar also count the messages beyond them."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
     width = round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
@@ -165,16 +164,16 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Return a step curve through these points, in which each share applies up to the next duration. The points are
-    thinned out to about MOST_POINTS."""
+    """Return a step curve through these points, thinned out to about MOST_POINTS. A point is a duration and a share;
+    each share applies up to the next duration."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
-    """Return a line of late shares per variant. `across` returns the x value of an outcome; if it returns None, the
-    outcome is left out. Only the lines in `report.rules` have dots."""
+    """Return a line of late shares per variant. `across` returns the x value of an outcome; outcomes for which it
+    returns None are left out. Only the variants in `report.rules` have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
@@ -230,11 +229,11 @@ FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
 
 KEEP = 30
-"""Number of reports kept in the lake: a month of daily reports."""
+"""Number of newest reports kept in the lake: a month of daily reports."""
 
 
 def page_of(report: TuningReport) -> str:
-    """Return the page as HTML: the conclusions, the charts, and all figures. All text is escaped."""
+    """Return the report as an HTML page with conclusions, charts and all figures. All text is escaped."""
     disorder = report.disorder
     page = TEMPLATES.get_template("page.html").render(
         report=report,
@@ -251,7 +250,7 @@ def page_of(report: TuningReport) -> str:
 
 
 def write_report(objects: ObjectStore, made_at: datetime, page: str, facts: dict[str, Any], *, keep: int = KEEP) -> str:
-    """Write a report to the lake, delete all reports except the newest `keep`, and return the URI of the page. Raises
+    """Write a report to the lake, delete all but the newest `keep` reports, and return the URI of the page. Raises
     LakeError."""
     key = made_at.astimezone(UTC).strftime(NAME_FORMAT)
     name = FIGURES.prefix + key

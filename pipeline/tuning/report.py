@@ -1,4 +1,4 @@
-"""The tuning report: how many messages are late, and how far the watermark lags, with each band, as figures and in
+"""The tuning report: for each tried band, how many messages are late and how far the watermark lags, as figures and as
 sentences."""
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +16,17 @@ from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommen
 from tidemark.pipeline.watermark.policy import Policy
 
 SINCE = timedelta(hours=24)
-"""Default period that a report on a lake covers. A day has the traffic of every hour, and a report on it takes about
-four minutes."""
+"""Default length of the time that a report on a lake covers. A day has the traffic of every hour, and takes about four
+minutes to replay."""
 
 TARGET_LATE_SHARE = 0.0001
-"""Default share of late messages to aim at: one in ten thousand."""
+"""Default target for the fraction of late messages: one in ten thousand."""
 
 SHOWN_QUANTILE = 0.05
-"""The value of `watermark.quantile` that a report tries in addition if the settings have none."""
+"""Value of `watermark.quantile` that a report tries in addition if the settings have no quantile."""
 
 AS_FRESH_SECONDS = 0.2
-"""Maximum difference in seconds between two median lags that count as equal."""
+"""Two median lags count as equal if they differ by at most this number of seconds."""
 
 BLAME = ("beyond_band", "max_seconds", "streams")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -34,8 +34,8 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters of a report: the settings, the time at which it is made, the period before that time that it
-    covers (only for a lake), the late share to aim at, and the bands to try."""
+    """The parameters of a report: the settings, the time at which the report is made, the length of the time that it
+    covers (only for a lake), the target for the late share, and the bands to try."""
 
     settings: Settings
     made_at: datetime
@@ -45,7 +45,7 @@ class Asked:
 
     @property
     def begins(self) -> datetime:
-        """The start of the period that a report on a lake covers."""
+        """The start of the time that a report on a lake covers."""
         return self.made_at - self.since
 
     def without_slack(self) -> "Asked":
@@ -56,9 +56,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """The tuning report on one source. `present` and `band` are the variant and the band in the settings, and `target`
-    is the late share to aim at. `rejected_payloads` are rejected messages with readable times, which are not part of
-    `disorder`."""
+    """The tuning report on one source. `present` and `band` are the variant and the band in the settings. `target` is
+    the target for the late share. `rejected_payloads` are rejected messages with readable times, which `disorder`
+    leaves out."""
 
     source: str
     made_at: datetime
@@ -81,11 +81,12 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The least `max_lag` that passes over at most the target share of messages; None if no value qualifies."""
+        """The smallest `max_lag` that at most the target share of messages exceeds; None if no tried value is large
+        enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
-        """Return the recommendation of a variant: the smallest band that meets the target."""
+        """Return the recommendation for a variant: the smallest band that meets the target."""
         return self.tuning.recommended(variant, self.target)
 
 
@@ -98,8 +99,8 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Make the report: try all bands under both rules on the same ticks. With `with_quantiles`, also try both rules
-    with SHOWN_QUANTILE. If the settings derive the slack from the band, it is derived from each tried band."""
+    """Make the report: try all bands with both rules on the same ticks. With `with_quantiles`, also try both rules with
+    SHOWN_QUANTILE. If the settings derive the slack from the band, the slack follows each tried band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -114,8 +115,8 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """Return the variants to try: the rules `band` and `frontier` with the quantile of the policy and, if it has none,
-    both rules with SHOWN_QUANTILE."""
+    """Return the variants to try: the rules `band` and `frontier` with the quantile of the policy. If the policy has no
+    quantile, add both rules with SHOWN_QUANTILE."""
     variants = [Variant("band", present.quantile), Variant("frontier", present.quantile)]
     if not present.quantile:
         variants += [replace(variant, quantile=SHOWN_QUANTILE) for variant in variants]
@@ -157,8 +158,8 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
-    """Return the widest tried band with which the watermark lags no more than in this outcome. It may be wider than the
-    outcome's band if something other than the band holds the watermark."""
+    """Return the widest tried band with which the watermark lags no more than in this outcome. It can be wider than the
+    outcome's band if something else holds the watermark."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -210,7 +211,7 @@ def _fresher(seconds: float) -> str:
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
-    """Return the whole report as plain values for JSON: durations in seconds, shares as fractions, moments as text."""
+    """Return the report as plain values for JSON: durations in seconds, shares as fractions, times as text."""
     disorder, bound = report.disorder, report.lag_bound
     return {
         "source": report.source,
@@ -266,7 +267,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 
 
 def behind(outcome: BandOutcome) -> str:
-    """Return a phrase for how far the watermark is behind, at the median and at the 99th percentile of the ticks."""
+    """Return a phrase for the watermark's lag, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"
     most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)
@@ -276,31 +277,30 @@ def behind(outcome: BandOutcome) -> str:
 SECOND_US = 1_000_000
 
 FEW_STREAMS = 0.1
-"""Maximum share of all streams that counts as "a few streams"."""
+"""Maximum fraction of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""Maximum share of all streams, or of the slow or fast streams, that a sentence names."""
+"""Maximum fraction of all streams, or of the slow or fast streams, that a sentence lists by name."""
 
 NEARLY_ALL = 0.8
-"""Minimum share of the slow or fast messages that a few streams must have sent to be named as the cause."""
+"""A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message counts as delaying the watermark if it lags more than this share of the landed messages."""
+"""A rejected message counts as delaying the watermark if it lags more than this fraction of the landed messages."""
 
 STREAMS_NAMED = 5
-"""Maximum number of streams that the sentence about rejected messages names. They are the streams with the most
-rejected messages."""
+"""Maximum number of streams named in the sentence about rejected messages."""
 
 
 def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) -> list[RejectedPayload]:
-    """Return those of the `rejected` messages that lag more than nearly all landed messages (MOST_LAG_LESS)."""
+    """Return the rejected messages that lag more than nearly all landed messages (MOST_LAG_LESS)."""
     usual_us = disorder.lag.quantile(MOST_LAG_LESS) * SECOND_US
     return [message for message in rejected if message.lag_us > usual_us]
 
 
 def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
-    """Return a sentence about rejected messages that lag so much that they may delay the watermark, with their streams.
-    Return None if there are no such messages."""
+    """Return a sentence about rejected messages that may delay the watermark, with their streams; None if there are no
+    such messages."""
     delaying = those_that_delay(rejected, disorder)
     if not delaying:
         return None
@@ -318,7 +318,7 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
 
 
 def blame_sentence(disorder: Disorder, side: Side) -> str | None:
-    """Return a sentence about the slow streams, or the fast ones. Return None if the messages have no streams."""
+    """Return a sentence about the slow streams, or about the fast ones; None if the messages have no streams."""
     if not disorder.streams:
         return None
     found, where = disorder.sides[side], f"{'behind' if side == 'slow' else 'ahead of'} the typical one"

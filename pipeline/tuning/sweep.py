@@ -1,4 +1,4 @@
-"""Tries many bands under several rules on recorded traffic, and measures the late share and the watermark's lag.
+"""Tries many bands with several rules on recorded traffic, and measures the late share and the watermark's lag.
 
 The late share of a band is exactly the late share of a replay with this band and the recorded readings.
 """
@@ -26,13 +26,12 @@ SECOND = timedelta(seconds=1)
 Bools = npt.NDArray[np.bool_]
 
 PARTS = 4
-"""Number of parts into which each round of the search divides the interval that contains the smallest band that meets a
-target."""
+"""Number of parts into which each round of the search for a band divides the remaining interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A rule and a quantile: the parts of a policy that a tuning compares in addition to the band."""
+    """A rule and a quantile: the parts of a policy that a tuning varies in addition to the band."""
 
     rule: Literal["band", "frontier"] = "band"
     quantile: float = 0.0
@@ -44,7 +43,7 @@ class Variant:
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""A function that returns the policy in the settings, changed to the given variant and band."""
+"""A function that returns the policy in the settings, changed to a given variant and band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,16 @@ class BandOutcome:
 
     @property
     def late_share(self) -> float:
-        """The number of late messages, divided by the number of landed ones; 0 if no message landed."""
         return self.late / self.landed if self.landed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The recommended band of a variant for a target late share: the smallest tried band such that this band and all
-    larger ones meet the target. `outcome` is its outcome; None if even the `largest` tried band exceeds the target."""
+    """The recommended band of a variant for a target late share.
+
+    It is the smallest tried band for which this band and all larger ones meet the target. `outcome` is its outcome;
+    None if the `largest` tried band exceeds the target.
+    """
 
     variant: Variant
     target: float
@@ -83,7 +84,7 @@ class Recommendation:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The outcomes of a tuning, by variant and by band. Bands ascend, and `targets` descend. `ticks` is the number of
-    ticks of the workload."""
+    ticks."""
 
     tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]
@@ -95,12 +96,10 @@ class Tuning:
 
     @property
     def outcomes(self) -> list[BandOutcome]:
-        """All outcomes, in order of variant and band."""
         return [outcome for variant in self.tried for outcome in self.of(variant)]
 
     @property
     def recommendations(self) -> list[Recommendation]:
-        """All recommendations, in order of variant and target."""
         return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[BandOutcome]:
@@ -112,18 +111,18 @@ class Tuning:
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """Return the recommendation of a variant for a target: the smallest band that meets the target."""
+        """Return the smallest band of a variant that meets the target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The traffic on which bands are tried: the ticks of a run, the messages, and the state before the first tick
-    (None: the empty state at the beginning of the log).
+    """The traffic on which bands are tried: the ticks of a run, the messages, and the state before the first tick. If
+    `state` is None, the log begins with the first tick.
 
     The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
-    to `until_us`, while messages were published: the silence after the end of a trace says nothing about its source.
+    to `until_us`, while messages were published.
     """
 
     ticks: Sequence[Tick]
@@ -140,7 +139,7 @@ def tune(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try all bands under all variants. Then search, to the second, for the smallest band that meets each target."""
+    """Try all bands with all variants. Then find the smallest band that meets each target, to the second."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
@@ -160,7 +159,7 @@ def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
     """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
-    separately; one pass over the messages counts the late ones for all candidates."""
+    separately. One pass over the messages counts the late ones for all candidates."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -175,14 +174,14 @@ def outcomes_of(
 
 
 def watermarks_of(workload: Workload, policy: Policy) -> Ints:
-    """Return the watermark that the production code decides at each tick under a policy."""
+    """Return the watermark at each tick, as the production code decides it under a policy."""
     begun = workload.state and replace(workload.state, record=None)
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
     """Return the number of late messages in a batch for each candidate. Row i of `watermarks_us` has the watermarks of
-    candidate i at the ticks. For one candidate, the number equals the sum of `late_in`."""
+    candidate i at the ticks."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.
@@ -192,8 +191,8 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
-    """Return the median and the 99th percentile of the watermark's lag in seconds, at the counted ticks that have a
-    watermark; None for both if no tick has one."""
+    """Return the median and the 99th percentile of the watermark's lag in seconds, over the counted ticks that have a
+    watermark; None for both if there is no such tick."""
     counted = counted & (watermark_us != NO_WATERMARK)
     if not counted.any():
         return None, None
@@ -202,8 +201,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band such that this band and all larger ones meet the target; None if
-    the largest band does not."""
+    """Return the outcome of the smallest tried band for which this band and all larger ones meet the target; None if
+    the largest band does not meet it."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:
@@ -213,8 +212,8 @@ def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOut
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
-    """Return the bands to try next for a target, in whole seconds: some between the smallest tried band that meets it
-    and the next smaller tried band."""
+    """Return the bands to try next for a target, in whole seconds. They lie between the smallest tried band that meets
+    the target and the next smaller tried band."""
     enough = _enough(outcomes, target)
     below = max((band for band in outcomes if enough and band < enough.band), default=None)
     if enough is None or below is None:
