@@ -12,7 +12,7 @@ import pytest
 
 import tidemark_watermark as small
 from tests.ingest.fakes import World
-from tests.lake.test_watermark_object import Memory, state, writer
+from tests.lake.test_notes import Memory, state, writer
 from tests.quality.test_gate import live, reader
 from tests.watermark.builders import at
 from tidemark.pipeline import version

@@ -35,30 +35,17 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def computed(lake: Lake) -> Lake:
     """Three windows: `a` is always there, `b` stops after the first, `c` starts in the last, where `a` misses beats."""
     first, last = WINDOWS[0].start + timedelta(seconds=40), WINDOWS[2].start + timedelta(seconds=10)
-    started = {"heartbeats": 2}
+    started, missed = {"heartbeats": 2}, {"heartbeats": 2, "gaps": 1, "longest_gap_seconds": 60.0}
     put(lake.diffs(), "run", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[2]: beats(2, "a", "c")})
-    put(
-        lake.stream_status(),
-        "run",
-        {
-            KEYS[0]: [status(stream, StatusKind.STARTED, **started) for stream in "ab"],
-            KEYS[1]: [status("b", StatusKind.STOPPED, last_event_time=first)],
-            KEYS[2]: [
-                status("c", StatusKind.STARTED, first_event_time=last, **started),
-                *(
-                    status(
-                        stream,
-                        StatusKind.MISSED,
-                        missed_heartbeats=count,
-                        gaps=1,
-                        longest_gap_seconds=60.0,
-                        heartbeats=2,
-                    )
-                    for stream, count in (("a", 1), ("c", 3))
-                ),
-            ],
-        },
-    )
+    of_window = {
+        KEYS[0]: [status(stream, StatusKind.STARTED, **started) for stream in "ab"],
+        KEYS[1]: [status("b", StatusKind.STOPPED, last_event_time=first)],
+        KEYS[2]: [
+            status(stream, StatusKind.MISSED, missed_heartbeats=n, **missed) for stream, n in (("a", 1), ("c", 3))
+        ],
+    }
+    of_window[KEYS[2]].append(status("c", StatusKind.STARTED, first_event_time=last, **started))
+    put(lake.stream_status(), "run", of_window)
     return lake
 
 

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from tests.dagster.house import PUBSUB, ModelWorld, Provisioned, Ticking, settings_of
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tests.dagster.house import PUBSUB, ModelWorld, Ticking, settings_of
 from tidemark.resources.spark import SparkResource
 
 with warnings.catch_warnings():
@@ -44,20 +39,6 @@ def world() -> ModelWorld:
 @pytest.fixture
 def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
     return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
-
-
-@pytest.fixture
-def provisioned(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> Provisioned:
-    """Settings on the emulator, whose topic and subscriptions exist, with these sections."""
-
-    def make(pubsub: PubSubSettings = fresh_pubsub, **sections: object) -> Settings:
-        settings = settings_of(pubsub, tmp_path).model_copy(update=sections)
-        provision(subscriber, publisher, fresh_pubsub, settings.contract, SystemClock())
-        return settings
-
-    return make
 
 
 @pytest.fixture(scope="session")

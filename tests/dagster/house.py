@@ -55,8 +55,6 @@ FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 PUBSUB = PubSubSettings()
 """On the model."""
 
-Provisioned = Callable[..., Settings]
-
 
 def settings_of(pubsub: PubSubSettings, folder: Path, *, spark: SparkSettings | None = None) -> Settings:
     """A band of a second, and idle after a second of silence: a watermark moves within seconds."""

@@ -193,11 +193,6 @@ def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timed
 # sockets that py4j leaves to the collector
 
 
-def noting(settings: Settings) -> Settings:
-    windows = settings.windows.model_copy(update={"corrections": True})
-    return settings.model_copy(update={"windows": windows})
-
-
 def materializations(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
     found = (event for event in result.all_events if event.is_step_materialization and event.asset_key == CORRECTIONS)
     said = (event.step_materialization_data.materialization.metadata for event in found)
@@ -212,7 +207,8 @@ def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = Materializing(tmp_path, CLASSIC)
-    house.settings = noting(house.settings)
+    windows = house.settings.windows.model_copy(update={"corrections": True})
+    house.settings = house.settings.model_copy(update={"windows": windows})
     with dg.DagsterInstance.ephemeral() as instance:
         assert materializations(house.run(WINDOWS[0], WINDOWS[-1], instance)) == []
         before = rows_of(house)

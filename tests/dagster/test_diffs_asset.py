@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -12,9 +11,9 @@ import pytest
 
 import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
-from tests.lake.builders import append_beats
+from tests.lake.builders import Beat, append_beats, columns_of
 from tidemark.assets.definitions import build_definitions
-from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
@@ -70,22 +69,11 @@ class Materializing:
         self.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
 
     def land(self, beats: Sequence[tuple[str, datetime]]) -> None:
-        count = len(beats)
-        columns: dict[str, list[Any]] = {
-            "stream_id": [stream for stream, _ in beats],
-            "event_time": [to_us(moment) for _, moment in beats],
-            "publisher_id": [f"{stream}-{moment}" for stream, moment in beats],
-            "message_id": [f"message {number}" for number in range(count)],
-            "publish_time": [to_us(moment) + 1_000 for _, moment in beats],
-            "ordering_key": [None] * count,
-            "attributes": [[]] * count,
-            "payload": [b"{}"] * count,
-            "landed_at": [to_us(WATERMARK)] * count,
-            "late": [False] * count,
-            "temperature": [20.0 + number for number in range(count)],
-            "status": ["ok"] * count,
-        }
-        append_beats(self.lake.heartbeats(), columns)
+        rows = [
+            Beat(stream, (moment - START).total_seconds(), values={"temperature": 20.0 + number, "status": "ok"})
+            for number, (stream, moment) in enumerate(beats)
+        ]
+        append_beats(self.lake.heartbeats(), columns_of(rows, ["temperature", "status"]))
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
         """One run of the job over a range, with the tags that `tidemark repair --recompute` gives it."""

@@ -48,7 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
 def mine() -> dg.Definitions:
     """A project whose names are those that tidemark has where it is alone."""
 
@@ -79,9 +78,9 @@ def mine() -> dg.Definitions:
     )
 
 
-def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder: Path, mine: dg.Definitions) -> None:
+def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder: Path) -> None:
     heartbeats, orders = td.pipeline("heartbeats.toml"), td.pipeline(folder / "orders.toml", name="orders")
-    merged = dg.Definitions.merge(mine, heartbeats.definitions(), orders.definitions())
+    merged = dg.Definitions.merge(mine(), heartbeats.definitions(), orders.definitions())
     dg.Definitions.validate_loadable(merged)
     for pipeline, name in ((heartbeats, "tidemark"), (orders, "orders")):
         assert pipeline.name == name

@@ -1,5 +1,8 @@
-"""The hourly job on a real instance: the lake's chores, and Dagster's own events down to what is kept."""
+"""The hourly job on a real instance: the lake's chores, and Dagster's own events down to what is kept; and Dagster's
+private parts, by which it keeps them."""
 
+import ast
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,9 +18,12 @@ from tidemark.assets.jobs.housekeeping import HOUSEKEEPING, prune_events, prune_
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import DagsterPartMissing
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, HousekeepingSettings, LakeSettings
+from tidemark.resources import private
+from tidemark.resources.run_launcher import WatchedRunLauncher
 
 NOW = SystemClock().now()
 OURS = Settings(lake=LakeSettings(uri="file:/lake"))
@@ -70,6 +76,12 @@ def tick(instance: dg.DagsterInstance, number: int) -> None:
     )
 
 
+def old_ticks(instance: dg.DagsterInstance, count: int) -> None:
+    for number in range(count):
+        tick(instance, number)
+    make_older(instance, OLD)
+
+
 def numbers(instance: dg.DagsterInstance) -> list[object]:
     """The numbers of the watermark's materializations, newest first."""
     found = instance.fetch_materializations(WATERMARK, limit=1000).records
@@ -90,9 +102,7 @@ def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "ROWS_AT_ONCE", 4)  # several transactions
-    for number in range(5):
-        tick(instance, number)
-    make_older(instance, OLD)
+    old_ticks(instance, 5)
     assert prune_events(instance, OURS, NOW - timedelta(days=4)) == {"events": 0, "evaluations": 0}
     for number in (5, 6):
         tick(instance, number)
@@ -163,9 +173,7 @@ def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg
 def test_a_dry_run_leaves_dagster_alone_and_a_chore_that_fails_makes_the_job_fail_in_the_end(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    for number in range(3):
-        tick(instance, number)
-    make_older(instance, OLD)
+    old_ticks(instance, 3)
     settings = settings_in(tmp_path)
     assert run(settings, instance, dry_run=True).success
     assert len(numbers(instance)) == 3
@@ -188,3 +196,94 @@ def test_runs_are_kept_unless_they_are_asked_not_to_be(instance: dg.DagsterInsta
     assert result.success
     assert instance.get_runs()[0].run_id == result.run_id
     assert len(instance.get_runs()) == 2
+
+
+ROOT = Path(__file__).parents[2]
+ONE = ROOT / "resources" / "private.py"
+ROOMS = [
+    *(ROOT / name for name in ("assets", "resources", "pipeline", "local", "examples")),
+    *(ROOT / "src/tidemark").glob("*.py"),
+]
+SOURCES = [path for room in ROOMS for path in ([room] if room.is_file() else sorted(room.rglob("*.py")))]
+OPEN = re.compile(r"dagster|dagster\.components(\.testing)?|dagster_pyspark")
+"""Modules that Dagster documents."""
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the module of each import in a file, inside of functions as well, and of each module in a text."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.lineno, str(node.module)
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names if name.name[0] == "_")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((node.lineno, found) for found in re.findall(r"\bdagster\w*(?:\.\w+)*\._[\w.]+", node.value))
+
+
+def test_no_other_module_uses_a_private_part_of_dagster() -> None:
+    elsewhere = [
+        f"{path.relative_to(ROOT)}:{line}: {module}"
+        for path in SOURCES
+        for line, module in imported(path)
+        if module.partition(".")[0].startswith("dagster") and not OPEN.fullmatch(module) and path != ONE
+    ]
+    assert elsewhere == []
+
+
+def test_this_dagster_has_each_part_and_each_is_used() -> None:
+    texts = [path.read_text() for path in SOURCES if path != ONE]
+    for name in private.PARTS:
+        assert getattr(private, name) is not None
+        assert name in private.EVENTS or any(re.search(rf"\b{name}\b", text) for text in texts), name
+
+
+def moved(patch: pytest.MonkeyPatch, name: str) -> None:
+    """As if a Dagster had given this part another name."""
+    part = private.PARTS[name]
+    gone = private.PrivatePart(part.module, f"{part.name}Moved", part.without)
+    patch.setitem(private.PARTS, name, gone)
+
+
+def test_without_a_part_of_its_own_the_launcher_does_not_watch_and_runs_are_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert WatchedRunLauncher().supports_check_run_worker_health
+    moved(monkeypatch, "CanCancelExecutionRequest")
+    assert not WatchedRunLauncher().supports_check_run_worker_health
+
+
+def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_ticks(instance, 3)
+    with monkeypatch.context() as patch:
+        moved(patch, "run_connection")
+        result = run(settings_in(tmp_path), instance)
+    assert result.success
+    (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    said = str(output.step_output_data.metadata["Dagster/events/skipped"].value)
+    assert said.startswith(f"Dagster {dg.__version__} has no ")
+    assert "SqlEventLogStorage.run_connectionMoved, so housekeeping leaves Dagster's events of ticks" in said
+    assert numbers(instance) == [2, 1, 0]
+    assert prune_events(instance, OURS, NOW) == {"events": 4, "evaluations": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("event_logs rename column asset_key to other", "column event_logs.asset_key"),
+        ("asset_event_tags rename to other", "table asset_event_tags"),
+    ],
+)
+def test_housekeeping_leaves_the_events_where_a_table_or_a_column_is_missing(
+    change: str, named: str, instance: dg.DagsterInstance
+) -> None:
+    old_ticks(instance, 3)
+    index = Path(instance.root_directory) / "history" / "runs" / "index.db"
+    with sqlite3.connect(index) as database:
+        database.execute(f"alter table {change}")
+    with pytest.raises(DagsterPartMissing, match=re.escape(f"has no {named} in its event log, so housekeeping leaves")):
+        prune_events(instance, OURS, NOW)
+    assert rows_in(instance, "event_logs") == 2 * 6
+    database.close()

@@ -8,19 +8,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from google.pubsub_v1 import PublisherClient
+from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.dagster.house import (
-    PUBSUB,
-    ModelWorld,
-    Provisioned,
-    Ticking,
-    beats_between,
-    keys,
-    metadata_of,
-    publish,
-    settings_of,
-)
+from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, keys, metadata_of, publish, settings_of
 from tests.quick import classic
 from tests.watermark.builders import ints
 from tidemark.assets.ingest import (
@@ -40,8 +30,9 @@ from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
+from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import IngestSettings
+from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -244,8 +235,16 @@ def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
 
 
 @pytest.fixture
-def on_spark_ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
-    return Ticking(provisioned(spark=CLASSIC, ingest=TWO), instance, plan=SOON)
+def on_spark_ticking(
+    subscriber: SubscriberClient,
+    publisher: PublisherClient,
+    fresh_pubsub: PubSubSettings,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+) -> Ticking:
+    settings = settings_of(fresh_pubsub, tmp_path, spark=CLASSIC).model_copy(update={"ingest": TWO})
+    provision(subscriber, publisher, fresh_pubsub, settings.contract, CLOCK)
+    return Ticking(settings, instance, plan=SOON)
 
 
 def run_of(ticking: Ticking, *, succeeds: bool = True, **tags: str) -> tuple[dg.DagsterRun, Any]:
@@ -297,10 +296,11 @@ def test_a_run_reads_both_subscriptions_tells_how_far_it_is_and_gives_back_to_th
 
 
 def test_a_run_that_stays_goes_on_when_it_has_caught_up_until_its_time_is_up(
-    provisioned: Provisioned, instance: dg.DagsterInstance, publisher: PublisherClient
+    on_spark_ticking: Ticking, publisher: PublisherClient
 ) -> None:
-    plan = replace(SOON, run_for=4 * SECOND)
-    ticking = Ticking(provisioned(spark=CLASSIC, ingest=TWO), instance, plan=plan)
+    ticking, plan = on_spark_ticking, replace(SOON, run_for=4 * SECOND)
+    ticking.plan = plan
+    ticking.restart()
     publish(publisher, ticking.settings, beats_between(CLOCK.now() - MINUTE, CLOCK.now()))
     run, result = run_of(ticking, **{STAYS: "true"})
     assert (rows(ticking), run.tags[ENDED]) == (4, "time is up")

@@ -59,12 +59,10 @@ class World:
         self.held.add(range(number, number + 1))
         self.reached.add(range(number, number + 1 + reach))
 
-    def closed(self) -> range:
-        return range(self.windowing.number_of(self.windowing.first), self.windowing.number_of(self.watermark))
-
-    def due(self) -> list[range]:
-        live = max(1, DAY // self.windowing.length)
-        return list(due(self.held, self.reached, self.computed, self.closed(), live))
+    def due(self, watermark: datetime | None = None) -> list[range]:
+        first, live = self.windowing.number_of(self.windowing.first), max(1, DAY // self.windowing.length)
+        closed = range(first, self.windowing.number_of(watermark or self.watermark))
+        return list(due(self.held, self.reached, self.computed, closed, live))
 
     def ask(self, stale: Sequence[Window] = ()) -> Request:
         length = self.windowing.length
@@ -74,7 +72,7 @@ class World:
             patched.setattr(requests, "report_dead", lambda *_: self.working)
             patched.setattr(requests, "attempt_of", lambda one, *_: self.attempt(one[1], self.now, "run-0"))
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
-            patched.setattr(requests, "due_now", lambda *_: Spans(*self.due()))
+            patched.setattr(requests, "due_now", lambda _, watermark, __: Spans(*self.due(watermark)))
             runs: Any = SimpleNamespace(settings=lake.settings)
             return next_request(runs, lake, self.watermark, self.now, stale, self.most)
 
@@ -139,6 +137,15 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     assert world.ask().is_backlog
     again = world.ask(stale)
     assert (again.is_backlog, again.windows) == (True, stale)
+
+
+def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it() -> None:
+    world = World(Windowing(timedelta(minutes=1), START - DAY), START, behind=seconds(-180))
+    open_one = world.windowing.number_of(START)
+    world.hold(open_one - 1, reach=3)
+    assert world.numbers(world.ask()) == [open_one - 1]
+    world.now += timedelta(minutes=1)
+    assert world.numbers(world.ask()) == [open_one - 1, open_one]
 
 
 def test_older_windows_get_runs_however_busy_live_ones_keep_them() -> None:

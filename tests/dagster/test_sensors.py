@@ -1,6 +1,8 @@
-"""The real sensors, tick by tick, on a real instance, a lake on disk, and the model or the emulator."""
+"""The real sensors, tick by tick, on a real instance, a lake on disk, and the model or the emulator; the owner of their
+lake; and a requeue of what a wrong contract parked, once the settings are mended."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -10,6 +12,7 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from tests.dagster.house import (
+    FIELDS,
     PUBSUB,
     SOMEBODY_ELSES,
     ModelWorld,
@@ -22,12 +25,17 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.lake.builders import put
+from tidemark.assets.jobs.housekeeping import housekeeping_job
+from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
-from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, REQUEUE, TICK
+from tidemark.pipeline.errors import LakeOwned, LakeUnwritable, PubSubUnreachable
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, CONTRACT, INGEST, REQUEUE, TICK
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import ON_CHANGE, QuarantineSettings
 from tidemark.pipeline.windows import Windowing
 
 CLOCK = SystemClock()
@@ -224,26 +232,168 @@ def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Tickin
     assert not pauses(0)
 
 
-def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@dataclass
+class Side(Ticking):
+    """A pipeline with a topic of its own."""
+
+    @classmethod
+    def of(cls, name: str, folder: Path, instance: dg.DagsterInstance) -> "Side":
+        names = {"topic": name, "base_subscription": f"{name}-base", "tracking_subscription": f"{name}-tracking"}
+        pubsub = PUBSUB.model_copy(update=names)
+        world = ModelWorld(pubsub)
+        return cls(settings_of(pubsub, folder), instance, world.clock, world)
+
+    def publish(self) -> int:
+        assert self.world is not None
+        now = self.clock.now()
+        beats = beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1))
+        publish(self.world, self.settings, beats)
+        return len(beats)
+
+    def ticks(self) -> None:
+        self.publish()
+        self.land_and_close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
+    instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    # As in a log from before event times were clamped to their publish times.
-    monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
-    settings = settings_of(PUBSUB, tmp_path)
-    never_idle = settings.watermark.model_copy(update={"idle_timeout": MINUTE})  # however slow a tick is
-    ticking = Ticking(settings.model_copy(update={"watermark": never_idle}), instance, world.clock, world)
-    ahead = world.clock.now() + 4 * MINUTE
-    publish(world, ticking.settings, [("stream-0", ahead - 4 * MINUTE)])
+    owner, other = Side.of("heartbeats", tmp_path, instance), Side.of("orders", tmp_path, instance)
+    owner.ticks()
+    published = other.publish()
+    before = files(tmp_path / "lake")
+    for sensor in ("landing", "tracking", "ingest", "staleness"):
+        with pytest.raises(LakeOwned, match=r"another pipeline writes file:.*topics/heartbeats"):
+            other.tick(sensor)
+    job = housekeeping_job(other.settings)
+    with pytest.raises(dg.Failure, match="another pipeline writes"):
+        job.execute_in_process(instance=instance)
+    assert files(tmp_path / "lake") == before, "not even the note of a failed tick"
+    assert len(list(other.world.model.unacknowledged(other.settings.pubsub.base_path))) == published
+    owner.ticks()
+    Side.of("orders", tmp_path / "its own", instance).ticks()
+
+
+def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side.of("heartbeats", tmp_path, instance)
+    side.ticks()
+    side.restart()
+
+    def read_only(*_: object) -> int:
+        raise LakeUnwritable("a read-only file system")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(DiskObjects, "replace", read_only)
+        disk.setattr(DiskObjects, "create", read_only)
+        side.tick("ingest")
+        with pytest.raises(LakeUnwritable):
+            side.tick("tracking")
+    side.ticks()
+
+
+def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
+    events = data.asset_events  # type: ignore[attr-defined]
+    return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
+
+
+def test_a_field_that_no_payload_has_and_one_of_another_kind_are_warned_of(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
+    fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
+    message = MessageSettings(fields=fields)  # type: ignore[arg-type]
+    settings = settings.model_copy(update={"message": message})
+    start = backlog_start(world.clock)
+    publish(world, settings, beats_between(start, start + MINUTE))
+    ticking = Ticking(settings, instance, world.clock, world)
+    ticking.land_and_close()
+    found = checks(ticking.tick("staleness"))["fields_present"]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert found.metadata["null_fields"].value == "humidity, status"
+    assert found.metadata["null_rows"].value == {"humidity": 4, "status": 4}
+    assert "humidity is null in all 4 rows that landed since" in (found.description or "")
+    ticking = Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
+    assert checks(ticking.tick("staleness"))["fields_present"].passed is False, "status stays null until more lands"
+
+
+RIGHT = MessageSettings(fields=FIELDS)  # type: ignore[arg-type]
+WRONG = MessageSettings(stream_id="attribute:sensor", fields=FIELDS)  # type: ignore[arg-type]
+
+
+def by_itself(folder: Path, message: MessageSettings) -> Settings:
+    changed = {"message": message, "quarantine": QuarantineSettings(requeue=ON_CHANGE)}
+    return settings_of(PUBSUB, folder).model_copy(update=changed)
+
+
+def park(world: ModelWorld, ticking: Ticking) -> int:
+    """Land some heartbeats that the contract rejects; how many."""
+    beats = beats_between(start := backlog_start(world.clock), start + MINUTE)
+    publish(world, ticking.settings, beats)
     ticking.land()
-    world.clock.sleep(2.2)
-    publish(world, ticking.settings, [("stream-0", ahead)])
-    ticking.land()
-    world.clock.sleep(2.2)
-    publish(world, ticking.settings, [("stream-0", ahead + timedelta(seconds=1))])
-    ticking.land()
-    tick = ticking.track()
-    watermark = ticking.watermark()
-    assert watermark is not None
-    assert watermark > world.clock.now() + 2 * MINUTE
-    asked = [ticking.settings.windowing.named(key) for one in tick.run_requests for key in windows_of(one, WINDOWING)]
-    assert all(window.end <= world.clock.now() for window in asked)
+    return len(beats)
+
+
+def requeues(ticking: Ticking) -> list[dg.RunRequest]:
+    return list(ticking.tick(REQUEUE).run_requests or [])
+
+
+def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    world = ModelWorld(PUBSUB)
+    wrong, right = by_itself(tmp_path, WRONG), by_itself(tmp_path, RIGHT)
+    ticking = Ticking(wrong, instance, world.clock, world)
+    assert requeues(ticking) == [], "the first look notes the contract"
+    count = park(world, ticking)
+    parked = checks(ticking.tick("staleness"))["quarantine_share"]
+    assert (parked.passed, parked.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert parked.metadata["quarantined"].value == count
+    ticking.restart()
+    assert requeues(ticking) == [], "it is the same one"
+
+    mended = Ticking(right, instance, world.clock, world)
+    (request,) = requeues(mended)
+    assert request.tags[CONTRACT] == right.contract_digest[:12]
+    at_work = mended.run(REQUEUE, dg.DagsterRunStatus.STARTED)
+    assert "judges quarantine again" in (mended.tick(REQUEUE).skip_message or "")
+    instance.report_run_canceled(at_work)
+
+    result = mended.definitions.resolve_job_def(REQUEUE).execute_in_process(instance=instance)
+    (landed,) = [event for event in result.all_events if event.is_step_materialization]
+    assert landed.materialization.metadata["rows"].value == count
+    assert mended.lake().heartbeats().extent().rows == count
+    for _ in range(2):
+        assert requeues(mended) == []
+        mended.restart()
+    assert requeues(Ticking(wrong, instance, world.clock, world)) != [], "going back is a change"
+
+
+def test_a_requeue_by_hand_counts_as_the_look_and_an_empty_quarantine_needs_no_run(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    world = ModelWorld(PUBSUB)
+    for message in (WRONG, RIGHT, WRONG):
+        ticking = Ticking(by_itself(tmp_path, message), instance, world.clock, world)
+        assert requeues(ticking) == []
+    park(world, ticking)
+    ticking.lake().judged_by().note(by_itself(tmp_path, RIGHT).contract_digest, world.clock.now())
+    assert requeues(Ticking(by_itself(tmp_path, RIGHT), instance, world.clock, world)) == []
+
+
+def test_runs_that_keep_failing_are_requested_a_few_times(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    world = ModelWorld(PUBSUB)
+    wrong = Ticking(by_itself(tmp_path, WRONG), instance, world.clock, world)
+    requeues(wrong)
+    park(world, wrong)
+    ticking = Ticking(by_itself(tmp_path, RIGHT), instance, world.clock, world)
+    for _ in range(MOST_REQUESTS):
+        assert len(requeues(ticking)) == 1
+        ticking.run(REQUEUE, dg.DagsterRunStatus.FAILURE)
+        world.clock.advance(60 * MINUTE)  # longer than any pause after a failure
+    assert "none has ended well" in (ticking.tick(REQUEUE).skip_message or "")

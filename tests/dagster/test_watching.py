@@ -11,18 +11,16 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
 from tests.cli.command import said_here
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, settings_of
 from tests.dagster.test_diffs_asset import WINDOWS, Materializing
-from tests.dagster.test_requeue import checks
+from tests.dagster.test_sensors import checks
 from tests.official_emulator import free_port
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
 from tidemark.local.emulator.server import served
-from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
@@ -35,10 +33,28 @@ from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import SparkSettings
 
 
+@pytest.fixture
+def said(tmp_path: Path) -> Callable[..., str]:
+    """What a command says in the folder."""
+
+    def say(*arguments: str) -> str:
+        done = said_here(tmp_path, arguments, {"PATH": os.environ["PATH"]})
+        assert done.code == 0, done.err
+        return " ".join(done.out.split())
+
+    return say
+
+
+def with_settings(ticking: Ticking, folder: Path) -> None:
+    """What a command reads there of the lake."""
+    (folder / "tidemark.toml").write_text(f'[lake]\nuri = "{ticking.settings.lake.uri}"\n[windows]\nlength = "1m"\n')
+
+
 def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
-    ticking: Ticking, world: ModelWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ticking: Ticking, world: ModelWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Callable[..., str]
 ) -> None:
     moments = []
+    with_settings(ticking, tmp_path)
 
     def gone(*_: object, **__: object) -> None:
         raise PubSubUnreachable("no answer; password=hunter2\nand more")
@@ -56,21 +72,19 @@ def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
         assert note.last == moments[2]
         assert note.reason == "PubSubUnreachable: no answer; password=…"
         ticking.track()
-        said = status(ticking, tmp_path, monkeypatch)
-        assert said["ticks_failed"] == {"landing": 3}
-        assert said["ticks_failed_reason"] == note.reason
-        explained = CliRunner().invoke(app, ["explain", "--json"])
-        assert json.loads(explained.output)["ticks_failing"] == [note.sentence()]
-        assert "ticks of the sensor landing failed 3 times" in CliRunner().invoke(app, ["explain"]).output
-        assert "ticks of the sensor landing failed 3 times" in CliRunner().invoke(app, ["status"]).output
+        facts = json.loads(said("status", "--json"))
+        assert (facts["ticks_failed"], facts["ticks_failed_reason"]) == ({"landing": 3}, note.reason)
+        assert json.loads(said("explain", "--json"))["ticks_failing"] == [note.sentence()]
+        for command in ("explain", "status"):
+            assert "ticks of the sensor landing failed 3 times" in said(command)
     ticking.restart()  # a new process does not know of the note
     ticking.land()
     assert ticking.lake().failed_ticks().newest() == []
-    assert "ticks_failed" not in status(ticking, tmp_path, monkeypatch)
+    assert "ticks_failed" not in json.loads(said("status", "--json"))
 
 
 def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_show(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, tmp_path: Path, said: Callable[..., str]
 ) -> None:
     """Its messages name a schema that does not exist: base waits for half a minute, and tracking for twice as long."""
     world = ModelWorld(PUBSUB)
@@ -95,13 +109,13 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
         assert [note.sentence() for note in notes] == [
             f"the sensor {sensor} waits since {since}: {why}" for sensor in ("landing", "tracking")
         ]
-        said = status(ticking, tmp_path, monkeypatch)
-        assert said["ticks_waiting"] == {"landing": why, "tracking": why}
-        assert "ticks_failed" not in said
-        explained = CliRunner().invoke(app, ["explain", "--json"])
-        assert json.loads(explained.output)["ticks_failing"] == [note.sentence() for note in notes]
+        with_settings(ticking, tmp_path)
+        facts = json.loads(said("status", "--json"))
+        assert facts["ticks_waiting"] == {"landing": why, "tracking": why}
+        assert "ticks_failed" not in facts
+        assert json.loads(said("explain", "--json"))["ticks_failing"] == [note.sentence() for note in notes]
         for command in ("explain", "status"):
-            assert f"the sensor landing waits since {since}" in CliRunner().invoke(app, [command]).output
+            assert f"the sensor landing waits since {since}" in said(command)
         assert why in (checks(ticking.tick("staleness"))["quarantine_share"].description or "")
         world.clock.advance(timedelta(seconds=20))
         assert [event.asset_key.to_user_string() for event in ticking.land().asset_events] == ["quarantine"]
@@ -111,16 +125,6 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
         ticking.track()
     assert ticking.lake().failed_ticks().newest() == []
     assert ticking.lake().quarantine().reasons().waiting == {"UNREADABLE_PAYLOAD": 1}
-
-
-def status(ticking: Ticking, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    file = folder / "tidemark.toml"
-    file.write_text(f'[lake]\nuri = "{ticking.settings.lake.uri}"\n[windows]\nlength = "1m"\n')
-    monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
-    done = CliRunner().invoke(app, ["status", "--json"])
-    assert done.exit_code == 0, done.output
-    said: dict[str, object] = json.loads(done.output)
-    return said
 
 
 class Told(Observer):
@@ -195,18 +199,6 @@ uri = "file:{lake}"
 """
 
 
-@pytest.fixture
-def said(tmp_path: Path) -> Callable[..., str]:
-    """What a command says in the folder."""
-
-    def say(*arguments: str) -> str:
-        done = said_here(tmp_path, arguments, {"PATH": os.environ["PATH"]})
-        assert done.code == 0, done.err
-        return done.out
-
-    return say
-
-
 def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path, said: Callable[..., str]) -> None:
     remote = f"sc://localhost:{free_port()}"
     lake = Materializing(tmp_path, SparkSettings(remote=remote))
@@ -222,8 +214,8 @@ def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path
     assert (facts["runs_failed_first_window"], facts["runs_failed_last_window"]) == (WINDOWS[0], WINDOWS[-1])
     assert facts["runs_failed_reason"].startswith(f"SparkUnreachable: no Spark Connect server answers at {remote}")
     sentence = f"runs over windows from {WINDOWS[0]} on failed 2 times since {facts['runs_failed_since']}"
-    assert sentence in " ".join(said("status").split())
-    assert sentence in " ".join(said("explain").split())
+    assert sentence in said("status")
+    assert sentence in said("explain")
     assert sentence in json.loads(said("explain", "--json"))["runs_failing"]
 
 
@@ -256,7 +248,7 @@ def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cann
     assert (failure["table"], failure["failures"]) == ("fine", 2)
     assert failure["reason"].startswith("SparkUnreachable: no Spark Connect server answers at ")
     sentence = f"runs of the table fine failed 2 times since {failure['since']}, last at {failure['last']}: Spark"
-    assert sentence in " ".join(said("status").split())
+    assert sentence in said("status")
     found = told()
     assert (found["fine"]["failed_runs"], found["fine"]["failed_last"]) == (2, failure["last"])
     assert (found["fine"]["failed_reason"], found["fine"]["wrong"]) == (failure["reason"], None)

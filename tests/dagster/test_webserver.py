@@ -4,16 +4,13 @@ Dagster, and what a hostile page in the operator's browser would send."""
 import http.client
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -22,11 +19,14 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.cli.command import Said, said_here
+from tests.http_server import Quiet
+from tests.http_server import serving as serving_by
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.jobs.job import tags_of
-from tidemark.local.services.stack import CODE_SERVER, DEFINITIONS, WEBSERVER
+from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.stack import dagster_services
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
-from tidemark.pipeline.machine import listens
 from tidemark.pipeline.orchestrator import api as module
 from tidemark.pipeline.orchestrator.api import HEADERS, DagsterApi
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, pipeline_tag
@@ -34,7 +34,6 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN_SECONDS = 120
 WORKSPACE = """
 load_from:
   - grpc_server: {{host: 127.0.0.1, port: {code}, location_name: ours}}
@@ -116,28 +115,17 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     (started.folder / "workspace.yaml").write_text(WORKSPACE.format(**ports))
     (started.folder / "tidemark.toml").write_text(SETTINGS.format(**ports))
     started.runs()  # makes the storage's tables, alone
-    commands = (
-        (started.code, [CODE_SERVER, "-m", DEFINITIONS, "-h", HOST, "-p", str(started.code)]),
-        (started.web, [WEBSERVER]),
-    )
-    processes = []
-    log = started.folder / "log"
+    settings = load_settings(started.folder / "tidemark.toml")
+    supervisor = Supervisor(started.folder / "services", SystemClock(), print)
     try:
-        for port, command in commands:
-            with log.open("ab") as out:
-                arguments = [sys.executable, "-m", *command]
-                one = subprocess.Popen(arguments, cwd=started.folder, env=started.variables, stdout=out, stderr=out)
-            processes.append(one)
-            until = time.monotonic() + READY_WITHIN_SECONDS
-            while not listens(HOST, port):
-                assert one.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.2)
+        for service in dagster_services(settings, started.variables, started.folder):
+            if service.name != "Dagster daemon":
+                supervisor.start(service)
         yield started
     finally:
-        for one in processes:
-            one.kill()
-            one.wait()
+        for one in supervisor.running:
+            one.process.kill()
+        supervisor.stop()
 
 
 def test_recompute_requests_one_run_over_the_range_and_prints_its_address(serving: Serving) -> None:
@@ -197,29 +185,16 @@ class Answering:
     def api(self) -> Iterator[DagsterApi]:
         answering = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Handler(Quiet):
+            def do_POST(self) -> None:  # noqa: N802 (the name that the server calls)
                 self.rfile.read(int(self.headers["content-length"]))
                 answering.asked.append(dict(self.headers))
                 answering.before_it_answers()
-                self.send_response(answering.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answering.body)))
-                self.end_headers()
                 with suppress(OSError):  # given up by who asked
-                    self.wfile.write(answering.body)
+                    self.reply(answering.body, status=answering.status)
 
-            def log_message(self, *_: object) -> None: ...
-
-        server = HTTPServer((HOST, 0), Handler)
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield DagsterApi(DagsterSettings(url=f"http://{HOST}:{server.server_port}"))
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with serving_by(Handler) as address:
+            yield DagsterApi(DagsterSettings(url=address))
 
 
 def test_the_login_of_the_environment_is_sent_and_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

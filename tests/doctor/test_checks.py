@@ -7,10 +7,11 @@ from typing import Any
 
 import google.auth
 import pytest
-from google.auth import credentials, impersonated_credentials
+from google.auth import impersonated_credentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
+from tests.pubsub.test_connection import OfTheMachine
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, permissions, rest
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose
@@ -68,12 +69,6 @@ def test_a_check_that_hangs_is_overdue_and_the_others_are_told(never: Event) -> 
 
 
 ACCOUNT = "tidemark@project.iam.gserviceaccount.com"
-
-
-class OfTheMachine(credentials.Credentials):
-    """Credentials that need no token."""
-
-    def refresh(self, request: object) -> None: ...
 
 
 def on_the_service(**pubsub: Any) -> Setup:

@@ -5,14 +5,12 @@ The table is asked and not enforced. The HTTP server puts the time on its answer
 
 import json
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +19,7 @@ from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1 import types
 
 from tests.fixtures_emulator import unique_pubsub
+from tests.http_server import Quiet, serving
 from tidemark.local.emulator.api import Shared
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import handlers
@@ -127,25 +126,21 @@ def served_world(interceptors: Sequence[grpc.ServerInterceptor] = ()) -> Iterato
     server = grpc.server(ThreadPoolExecutor(8), handlers=[*handlers(shared), policy], interceptors=interceptors)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    web = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (OfTheWorld,), {"world": world}))
-    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     world.pubsub = world.pubsub.model_copy(update={"emulator_host": f"127.0.0.1:{port}"})
-    world.endpoint = f"http://127.0.0.1:{web.server_address[1]}"
     try:
-        yield world
+        with serving(type("Handler", (OfTheWorld,), {"world": world})) as world.endpoint:
+            yield world
     finally:
         shared.close()
         server.stop(grace=None).wait()
-        web.shutdown()
-        web.server_close()
 
 
-class OfTheWorld(BaseHTTPRequestHandler):
+class OfTheWorld(Quiet):
     """Cloud Storage's and the Resource Manager's answers."""
 
     world: World
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         world, url = self.world, urlsplit(self.path)
         if world.bucket is None:
             self._answer(404, {"error": {"message": "not found"}})
@@ -161,7 +156,7 @@ class OfTheWorld(BaseHTTPRequestHandler):
         else:
             self._answer(200, world.bucket)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 (the name that the server calls)
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         project = self.path.removeprefix("/v1/projects/").removesuffix(":testIamPermissions")
         held = self.world.granted.get(project, set())
@@ -174,6 +169,3 @@ class OfTheWorld(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.gcs.fault_proxy import FaultProxy
 from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
+from tests.lake.builders import put
 from tests.watermark.builders import START
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.outcome import Ingested
@@ -13,7 +14,7 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
+from tidemark.pipeline.lake.tables.windowed import Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
@@ -75,11 +76,7 @@ class TickingOnABucket(World):
 
     def compute(self, name: str) -> Replaced:
         """Commit an empty first window, by a run of this name."""
-        key = WINDOWING.containing(START).key
-        fence = self.diffs.fence([key])
-        run = DiffRun(name, [key], 0, self.clock.now(), self.clock.now())
-        self.diffs.leave_manifest(run)
-        return self.diffs.replace(run, fence)
+        return put(self.diffs, name, [WINDOWING.containing(START).key], now=self.clock.now())
 
     def check_that_all_is_there_once(self) -> None:
         """Every message is in its table once, and was counted once by the log."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.ingest.fakes import World
-from tests.lake.test_watermark_object import Memory, state
+from tests.lake.test_notes import Memory, state
 from tests.watermark.builders import at
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served

@@ -2,7 +2,7 @@
 which are computed, by new commits alone."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gcs.apart import fresh_lake, server_apart
+from tests.gcs.apart import fresh_lake
 from tests.lake.builders import Beat, lake_in, lake_of, put
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded
@@ -30,17 +30,11 @@ WHOLE = 6
 """Rows of a window."""
 
 
-@pytest.fixture(scope="module")
-def cloud_storage() -> Iterator[str]:
-    with server_apart() as endpoint:
-        yield endpoint
-
-
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "disk":
         return lake_in(tmp_path)
-    return lake_of(fresh_lake(request.getfixturevalue("cloud_storage")))
+    return lake_of(fresh_lake(request.getfixturevalue("endpoint_apart")))
 
 
 def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fence | None = None) -> Replaced:

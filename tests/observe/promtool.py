@@ -32,30 +32,20 @@ def rules() -> Mapping[str, Any]:
 
 def check(folder: Path, series: Series, expected: Mapping[int, Mapping[str, int]]) -> None:
     """Assert what `count by (alertname)` of the alerts that fire is after so many minutes, by Prometheus' own word."""
-    tests = [
-        {
-            "expr": f"count by (alertname) ({FIRING})",
-            "eval_time": f"{minute}m",
-            "exp_samples": [
-                {"labels": f'{{alertname="{name}"}}', "value": count} for name, count in sorted(firing.items())
-            ],
-        }
-        for minute, firing in expected.items()
-    ]
-    _run(folder, series, tests)
+    query = f"count by (alertname) ({FIRING})"
+    _run(folder, series, [_test(query, minute, "alertname", firing) for minute, firing in expected.items()])
 
 
 def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: int) -> None:
     """Assert that each query, by its name, has an answer at that minute, and not a NaN alone."""
-    tests = [
-        {
-            "expr": f'label_replace(count(({query}) >= 0) > bool 0, "query", "{name}", "", "")',
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": f'{{query="{name}"}}', "value": 1}],
-        }
-        for name, query in queries.items()
-    ]
+    named = 'label_replace(count(({}) >= 0) > bool 0, "query", "{}", "", "")'
+    tests = [_test(named.format(query, name), minute, "query", {name: 1}) for name, query in queries.items()]
     _run(folder, series, tests)
+
+
+def _test(query: str, minute: int, label: str, values: Mapping[str, int]) -> dict[str, Any]:
+    samples = [{"labels": f'{{{label}="{name}"}}', "value": value} for name, value in sorted(values.items())]
+    return {"expr": query, "eval_time": f"{minute}m", "exp_samples": samples}
 
 
 def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:

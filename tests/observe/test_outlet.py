@@ -1,5 +1,7 @@
-"""The ways out: a real scrape of the port, a real receiver of OTLP, health, and nothing at all where nobody asks."""
+"""The ways out: a real scrape of the port, a real receiver of OTLP, health, logs as JSON, and nothing at all where
+nobody asks."""
 
+import gzip
 import http.client
 import json
 import socket
@@ -8,13 +10,19 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import dagster as dg
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from tests.http_server import Quiet, serving
 from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of
-from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
 from tidemark.assets.events import histogram_events, landing_events
@@ -126,12 +134,44 @@ def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_pa
     assert hour.value("tidemark_sensor_interval_seconds", sensor=INGEST) == 60
 
 
+@dataclass
+class Received:
+    """The requests that a receiver of OTLP over HTTP has got, each with its path and headers."""
+
+    address: str = ""
+    requests: list[tuple[str, Mapping[str, str], Any]] = field(default_factory=list)
+    came: Event = field(default_factory=Event)
+
+    def metrics(self) -> dict[str, Any]:
+        """The instruments of the newest request, by name."""
+        scopes = (scope for resource in self.requests[-1][2].resource_metrics for scope in resource.scope_metrics)
+        return {metric.name: metric for scope in scopes for metric in scope.metrics}
+
+
+@contextmanager
+def receiving() -> Iterator[Received]:
+    """A receiver on loopback, until the block is left."""
+    received = Received()
+
+    class Handler(Quiet):
+        def do_POST(self) -> None:  # noqa: N802 (the name that the server calls)
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                content = gzip.decompress(content)
+            received.requests.append((self.path, self.headers, ExportMetricsServiceRequest.FromString(content)))
+            self.reply(b"", "application/x-protobuf")
+            received.came.set()
+
+    with serving(Handler) as received.address:
+        yield received
+
+
 def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     with receiving() as received:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{received.port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.address)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1000")
         with an_hour(tmp_path, export="otlp") as hour:
             hour.is_scraped = False
@@ -141,20 +181,20 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
             received.came.clear()
             assert received.came.wait(30)
         path, headers, request = received.requests[-1]
-        names = received.names()
-        landed = received.newest("tidemark.heartbeats.landed")
-        ticks = received.newest("tidemark.tick.duration")
+        metrics = received.metrics()
     assert (path, headers["authorization"]) == ("/v1/metrics", "secret")
     (resource,) = request.resource_metrics
     said = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert said["service.name"] == "tidemark"
     if_any = ("tidemark.bucket.calls", "tidemark.run.age", "tidemark.sensor.failing")  # of other tests, or at times
     expected = {one.name: one.unit for one in INSTRUMENTS if one.name not in if_any}
-    assert {name: unit for name, unit in names.items() if name not in if_any} == expected
-    assert [(attributes, point.as_double or point.as_int) for attributes, point in landed] == [
-        ({"pipeline": "tidemark"}, 6 * STREAMS)
-    ]
-    assert {attributes["sensor"]: point.count for attributes, point in ticks}["landing"] == 6
+    assert {name: metric.unit for name, metric in metrics.items() if name not in if_any} == expected
+    (landed,) = metrics["tidemark.heartbeats.landed"].sum.data_points
+    assert [(one.key, one.value.string_value) for one in landed.attributes] == [("pipeline", "tidemark")]
+    assert (landed.as_double or landed.as_int) == 6 * STREAMS
+    ticks = metrics["tidemark.tick.duration"].histogram.data_points
+    (of_landing,) = [one for one in ticks if "landing" in {said.value.string_value for said in one.attributes}]
+    assert of_landing.count == 6
 
 
 def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_path: Path) -> None:
@@ -222,3 +262,77 @@ def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_an
             status, content = asked(port, *hosts, path=path)
             assert (status, b"dagster.allowed_hosts" in content) == (403, True), (path, hosts)
     outlet.close()
+
+
+PROGRAM = """
+import logging, threading, warnings
+from tidemark.pipeline.settings_sections import LogSettings
+from tidemark.resources.json_logs import ids_in_logs, log_as
+
+log_as(LogSettings(format="json"))
+log_as(LogSettings(format="json"))
+logger = logging.getLogger("tidemark.somewhere")
+with ids_in_logs(pipeline="orders", sensor="landing"), ids_in_logs(tick="17"):
+    logger.warning("two lines\\nand %s", "words")
+    threading.Thread(target=lambda: logger.warning("elsewhere")).start()
+try:
+    1 / 0
+except ZeroDivisionError:
+    logger.exception("it failed")
+warnings.warn("old")
+"""
+
+
+def lines_of(program: str) -> list[dict[str, Any]]:
+    """What the program writes to its error output, each line an object."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+    return list(map(json.loads, done.stderr.splitlines()))
+
+
+def test_each_line_is_an_object_with_the_ids_of_its_tick_and_of_no_other_thread() -> None:
+    inside, elsewhere, failed, warned = lines_of(PROGRAM)
+    assert (inside["event"], inside["level"]) == ("two lines\nand words", "warning")
+    assert inside["logger"] == "tidemark.somewhere"
+    assert (inside["pipeline"], inside["sensor"], inside["tick"]) == ("orders", "landing", "17")
+    assert elsewhere["event"] == "elsewhere"
+    assert "tick" not in elsewhere
+    assert "tick" not in failed
+    assert "ZeroDivisionError" in failed["exception"]
+    assert "old" in warned["event"]
+
+
+RUN = """
+import logging
+import dagster as dg
+from tidemark.assets.jobs.job import beating
+from tidemark.pipeline.orchestrator.names import TICK
+from tidemark.pipeline.settings_sections import LogSettings
+from tidemark.resources.json_logs import log_as
+
+log_as(LogSettings(format="json"))
+
+@dg.op
+def work(context):
+    with beating(context):
+        context.log.info("from Dagster")
+        logging.getLogger("tidemark.inside").warning("from within")
+
+@dg.job(tags={TICK: "17"})
+def job():
+    work()
+
+with dg.DagsterInstance.ephemeral() as instance:
+    job.execute_in_process(instance=instance)
+    with dg.build_sensor_context(instance=instance) as context:
+        context.log.info("from a sensor")
+"""
+
+
+def test_lines_of_a_run_have_its_id_and_that_of_its_tick_whoever_logs_them() -> None:
+    lines = lines_of(RUN)
+    ours, theirs = (next(line for line in lines if line["event"] == said) for said in ("from within", "from Dagster"))
+    assert ours["run_id"] == theirs["run_id"]
+    assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("17", "17", "job", "work")
+    assert "from a sensor" in [line["event"] for line in lines]
+    assert not any(name.startswith("dagster_") for line in lines for name in line)

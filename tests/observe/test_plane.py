@@ -4,7 +4,6 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.observe.explained import MOST_CELLS, drawn, history_facts, plane_facts
+from tidemark.pipeline.observe.explained import MOST_CELLS, history_facts, plane_facts
 from tidemark.pipeline.observe.facts import LakeStatus
 from tidemark.pipeline.observe.page import PageVerdict, verdict_of
 from tidemark.pipeline.settings import Settings
@@ -20,36 +19,23 @@ from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 TICK = timedelta(seconds=10)
 ROOT = Path(__file__).parents[2]
 
 
-def decided(histogram: Histogram, now: float, oldest: float) -> tuple[Histogram, DecisionRecord]:
-    """What a first decision on this histogram looks at, with base's oldest message published at `oldest`."""
-    state = WatermarkState().after(0, Beginning(at(-10_000))).after(1, Snapshot(histogram))
-    base, tracking = (Reading(at(now), at(moment), names_a_message=False) for moment in (oldest, now))
-    return histogram, state.decide(base, tracking, Policy(), at(now))
-
-
-def histogram_of(seconds: int, each: int, late: int = 0) -> Histogram:
-    """Messages of so many seconds, each with disorder of some seconds; `late` of them lag a day."""
-    rng = np.random.default_rng(2)
-    publish = np.sort(rng.uniform(0, seconds, seconds * each))
-    event = publish - rng.uniform(0, 9, len(publish))
-    event[:late] -= 86_400
-    start = to_us(at(0))
-    return Histogram.of(*(start + (column * 1e6).astype(np.int64) for column in (publish, event)))
-
-
 def test_ten_thousand_cells_are_merged_and_no_message_is_dropped() -> None:
-    histogram = histogram_of(2000, 30)
+    rng = np.random.default_rng(2)
+    publish = np.sort(rng.uniform(0, 2000, 60_000))
+    event = publish - rng.uniform(0, 9, 60_000)
+    histogram = Histogram.of(*(to_us(at(0)) + (column * 1e6).astype(np.int64) for column in (publish, event)))
     assert len(histogram) > 10_000
-    plane = plane_facts(*decided(histogram, now=2000, oldest=0))
+    state = WatermarkState().after(0, Beginning(at(-10_000))).after(1, Snapshot(histogram))
+    base, tracking = (Reading(at(2000), at(moment), names_a_message=False) for moment in (0, 2000))
+    plane = plane_facts(histogram, state.decide(base, tracking, Policy(), at(2000)))
     assert 100 < len(plane["cells"]) <= MOST_CELLS
     assert sum(count for _, _, count in plane["cells"]) == plane["messages"] == histogram.messages == 60_000
-    assert len(drawn({**no_history(), "plane": plane})) < 40_000
 
 
 def decisions(*steps: tuple[float, float, Reason]) -> list[Decision]:
@@ -70,10 +56,6 @@ def test_a_hold_is_a_stretch_without_a_move_and_a_gap_is_when_nobody_decided() -
     assert history_facts(decisions(*moving), TICK, at(95))["holds"] == []
     (silent,) = history_facts(decisions(*moving), TICK, at(200))["holds"]
     assert (silent["until"], silent["lasted"]) == (None, timedelta(seconds=110))
-
-
-def no_history() -> dict[str, Any]:
-    return {"lag": [], "holds": [], "plane": None, "watermark": None, "reason": "HELD_NO_DATA", "at": at(0)}
 
 
 def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:

@@ -101,6 +101,8 @@ class Denying(grpc.ServerInterceptor):  # type: ignore[misc]
 
     methods: set[str] = field(default_factory=set)
     schemas: tuple[str, ...] = ()
+    after: bool = False
+    """The call has taken effect, and its answer is lost."""
     refused: int = 0
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -110,6 +112,9 @@ class Denying(grpc.ServerInterceptor):  # type: ignore[misc]
             is_refused = name == LIST and request.name.endswith(self.schemas or ("/*",))
             if is_refused or name in self.methods:
                 self.refused += 1
+                if self.after:
+                    handler.unary_unary(request, context)
+                    context.abort(grpc.StatusCode.UNKNOWN, "the answer was lost")
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, "the caller does not have permission")
             return handler.unary_unary(request, context)
 

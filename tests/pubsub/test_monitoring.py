@@ -1,15 +1,39 @@
-"""Readings by Cloud Monitoring, against a server on loopback that has its delays, gaps and errors."""
+"""Readings by Cloud Monitoring, on a server on loopback that has its delays, gaps and errors: when they are taken, and
+what they promise, held against the truth of random histories; and what takes messages from somebody else's base."""
 
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import grpc
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.clock import ManualClock
-from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
+from tests.fixtures_emulator import unique_pubsub
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Point, Series, metrics_at, served
+from tidemark.local.emulator.model import PubSubModel
+from tidemark.local.emulator.server import served as emulated
 from tidemark.pipeline.errors import PermissionMissing, ReadingUnavailable
-from tidemark.pipeline.pubsub.backlog import LOOK_BACK, MAX_PAGES, OLDEST_AGE, MonitoringBacklog
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.pubsub.backlog import (
+    DEAD_LETTERED,
+    LOOK_BACK,
+    MAX_PAGES,
+    OLDEST_AGE,
+    SAMPLE_PERIOD,
+    SOUGHT,
+    MonitoringBacklog,
+    monitoring_client,
+)
+from tidemark.pipeline.pubsub.readings import Subscriptions
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
@@ -122,3 +146,128 @@ def test_an_answer_without_an_end_is_given_up(fake: FakeMonitoring, backlog: Mon
         fake.sampled(BASE, at(-second), age=3)
     with pytest.raises(ReadingUnavailable, match="pages"):
         backlog.read()
+
+
+MINUTES = 15
+NEVER = 1 << 40
+PATH_OF_TRUTH = f"projects/{PROJECT}/subscriptions/base"
+
+
+@dataclass(frozen=True)
+class Message:
+    """When it was published and acknowledged."""
+
+    published: datetime
+    acknowledged: datetime
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one minute was sampled: each metric at a moment of its own, rounded in some way, shown after a while."""
+
+    age_before_end: timedelta
+    number_before_end: timedelta
+    rounding: Callable[[float], int]
+    visible_after: timedelta
+    gap: str
+
+
+def after(milliseconds: int) -> datetime:
+    return START + timedelta(milliseconds=milliseconds)
+
+
+def oldest(messages: list[Message], at: datetime) -> tuple[datetime, int]:
+    """When the oldest outstanding message was published, or that moment, and how many are outstanding."""
+    outstanding = [each.published for each in messages if each.published <= at < each.acknowledged]
+    return min(outstanding, default=at), len(outstanding)
+
+
+durations = st.integers(0, 60_000).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
+histories = st.lists(
+    st.builds(
+        lambda published, lives: Message(after(published), after(published + (lives or NEVER))),
+        st.integers(-600_000, MINUTES * 60_000),
+        st.none() | st.integers(1, 2_000) | st.integers(1, 600_000),
+    ),
+    max_size=25,
+)
+samplings = st.lists(
+    st.builds(
+        Sampling,
+        age_before_end=durations,
+        number_before_end=durations,
+        rounding=st.sampled_from([math.floor, math.ceil, round]),
+        visible_after=st.integers(0, 240).map(lambda seconds: timedelta(seconds=seconds)),
+        gap=st.sampled_from(["", "", "", "age", "undelivered"]),
+    ),
+    min_size=MINUTES,
+    max_size=MINUTES,
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(messages=histories, how=samplings, asked=st.lists(st.integers(0, MINUTES * 60), min_size=1, max_size=6))
+def test_a_reading_is_never_newer_than_the_truth(
+    messages: list[Message], how: list[Sampling], asked: list[int]
+) -> None:
+    clock = ManualClock(START)
+    fake = FakeMonitoring(clock.now)
+    moments = {START + SAMPLE_PERIOD * number: each for number, each in enumerate(how)}
+    for end, each in moments.items():  # what the definitions of the two metrics make of the truth
+        at = end - each.age_before_end
+        age = each.rounding((at - oldest(messages, at)[0]).total_seconds())
+        number = oldest(messages, end - each.number_before_end)[1]
+        shown = {"age": age, "undelivered": number} | dict.fromkeys([each.gap] if each.gap else [])
+        fake.sampled("base", end, visible_after=each.visible_after, **shown)
+    with served(fake) as address, closing(monitoring_client(Server(address)).transport) as transport:
+        backlog = MonitoringBacklog(
+            MetricServiceClient(transport=transport), PATH_OF_TRUTH, clock, timedelta(seconds=5)
+        )
+        for second in sorted(asked):
+            clock.advance(START + timedelta(seconds=second) - clock.now())
+            try:
+                reading = backlog.read()
+            except ReadingUnavailable:
+                continue
+            each = moments[reading.observed_at + SAMPLE_PERIOD]
+            sampled_at = reading.observed_at + SAMPLE_PERIOD - each.age_before_end
+            assert reading.observed_at <= sampled_at <= clock.now() - each.visible_after
+            assert reading.oldest_unacked <= oldest(messages, sampled_at)[0] <= reading.no_later_than
+            assert all(
+                reading.oldest_unacked <= one.published
+                for one in messages
+                if one.acknowledged > sampled_at or one.published > sampled_at
+            )
+
+
+@pytest.fixture
+def pubsub(fake: FakeMonitoring) -> Iterator[PubSubSettings]:
+    with emulated(PubSubModel(rng=random.Random(0))) as address, served(fake) as metrics, metrics_at(metrics):
+        yield unique_pubsub(address).model_copy(update={"attach": True, "project": fake.project})
+
+
+def told(pubsub: PubSubSettings, clock: ManualClock) -> list[str]:
+    return list(Subscriptions(Settings(pubsub=pubsub), Kept(), clock).taken_away())
+
+
+def counts(fake: FakeMonitoring, pubsub: PubSubSettings, metric: str, *values: int, result: str = "success") -> None:
+    points = [Point(START - (number + 1) * LOOK_BACK / 10, value) for number, value in enumerate(values)]
+    labels = {"response_class": result}
+    fake.series.append(Series(metric, pubsub.base_subscription, points, fake.project, labels))
+
+
+def test_seeks_and_dead_letters_are_told_with_their_number(
+    fake: FakeMonitoring, pubsub: PubSubSettings, clock: ManualClock
+) -> None:
+    assert told(pubsub, clock) == []
+    counts(fake, pubsub, SOUGHT, 1, 0)
+    counts(fake, pubsub, SOUGHT, 1, result="invalid")
+    counts(fake, pubsub, DEAD_LETTERED, 3, 4)
+    sought, moved = told(pubsub, clock)
+    assert sought.startswith(f"{pubsub.base_path} was sought within 10m (2 requests)")
+    assert moved.startswith(f"{pubsub.base_path} moved messages to its dead-letter topic within 10m (7)")
+    assert told(pubsub.model_copy(update={"attach": False}), clock) == []
+    fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
+    assert told(pubsub, clock) == []
+    clock.advance(2 * LOOK_BACK)
+    assert told(pubsub, clock) == []

@@ -1,17 +1,20 @@
-"""Pulls that go on after their batch: what they bring belongs to the next one, or is given back."""
+"""Pulls that go on after their batch: what they bring belongs to the next one, or is given back; and a sample of the
+topic."""
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
-from tests.pubsub.builders import ids_of, send, subscription_of
+from tests.pubsub.builders import Altered, ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -94,3 +97,53 @@ def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next
     second = pulled(subscription, 1)
     assert len(second) == 15
     assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
+
+
+PATIENT = timedelta(seconds=20)
+
+
+@pytest.fixture
+def topic(fresh_pubsub: PubSubSettings, publisher: PublisherClient) -> PubSubSettings:
+    """Settings of a topic that is there, without a subscription."""
+    publisher.create_topic(name=fresh_pubsub.topic_path)
+    return fresh_pubsub
+
+
+def left(subscriber: SubscriberClient, topic: PubSubSettings) -> list[str]:
+    return [found.name for found in subscriber.list_subscriptions(project=f"projects/{topic.project}")]
+
+
+def after_creating(subscriber: SubscriberClient, then: Any) -> Any:
+    """A client that does something as soon as it has created a subscription."""
+
+    def create(**request: Any) -> Any:
+        made = subscriber.create_subscription(**request)
+        then(made)
+        return made
+
+    return Altered(subscriber, create_subscription=create)
+
+
+def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
+    subscriber: SubscriberClient, publisher: PublisherClient, topic: PubSubSettings
+) -> None:
+    class Interrupting(SystemClock):
+        looks = 0
+
+        def monotonic(self) -> float:
+            self.looks += 1
+            if self.looks == 10:
+                raise KeyboardInterrupt
+            return super().monotonic()
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted = [
+        (after_creating(subscriber, interrupt), SystemClock()),
+        (after_creating(subscriber, lambda _: send(publisher, topic, 5)), Interrupting()),
+    ]
+    for client, clock in interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            sample_messages(client, topic, clock, 100, PATIENT)
+        assert left(subscriber, topic) == []

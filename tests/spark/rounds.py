@@ -14,18 +14,23 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tests.pubsub.builders import subscription_of
+from tests.spark.pubsub_world import PubSubWorld
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import Read, RoundDone, Rounds, RunPlan, Share, SparkReaders, read_share
 from tidemark.pipeline.ingest.settle import Settling, new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -34,6 +39,7 @@ from tidemark.pipeline.watermark.state import Snapshot
 
 CLOCK = SystemClock()
 CLIENTS = Kept()
+NOTHING = Budget(max_messages=0, max_bytes=0, max_time=timedelta(seconds=1), batch_messages=1)
 
 HANDED_OVER = timedelta(seconds=6)
 """How much longer than a round dying readers lease what they have taken: the product's two minutes are long to wait."""
@@ -104,6 +110,25 @@ def done_until(
 def lake_of(settings: Settings) -> Lake:
     """The lake as somebody else sees it."""
     return Lake(settings.lake, settings.message.kinds, CLOCK)
+
+
+def decide(world: PubSubWorld, settings: Settings, budget: Budget = NOTHING) -> None:
+    """A tick that decides. Without a budget it pulls nothing, as the sensor's ticks do while readers are at work."""
+    pubsub = world.settings
+    tracking, base = (
+        SnapshotBacklog(world.subscriber, path, CLOCK) for path in (pubsub.tracking_path, pubsub.base_path)
+    )
+    track(
+        subscription_of(world.subscriber, pubsub, pubsub.tracking_path),
+        tracking_backlog=tracking,
+        base_backlog=base,
+        log=lake_of(settings).tracking_log(),
+        reader=reader_of(settings.contract, pubsub),
+        policy=settings.policy,
+        budget=budget,
+        clock=CLOCK,
+        contract=settings.judged_by,
+    )
 
 
 def landed(settings: Settings) -> list[str]:

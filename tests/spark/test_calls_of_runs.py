@@ -12,11 +12,11 @@ from tests.gcs.apart import fresh_lake
 from tests.identity.documented import LOOK_AT_BUCKET
 from tests.identity.recording import recorded_buckets
 from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
+from tests.spark.beats import FIELDS, batch_over
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import landed, settings_of
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
+from tidemark.pipeline.compute.micro_batch import compute_windows
 from tidemark.pipeline.doctor.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import Rounds, SparkReaders
@@ -27,6 +27,7 @@ from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.resources.lake import LakeResource
 
@@ -61,33 +62,19 @@ def ingest(spark: SparkSession, settings: Settings) -> None:
         list(rounds.rounds(timedelta(minutes=1), until_young=True))
 
 
-def compute(spark: SparkSession, settings: Settings) -> ReplacedWindows:
-    """The window of a moment ago, as if the watermark had passed it."""
-    lake, now = Lake(settings.lake, settings.message.kinds, CLOCK), CLOCK.now()
-    batch = MicroBatch(
-        spark,
-        heartbeats=lake.heartbeats(),
-        diffs=lake.diffs(),
-        status=lake.stream_status(),
-        plan=DiffPlan(settings.message.kinds, timedelta(minutes=10), timedelta(seconds=30), settings.windows.length),
-        watermark=now + timedelta(hours=1),
-        run="run",
-        clock=CLOCK,
-        refuse_expired=lambda _: None,
-    )
-    return compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
-
-
 def test_runs_call_what_the_table_says(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:  # noqa: F811
     subscriber, publisher = subscriber_client(*servers.pubsub.server), publisher_client(*servers.pubsub.server)
     with recorded_buckets(tmp_path) as buckets:
         world = PubSubWorld(subscriber, publisher, servers.pubsub, tmp_path)
         lake = fresh_lake(buckets.endpoint)
-        settings = settings_of(world.settings, str(world.lake), readers=2).model_copy(update={"lake": lake})
+        own = {"lake": lake, "message": MessageSettings(fields=FIELDS)}
+        settings = settings_of(world.settings, str(world.lake), readers=2).model_copy(update=own)
         world.publish(300)
         servers.recorder.methods.clear()
         ingest(spark, settings)
-        computed = compute(spark, settings)
+        now = CLOCK.now()
+        batch = batch_over(Lake(lake, FIELDS, CLOCK), spark, now + timedelta(hours=1))  # as if it had passed the window
+        computed = compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
         chores = list(Housekeeper(settings, CLOCK).chores())
         found = servers.recorder.taken() | buckets.taken()
         assert set(landed(settings)) == set(world.published)

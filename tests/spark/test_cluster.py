@@ -16,19 +16,17 @@ from typing import Any
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client as StorageClient
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from tests.gcs.tools import gcs_connector
 from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
+from tests.spark.rounds import landed, settings_of
 from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
 from tests.spark.test_micro_batch import House
 from tidemark.local.services.stack import TOKEN
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import spark_storage_config
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
 from tidemark.pipeline.spark.connector import JARS
 from tidemark.pipeline.spark.executor_archive import pack
 from tidemark.pipeline.spark.executors import PYTHON
@@ -115,19 +113,6 @@ def place(
         shutil.rmtree(app, ignore_errors=True)  # each has a gigabyte
 
 
-@pytest.fixture
-def world(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> PubSubWorld:
-    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
-
-
-def landed_in(folder: Path) -> list[str]:
-    """The ids of the messages in a lake; a copy counts."""
-    table = Lake(LakeSettings(uri=f"file:{folder}"), {}, SystemClock()).heartbeats().current()
-    return [] if table is None else table.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
-
-
 def house_with_beats(folder: Path, spark: SparkSession | None = None) -> House:
     """A lake with three heartbeats of each stream in each window of SPREAD."""
     first = SPREAD[0].start
@@ -168,7 +153,7 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
         assert "tidemark provision --executors executors.tar.gz" in said["refused"]
     assert len(list((house.folder / "diff_runs").iterdir())) == 1, "the first run left a manifest"
     assert house.lake.diffs().computed() == set()
-    assert landed_in(world.lake) == []
+    assert landed(settings_of(world.settings, str(world.lake))) == []
     assert not world.is_quiet(is_tracked=True)
 
 
@@ -176,25 +161,25 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
 def test_rounds_land_everything_although_the_driver_and_then_a_worker_are_killed(
     place: Place, world: PubSubWorld
 ) -> None:
-    pubsub = world.settings.model_dump(mode="json")
+    pubsub, settings = world.settings.model_dump(mode="json"), settings_of(world.settings, str(world.lake))
     work = ("rounds", {"pubsub": pubsub, "lake": str(world.lake), "messages": 3 * MESSAGES})
     world.publish(MESSAGES)
     client = start(place.spark, work)
-    until(client, "a round is visible", lambda: len(landed_in(world.lake)) > 0)
+    until(client, "a round is visible", lambda: len(landed(settings)) > 0)
     world.publish(MESSAGES)
     time.sleep(1.5)  # into a round
     client.kill()
     client.communicate()
-    visible = len(landed_in(world.lake))
+    visible = len(landed(settings))
     client = start(place.spark, work)
-    until(client, "another round is visible", lambda: len(landed_in(world.lake)) > visible)
+    until(client, "another round is visible", lambda: len(landed(settings)) > visible)
     world.publish(MESSAGES)
     time.sleep(1.5)
     place.spread.kill_worker(1)
     place.spread.restart_worker(1)
     (said,) = answers_of(client)
     assert said["rounds"] > 0
-    assert set(landed_in(world.lake)) == set(world.published)
+    assert set(landed(settings)) == set(world.published)
     assert world.is_quiet(is_tracked=True)
 
 

@@ -103,22 +103,6 @@ def dirty(seed: int) -> list[Beat]:
     return beats
 
 
-def test_gaps_count_missing_beats_and_of_copies_the_one_published_first_stays() -> None:
-    """What plain Python computes is right, by hand."""
-    beats = [Beat("a", event, str(event)) for event in (0, 30.2, 119.9, 134)]
-    beats += [Beat("b", 0, "3", "x", published=61, late=True), Beat("b", 0, "2", "x", published=1)]
-    rows = in_columns([*beats, Beat("b", 600, "4", "y"), Beat("c", -600.000001, "5"), Beat("c", 0, "6")], 0, 900)[0]
-    assert [(row["message_id"], row["gap_seconds"], row["missed_heartbeats"], row["late"]) for row in rows] == [
-        ("0", None, None, False),
-        ("30.2", 30.2, 0, False),
-        ("119.9", 89.7, 2, False),
-        ("134", 14.1, 0, False),
-        ("2", None, None, False),
-        ("4", 600.0, 19, False),
-        ("6", None, None, False),
-    ]
-
-
 @settings(max_examples=15)
 @given(traffic(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 20))
 def test_however_a_range_is_cut_the_files_hold_the_same_rows(

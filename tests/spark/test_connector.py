@@ -2,15 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.cli.command import said_here
+from tests.http_server import Quiet, serving
 from tests.official_emulator import free_port
 from tests.quick import classic
 from tidemark.local.services.processes import Supervisor
@@ -35,26 +32,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "tidemark"
 
 
-@contextmanager
-def serving(content: bytes) -> Iterator[str]:
-    """An address of a server on loopback that answers with the content; `/absent…` is not there."""
+def answering(content: bytes) -> type[Quiet]:
+    """Of a server that answers with the content; `/absent…` is not there."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Quiet):
+        def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
             self.send_response(404 if self.path.startswith("/absent") else 200)
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return Handler
 
 
 def name_jar_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +52,7 @@ def name_jar_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[tuple[int, int]]()
-    with serving(CONTENT) as address:
+    with serving(answering(CONTENT)) as address:
         name_jar_at(address, monkeypatch)
         assert fetch(SystemClock(), progress=lambda *at: told.append(at))
     assert (cache / "connector.jar").read_bytes() == CONTENT
@@ -86,7 +73,7 @@ def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.M
 def test_anything_else_is_refused_and_not_kept(
     cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, path: str, why: str
 ) -> None:
-    with serving(served) as address:
+    with serving(answering(served)) as address:
         name_jar_at(address, monkeypatch)
         with pytest.raises(ToolMissing, match=why):
             fetch(SystemClock(), source=address + path)

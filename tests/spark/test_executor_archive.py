@@ -115,40 +115,33 @@ def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not
     assert sorted(file.name for file in tmp_path.iterdir()) == ["executors.tar.gz"]
 
 
+PYTHON = "spark.sql.execution.pyspark.python"
 ON_A_CLUSTER = {"spark.master": "spark://host:7077"}
 
 
-def test_which_sessions_carry_it(tmp_path: Path) -> None:
+def test_which_sessions_carry_it_and_which_servers_bring_it(tmp_path: Path) -> None:
     archive = str(tmp_path / "executors.tar.gz")
+    with_theirs = {**ON_A_CLUSTER, "spark.archives": "theirs.zip#theirs"}
+    both = f"{archive}#tidemark_environment,theirs.zip#theirs"
 
-    def config(**spark: object) -> dict[str, str]:
-        return session_config(Settings(spark=SparkSettings.model_validate({"executor_environment": archive, **spark})))
+    def settings(**spark: object) -> Settings:
+        return Settings(spark=SparkSettings.model_validate({"executor_environment": archive, **spark}))
 
-    connected = config()
+    connected = session_config(settings())
     assert connected[ARCHIVE] == archive
     assert "spark.archives" not in connected
-    spread = config(remote=None, config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
-    assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
-    assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
-    in_a_bucket = config(remote=None, config=ON_A_CLUSTER, executor_environment="gs://bucket/executors.tgz")
-    assert in_a_bucket[ARCHIVE] == "gs://bucket/executors.tgz"
+    spread = session_config(settings(remote=None, config=with_theirs))
+    assert (spread["spark.archives"], spread[PYTHON]) == (both, "tidemark_environment/bin/python")
+    elsewhere = "gs://bucket/executors.tgz"
+    in_a_bucket = session_config(settings(remote=None, config=ON_A_CLUSTER, executor_environment=elsewhere))
+    assert in_a_bucket[ARCHIVE] == elsewhere
     assert "spark.archives" not in in_a_bucket  # which Spark reads before it has a JAR
-    assert ARCHIVE not in config(remote=None)  # its tasks run the driver's Python
+    assert ARCHIVE not in session_config(settings(remote=None))  # its tasks run the driver's Python
 
-
-def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
-    archive = tmp_path / "executors.tar.gz"
-
-    def server(**spark: object) -> Settings:
-        return Settings(spark=SparkSettings.model_validate({"executor_environment": str(archive), **spark}))
-
-    def config(**spark: object) -> dict[str, str]:
-        return server_config(server(**spark), tmp_path)
-
-    assert "spark.archives" not in config()  # local[2,4]: its tasks run the driver's Python
-    assert "spark.archives" not in config(config=ON_A_CLUSTER, executor_environment=None)
-    spread = config(config={"spark.master": "spark://host:7077", "spark.archives": "theirs.zip#theirs"})
-    assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
-    assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
+    for without in (settings(), settings(config=ON_A_CLUSTER, executor_environment=None)):  # the first is local[2,4]
+        assert "spark.archives" not in server_config(without, tmp_path)
+    brings = server_config(settings(config=with_theirs), tmp_path)
+    assert brings["spark.archives"] == both
+    assert PYTHON not in brings  # what the server plans runs the server's Python
     with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
-        spark_server(server(config=ON_A_CLUSTER), tmp_path, {})
+        spark_server(settings(config=ON_A_CLUSTER), tmp_path, {})

@@ -1,11 +1,8 @@
 """A range of closed windows, from landed heartbeats to rows that a reader of the lake sees."""
 
 import io
-import os
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at, columns_of
 from tests.spark.machine import python_without
-from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows, silent_in
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -28,10 +24,9 @@ from tidemark.pipeline.lake.tables.diffs import StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON, run_slices
+from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
 from tidemark.pipeline.upkeep.housekeeping import drop_partitions
-from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
 from tidemark.pipeline.windows import Window, Windowing
 
 KINDS = {"temperature": FieldKind.NUMBER}
@@ -218,30 +213,3 @@ def test_executors_that_lack_something_are_refused_before_anything_is_written_an
         house.spark.conf.unset(PYTHON)
     assert house.lake.diffs().computed() == house.lake.stream_status().computed() == set()
     assert house.spark.conf.get(able, "") == "", "the next run would not look before it writes"
-
-
-def killed_once(
-    marker: Path, work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The task, whose worker is killed once when it has written everything and answered nothing."""
-    answers = list(run_slices(work, of, numbers))
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    yield from answers
-
-
-def test_a_task_that_is_killed_after_it_wrote_leaves_only_orphans(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.land(("a", -30), ("a", 0), ("b", 10))
-    monkeypatch.setattr(micro_batch, "run_slices", partial(killed_once, tmp_path / "killed"))
-    computed = house.compute(WINDOWS[:1])
-    assert (tmp_path / "killed").exists()
-    assert dict(computed.rows) == {WINDOWS[0].key: 2}
-    assert house.streams() == [(WINDOWS[0].key, "a", 30.0), (WINDOWS[0].key, "b", None)]
-    orphans = find_orphans(house.lake, house.settings, datetime.now(UTC) + timedelta(days=1))
-    assert sorted(orphan.name.split("/")[0] for orphan in orphans) == ["heartbeat_diffs", "stream_status"]
-    remove_orphans(orphans, house.lake.objects())
-    assert find_orphans(house.lake, house.settings, datetime.now(UTC) + timedelta(days=1)) == []
-    assert len(house.streams()) == 2

@@ -201,28 +201,6 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     assert sorted(found, key=by_message) == wanted
 
 
-def test_each_window_gets_its_own_input_however_the_range_is_cut(house: House) -> None:
-    @windowed(lookback="7m")
-    def seen(heartbeats: DataFrame, windows: Windows) -> DataFrame:
-        site = F.col("attributes")["site"].alias("site")
-        return heartbeats.select("window", "window_start", "window_end", "stream_id", "event_time", site)
-
-    house.land(*(("n", 61.0 * number - 400) for number in range(30)))
-    house.compute_base(*WINDOWS)
-    house.compute(seen, *(window.key for window in WINDOWS))
-    whole = house.rows(seen)
-    for row in whole:
-        assert row["window_start"] - timedelta(minutes=7) <= row["event_time"] < row["window_end"]
-        assert BASE.named(row["window"]) == Window(row["window_start"], row["window_end"])
-        assert row["site"] == "north"
-    assert len(whole) == sum(
-        -420 <= 61.0 * number - 400 - 300 * window < 300 for number in range(30) for window in range(5)
-    )
-    for window in (WINDOWS[3], WINDOWS[0]):
-        house.compute(seen, window.key)
-    assert house.rows(seen) == whole
-
-
 def test_a_window_without_rows_is_computed_and_says_by_which_version(house: House) -> None:
     @windowed()
     def nothing(heartbeats: DataFrame, windows: Windows) -> DataFrame:

@@ -10,64 +10,26 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from examples.pubsub_stream import arguments, read
 from tests.fixtures_emulator import QUICK_LEASE
-from tests.ingest.fakes import CONTRACT
-from tests.pubsub.builders import subscription_of
+from tests.quick import with_policy
 from tests.spark.dying_driver import SEEN
 from tests.spark.pubsub_world import Batches, PubSubWorld, read_available
-from tidemark.pipeline.clock import SystemClock, from_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tests.spark.rounds import decide, quarantined, settings_of
+from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource
 from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import track
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.watermark.policy import Policy
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def world(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> PubSubWorld:
-    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> None:
     spark.dataSource.register(PubSubDataSource)
-
-
-def quarantined(world: PubSubWorld) -> list[str]:
-    table = Lake(LakeSettings(uri=f"file:{world.lake}"), {}, SystemClock()).quarantine().current()
-    return [] if table is None else table.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
-
-
-def decide(world: PubSubWorld) -> None:
-    """One tracking tick into the lake that the source lands in."""
-    clock, settings = SystemClock(), world.settings
-    tracking, base = (
-        SnapshotBacklog(world.subscriber, path, clock, timedelta(seconds=10))
-        for path in (settings.tracking_path, settings.base_path)
-    )
-    track(
-        subscription_of(world.subscriber, settings, settings.tracking_path),
-        tracking_backlog=tracking,
-        base_backlog=base,
-        log=Lake(LakeSettings(uri=f"file:{world.lake}"), {}, clock).tracking_log(),
-        reader=HeartbeatReader(CONTRACT),
-        policy=Policy(band=timedelta(seconds=2), idle_timeout=timedelta(seconds=1)),
-        budget=Budget(10_000, 1 << 24, timedelta(seconds=5), 10_000),
-        clock=clock,
-    )
 
 
 def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
@@ -80,7 +42,8 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
     read_available(spark, options, checkpoint, batches.take, "pubsub")
     assert batches.ids == sorted(world.published)
     assert max(len(rows) for rows in batches.rows.values()) <= 1700
-    assert sorted(quarantined(world)) == sorted(world.rejected)
+    settings = settings_of(world.settings, str(world.lake))
+    assert sorted(quarantined(settings)) == sorted(world.rejected)
     assert world.is_quiet()
     row = batches.rows[0][0]
     assert (row["load"], row["payload"], row["watermark"], row["late"]) == (1.5, b'{"load": 1.5}', None, False)
@@ -89,7 +52,8 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
 
     # From the checkpoint it goes on; with a log beside it, rows carry the newest watermark and what is below is late.
     time.sleep(1)
-    decide(world)
+    quick = with_policy(settings, band=timedelta(seconds=2), idle_timeout=timedelta(seconds=1))
+    decide(world, quick, Budget(10_000, 1 << 24, timedelta(seconds=5), 10_000))
     world.publish(100)
     before = max(batches.rows)
     progress = read_available(spark, options, checkpoint, batches.take, "pubsub")

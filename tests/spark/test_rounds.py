@@ -3,21 +3,16 @@
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from tests.pubsub.builders import subscription_of
 from tests.quick import with_policy
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import (
-    CLOCK,
     a_run,
     deaths,
+    decide,
     done_until,
     lake_of,
     landed,
@@ -31,41 +26,6 @@ from tests.spark.rounds import (
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Settled
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import track
-from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
-
-NOTHING = Budget(max_messages=0, max_bytes=0, max_time=timedelta(seconds=1), batch_messages=1)
-
-
-@pytest.fixture
-def world(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> PubSubWorld:
-    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
-
-
-def decide(world: PubSubWorld, settings: Settings) -> None:
-    """A tick that pulls nothing and decides, as the sensor's ticks do while readers are at work."""
-    pubsub = world.settings
-    tracking, base = (
-        SnapshotBacklog(world.subscriber, path, CLOCK) for path in (pubsub.tracking_path, pubsub.base_path)
-    )
-    track(
-        subscription_of(world.subscriber, pubsub, pubsub.tracking_path),
-        tracking_backlog=tracking,
-        base_backlog=base,
-        log=lake_of(settings).tracking_log(),
-        reader=reader_of(settings.contract, pubsub),
-        policy=settings.policy,
-        budget=NOTHING,
-        clock=CLOCK,
-        contract=settings.judged_by,
-    )
 
 
 def total(done: Sequence[RoundDone]) -> Settled:
@@ -139,32 +99,6 @@ def test_readers_killed_at_every_step_lose_nothing_and_nothing_that_they_had_tak
     assert len(landed(settings)) == settled.landed.heartbeats
     assert tracked(settings) == settled.persisted.messages >= 1_003
     assert world.is_quiet(is_tracked=True)
-
-
-class Lost(Exception):
-    """The driver is gone."""
-
-
-def test_a_driver_that_dies_while_it_settles_has_acknowledged_nothing_that_is_not_visible(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
-    settings = settings_of(world.settings, str(world.lake))
-    world.publish(2_000, broken=3)
-    add = NewFiles.add
-
-    def add_and_die(files: NewFiles, *what: Any) -> None:
-        add(files, *what)
-        raise Lost
-
-    with patch.object(NewFiles, "add", add_and_die), pytest.raises(Lost), a_run(spark, settings) as rounds:
-        list(rounds.rounds(timedelta(seconds=30), until_young=False))
-    assert not world.is_quiet()
-    assert tracked(settings) == 2_003
-    assert landed(settings) == [], "quarantine comes before heartbeats"
-    assert len(quarantined(settings)) == 3
-    done_until(spark, settings, lambda: world.is_quiet(is_tracked=True))
-    assert set(landed(settings)) == set(world.published)
-    assert set(quarantined(settings)) == set(world.rejected)
 
 
 @pytest.mark.slow

@@ -99,8 +99,7 @@ class DeviatesOtherwise(PubSubModel):
     def pull(self, subscription: str, *args: Any, **named: Any) -> list[Delivered]:
         found = []
         for one in super().pull(subscription, *args, **named):
-            message = type(one.message)()
-            message.CopyFrom(one.message)
+            message = copy_of(one.message)
             if (key := (subscription, message.message_id)) in self.delivered:
                 message.publish_time.seconds += 5
             self.delivered.add(key)
@@ -115,7 +114,10 @@ class Transforms(PubSubModel):
         found = super().pull(subscription, *args, **named)
         if not self._state(subscription).config.message_transforms:
             return found
-        return [Delivered(one.ack_id, without_payload(one.message)) for one in found]
+        for number, one in enumerate(found):
+            found[number] = Delivered(one.ack_id, copy_of(one.message))
+            found[number].message.data = b""
+        return found
 
 
 class Sampling(FakeMonitoring):
@@ -143,11 +145,9 @@ def published(message: Any) -> datetime:
     return moment
 
 
-def without_payload(message: Any) -> Any:
-    """A copy without a payload."""
+def copy_of(message: Any) -> Any:
     copy = type(message)()
     copy.CopyFrom(message)
-    copy.data = b""
     return copy
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import grpc
 import pytest
 
 from tests.doctor.measure.deviations import (
@@ -181,25 +180,7 @@ def test_ctrl_c_at_any_step_leaves_nothing(step: str) -> None:
         measure(given.pubsub, SystemClock(), QUICK, interrupt)
 
 
-class Losing(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Loses the answer to each call of a method, which has taken effect."""
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-
-    def intercept_service(self, continuation: Any, details: Any) -> Any:
-        handler = continuation(details)
-        if details.method.rpartition("/")[2] != self.method:
-            return handler
-
-        def lose(request: Any, context: Any) -> None:
-            handler.unary_unary(request, context)
-            context.abort(grpc.StatusCode.UNKNOWN, "the answer was lost")
-
-        return handler._replace(unary_unary=lose)
-
-
 @pytest.mark.parametrize("method", ["CreateSubscription", "CreateSnapshot"])
 def test_what_was_made_without_an_answer_is_removed(method: str) -> None:
-    with service(interceptors=[Losing(method)]) as given, pytest.raises(PubSubError):
+    with service(interceptors=[Denying({method}, after=True)]) as given, pytest.raises(PubSubError):
         measured(given)
