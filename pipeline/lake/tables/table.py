@@ -54,7 +54,8 @@ instead of 100 with the library's default. With fewer commits, too many ticks wo
 """
 
 OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
-"""The same for tables that only runs commit to. Each run opens them, and no tick waits for their checkpoints."""
+"""The value of CHECKPOINTS for tables that only runs commit to. Each run opens them, and no tick waits for their
+checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 """A commit does not look for expired commits, which would list the log each time. Housekeeping deletes them."""
