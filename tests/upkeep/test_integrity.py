@@ -79,9 +79,7 @@ def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(h
 # Missing and stale windows
 
 
-def test_a_late_heartbeat_makes_its_windows_stale_and_a_closed_window_that_is_not_computed_is_missing(
-    house: House,
-) -> None:
+def test_a_late_heartbeat_makes_windows_stale_and_a_closed_window_not_computed_is_missing(house: House) -> None:
     house.history.land([Beat("late", 70)])
     house.history.land([Beat("a", 310), Beat("a", 610)])
     survey = Surveyor(house.settings(), house.clock).look(START, at(660))
@@ -236,9 +234,7 @@ def test_the_watermark_does_not_go_back_with_a_lost_decision_that_runs_relied_on
     assert house.lake.tracking_log().catch_up().watermark == floor
 
 
-def test_a_file_without_a_footer_or_with_another_number_of_rows_is_recognised_by_more_than_its_size(
-    house: House,
-) -> None:
+def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house: House) -> None:
     (no_parquet,), (file,) = house.files(2), house.files(3)
     no_parquet.write_bytes(no_parquet.read_bytes()[:-8] + bytes(8))
     size = file.stat().st_size
