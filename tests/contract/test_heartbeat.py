@@ -183,7 +183,7 @@ def test_a_stream_s_parts_are_joined_and_one_that_is_no_id_is_said_in_the_words_
         assert detail.endswith(words)
 
 
-def test_an_event_time_at_the_bound_of_the_skew_or_the_age_is_accepted_and_one_beyond_is_rejected() -> None:
+def test_an_event_time_at_the_bound_of_skew_or_age_is_accepted_and_one_beyond_is_rejected() -> None:
     def off_by(seconds: int, us: int = 0) -> Heartbeat | Rejection:
         written = from_us(PUBLISHED_US + seconds * 1_000_000 + us).isoformat()
         return read(written, max_age=timedelta(hours=1))

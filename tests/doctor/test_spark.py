@@ -174,7 +174,7 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     assert str(no_jars) in said(check_connector, Level.OK, spark=unnamed, lake=IN_A_BUCKET)
 
 
-def test_a_storage_of_an_earlier_dagster_or_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_made(
+def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage is that of the Dagster that runs the pipeline, which may be another one's."""

@@ -135,7 +135,7 @@ def test_what_is_given_back_by_a_deadline_of_a_second_is_outstanding_all_along(s
     assert server.oldest(subscription) == published(received[0])
 
 
-def test_a_seek_keeps_what_was_published_since_and_what_was_acknowledged_where_the_subscription_keeps_it(
+def test_a_seek_keeps_what_was_published_since_and_acknowledged_messages_that_are_retained(
     server: Server, topic: str, base: str
 ) -> None:
     keeping = server.subscription(topic, "keeping", retain_acked_messages=True)

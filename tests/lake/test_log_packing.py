@@ -222,7 +222,7 @@ def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds
         log_on(objects).catch_up()
 
 
-def test_who_slept_until_its_number_was_dropped_writes_again_although_a_packing_archives_its_entry() -> None:
+def test_who_slept_until_its_number_was_dropped_writes_again_beside_a_packing() -> None:
     """Its entry precedes the first one that is kept, as if it had never been archived: so the next packing takes it."""
     long_ago, mine, taken = at(END) + timedelta(hours=1), published([(50, 49)]), list[str]()
 

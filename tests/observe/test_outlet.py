@@ -74,9 +74,7 @@ def test_off_means_that_nothing_is_imported_started_opened_or_logged(tmp_path: P
     assert "metric" not in done.stderr
 
 
-def test_a_scrape_has_every_instrument_by_bounded_attributes_and_counts_what_is_rejected_and_what_fails(
-    tmp_path: Path,
-) -> None:
+def test_a_scrape_has_all_instruments_by_bounded_attributes_and_counts_rejections_and_failures(tmp_path: Path) -> None:
     with an_hour(tmp_path) as hour:
         hour.play(6)
         hour.ticking.run("repair", dg.DagsterRunStatus.STARTED)

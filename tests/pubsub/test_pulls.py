@@ -52,7 +52,7 @@ def pulled(subscription: PubSubSubscription, seconds: float = 5) -> list[str]:
     return ids_of(batch)
 
 
-def test_what_comes_to_a_subscription_that_is_closed_forgotten_or_rarely_pulled_from_is_given_back(
+def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given_back(
     clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
 ) -> None:
     closed = subscription_of(clients[0], settings)

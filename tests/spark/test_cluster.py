@@ -183,7 +183,7 @@ def test_rounds_land_everything_although_the_driver_and_then_a_worker_are_killed
     assert world.is_quiet(is_tracked=True)
 
 
-def test_windows_have_the_rows_of_this_machine_although_a_worker_is_killed_and_the_source_brings_all(
+def test_windows_have_the_rows_of_this_machine_although_a_worker_is_killed(
     place: Place, rows_here: bytes, world: PubSubWorld, tmp_path: Path
 ) -> None:
     there = house_with_beats(tmp_path / "windows")

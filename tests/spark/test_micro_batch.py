@@ -195,7 +195,7 @@ def files_of(house: House) -> dict[Path, float]:
 
 
 @pytest.mark.parametrize("lacks", ["tidemark", "polars"])
-def test_executors_that_lack_something_are_refused_before_anything_is_written_and_by_their_tasks(
+def test_executors_that_lack_something_are_refused_before_any_write_and_by_their_tasks(
     house: House, lacks: str, tmp_path: Path
 ) -> None:
     house.land(("a", -30), ("a", 0), ("b", 310))
