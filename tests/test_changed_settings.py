@@ -30,8 +30,8 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.doctor import lake as doctor
 from tidemark.pipeline.doctor.finding import Level, Setup
-from tidemark.pipeline.doctor.lake import check_window_lengths
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
@@ -530,7 +530,7 @@ def rows(
 
 
 def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the_recipe(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = place.elsewhere(tmp_path / "here")
     changed = here.settings({**here.tree(), "windows": {"first": "2026-11-21T05:00:00Z", "length": "1h"}, "tables": {}})
@@ -540,7 +540,7 @@ def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the
     for refused in (lambda: closed(lake, changed), lambda: diffs.fence([])):
         with pytest.raises(InvalidSettings, match=r"ask for windows of 1h, but .*/heartbeat_diffs has windows of 5m"):
             refused()
-    (found,) = [said for said in check_window_lengths(Setup(changed, SystemClock())) if said]
+    (found,) = [said for said in doctor.check_windowed_tables(Setup(changed, SystemClock())) if said]
     assert (found[0], "another-window-length" in found[1]) == (Level.BROKEN, True)
 
     for folder in ("heartbeat_diffs", "stream_status", "streams", "corrections", "tables"):
@@ -553,6 +553,9 @@ def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the
     end = changed.windowing.containing(closed_by).start
     landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))
     assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
+    monkeypatch.setattr(doctor, "MANY_WINDOWS", 2)
+    ((level, said),) = doctor.check_windowed_tables(Setup(changed, SystemClock()))
+    assert (level, "Set housekeeping.windows" in said) == (Level.WARNING, True)
 
 
 def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: Path) -> None:
