@@ -31,7 +31,7 @@ PANELS = {
     "Tune": ("tune:tune", "replay:replay"),
     "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
 }
-"""The commands by panel, in the order of `--help`. Each panel is also a folder, and each command is given as
+"""The commands by panel, in the order of `--help`. A panel is also the name of a folder. A command is written as
 `module:function`."""
 
 PLACES = {
@@ -39,12 +39,11 @@ PLACES = {
     for panel, places in PANELS.items()
     for place in places
 }
-"""Maps each command to its folder, module and function. Only the module of the command that runs is imported."""
+"""Maps the name of each command to `folder.module:function`. Only the module of the command that runs is imported."""
 
 
 class Commands(TyperGroup):
-    """The group of commands. If an option or argument is refused, the error message quotes it without control
-    characters."""
+    """The group of all commands. Error messages quote options and arguments without control characters."""
 
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():
@@ -98,8 +97,8 @@ def loaded(name: str) -> Command:
 
 
 def without_pandas() -> None:
-    """Keep Arrow from importing pandas when it converts its first value: the import takes longer than `status` itself.
-    Calling `to_pandas` still imports pandas."""
+    """Prevent Arrow from importing pandas when it converts its first value, because the import is slow. Calls of
+    `to_pandas` still import pandas."""
     import pyarrow as pa  # not for --help
 
     places, sys.path[:] = sys.path[:], []
@@ -108,7 +107,6 @@ def without_pandas() -> None:
 
 
 def help_of(place: str) -> str | None:
-    """Read the docstring of a command from its source, without importing it."""
     module, _, function = place.partition(":")
     source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     body = ast.parse(source.read_text(encoding="utf-8")).body
@@ -116,7 +114,6 @@ def help_of(place: str) -> str | None:
 
 
 def print_version(asked: bool) -> None:
-    """Print the version and exit, if `--version` was given."""
     if asked:
         print(own_version())
         raise typer.Exit
@@ -138,7 +135,7 @@ def settings_file(
 
 
 PRIVATE = 0o077
-"""The umask of the command and of all processes that it starts: only this user can read the files that they write."""
+"""The umask of the command and of all processes that it starts. Only the current user can read their files."""
 
 
 def main() -> None:
@@ -157,7 +154,7 @@ def main() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code. A TidemarkError is printed as one message, with exit code 1."""
+    """Run the command and return its exit code. A TidemarkError is printed as one message, and gives exit code 1."""
     try:
         app(list(arguments))
         code = 0

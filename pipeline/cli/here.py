@@ -1,4 +1,4 @@
-"""The settings, the clock and the lake of a command, and errors that commands share."""
+"""The settings, the clock and the lake of a command, and errors that several commands raise."""
 
 import os
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings, a clock, and the lake. A command opens each part of the lake only once."""
+    """The settings, the clock and the lake of a command."""
 
     settings: Settings
     clock: Clock
@@ -20,8 +20,8 @@ class Here:
 
 
 def here(landing: str = "") -> Here:
-    """Read the settings and open the lake. `landing` is the name of a command that needs landed messages. Such a
-    command gets BaseReadByOthers if `pubsub.attach` is set."""
+    """Read the settings and open the lake. A command that needs landed messages passes its name as `landing`. Raises
+    BaseReadByOthers if such a command runs with `pubsub.attach`."""
     settings, clock = load_settings(), SystemClock()
     if landing:
         refuse_attached(settings, landing)
@@ -29,7 +29,7 @@ def here(landing: str = "") -> Here:
 
 
 def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
-    """Open the configured lake."""
+    """Open the lake that the settings name."""
     return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
 
 
@@ -49,7 +49,7 @@ def refuse_attached(settings: Settings, command: str) -> None:
 
 
 def no_decision(settings: Settings) -> LakeError:
-    """Return the error for a lake without a decision."""
+    """Return the error for a lake without any decision."""
     start = "attach" if settings.pubsub.attach else "up"
     return LakeError(
         f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark {start}`, and try "
@@ -58,5 +58,5 @@ def no_decision(settings: Settings) -> LakeError:
 
 
 def no_window(settings: Settings) -> LakeError:
-    """Return the error for a lake without a computed window."""
+    """Return the error for a lake without any computed window."""
     return LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` shows what is waiting")

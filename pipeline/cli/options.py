@@ -1,4 +1,4 @@
-"""The options that commands share, and functions that parse the values of options."""
+"""The options that several commands have, and functions that parse the values of options."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -11,26 +11,27 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Times given as options must be before this time, so that times derived from them stay before the year 10000."""
+"""Times given as options must be before this time, so that times computed from them stay before the year 10000."""
 
 MOST_ROWS = 1_000_000
-"""Maximum value of `--limit`. Reason: all rows are held in memory before they are printed."""
+"""Maximum value of `--limit`, because all rows are held in memory before they are printed."""
 
 
 class Span(timedelta):
-    """The default of a duration option. `--help` shows the default as a user types it: `30s`, not `0:00:30`."""
+    """The default value of a duration option. `--help` shows it as `30s`, not as `0:00:30`."""
 
     def __str__(self) -> str:
         return format_duration(self)
 
 
 def option(help_text: str, *names: str, **more: Any) -> Any:
-    """Define an option: its help, its names if they differ from the parameter's name, and typer's other arguments."""
+    """Define an option. `names` are needed only if they differ from the parameter's name; `more` are arguments of
+    `typer.Option`."""
     return typer.Option(*names, help=help_text, **more)
 
 
 def duration(text: str | timedelta) -> timedelta:
-    """Parse a duration such as `10s` or `5m`. Defaults pass through unchanged."""
+    """Parse a duration such as `10s` or `5m`. A timedelta is returned unchanged."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
@@ -46,11 +47,11 @@ def positive(text: str | timedelta) -> timedelta:
 
 
 NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
-"""A window's key without its final Z. Such a text is ambiguous: ISO 8601 reads it as a time with an offset in hours."""
+"""A window's key without its final Z. It is ambiguous, because in ISO 8601 it is a time with an offset in hours."""
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. `otherwise` is the error message's wording for a text that is not a time."""
+    """Parse a time with its time zone. The error message for another text says that it is `otherwise`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -72,7 +73,7 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
 
 
 def ago(text: str | timedelta) -> timedelta | datetime:
-    """Parse a duration such as `2h`, or a time with its zone."""
+    """Parse a duration such as `2h`, or a time with its time zone."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
     except ValueError:
@@ -80,13 +81,13 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Return the time that `--since` means: the given time, or the given duration before `now`. Never before the
+    """Convert a value of `--since` to a time. A duration means the time that long before `now`, but not before the
     epoch."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 
 def share(text: str | float) -> float:
-    """Parse a share, such as `0.0001` or `0.01%`. A share is at least 0 and less than 1."""
+    """Parse a fraction, such as `0.0001` or `0.01%`. It must be at least 0 and less than 1."""
     written = str(text)
     try:
         read = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
@@ -103,13 +104,13 @@ def duration_option(help_text: str, *names: str, parser: Any = duration, **more:
 
 
 def time_option(help_text: str, *names: str, **more: Any) -> Any:
-    """Define an option that takes a time with its zone."""
+    """Define an option that takes a time with its time zone."""
     return option(help_text, *names, parser=moment, metavar="<time>", **more)
 
 
 def since_option(help_text: str, **more: Any) -> Any:
-    """Define an option that takes a duration before now, or a time with its zone. `since_when` converts the value to a
-    time."""
+    """Define an option that takes a duration before now, or a time with its time zone. `since_when` converts the value
+    to a time."""
     return option(f"{help_text}: 2h, or a time with its zone.", parser=ago, metavar="<duration|time>", **more)
 
 
@@ -122,21 +123,22 @@ Limit = Annotated[int, option("Maximum number of rows to print.", min=1, max=MOS
 
 
 def only_with(main: str, **given: object) -> None:
-    """Refuse options that only make sense together with the option `main`. `given` has the options' values by name."""
+    """Refuse options that were given without the option `main`, on which they depend. `given` maps their names to their
+    values."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it only works with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def apart_from(main: str, **given: object) -> None:
-    """Refuse options that cannot be combined with the option `main`. `given` has the options' values by name."""
+    """Refuse options that were given together with the option `main`. `given` maps their names to their values."""
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")
 
 
 def window_named(settings: Settings, text: str) -> Window:
-    """Return the window that an option names, by the window's key or by any time within the window."""
+    """Return the window that an option names: by its key, or by any time in the window."""
     try:
         try:
             window = settings.windowing.named(text)

@@ -1,7 +1,7 @@
-"""Output of the commands: JSON for scripts, human-readable tables and lines, and values as text.
+"""Output of the commands: JSON for scripts, tables and lines for people, and values as text.
 
-All external text (stream names, attributes, paths, errors) goes through `safe` or `printable`, so that neither Rich nor
-the terminal interprets it. JSON has the exact value, written in ASCII.
+All external text, such as stream names, paths and errors, is passed through `safe` or `printable`, so that neither Rich
+nor the terminal interprets it. JSON contains the exact value, in ASCII.
 """
 
 import json
@@ -21,20 +21,19 @@ from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.phrases import printable
 
 FILE_WIDTH = 150
-"""Width of a line in a file or a pipe. Rich would assume 80 there, and fold the tables."""
+"""Width of a line that is written to a file or a pipe. Rich's default of 80 would fold the tables."""
 
 WARNING = "[yellow]warning[/] "
 
 
 def console() -> Console:
-    """Return the console for human-readable output: as wide as the terminal, or `FILE_WIDTH` without a terminal. The
-    console highlights nothing by itself."""
+    """Return the console for human-readable output. It is as wide as the terminal, or FILE_WIDTH without a terminal."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
 
 
 def safe(value: object, at_most: int | None = None) -> str:
-    """Convert an external value to literal text for Rich, without control characters. A text longer than `at_most` is
-    cut, and ends with an ellipsis."""
+    """Convert an external value to text that Rich prints literally, without control characters. A text longer than
+    `at_most` is cut, and ends with an ellipsis."""
     text = text_of(value)
     if at_most is not None and len(text) > at_most:
         text = f"{text[: at_most - 1]}…"
@@ -42,12 +41,12 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, for a text of several lines. All lines but the first are indented."""
+    """Like `safe`, but for a text of several lines. All lines except the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
 def without_stop(sentence: str) -> str:
-    """Strip the full stop at the end of a sentence, so that more text can follow."""
+    """Strip the full stop at the end of a sentence, so that text can be appended."""
     return sentence.rstrip(". ")
 
 
@@ -73,19 +72,19 @@ def text_of(value: object) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Format a number and what it counts, such as `1 message` or `2,000 messages`."""
+    """Format a number with the name of what it counts, such as `1 message` or `2,000 messages`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def exact_iso(time: datetime) -> str:
-    """Format a time to the microsecond, unlike `iso`, which stops at the millisecond."""
+    """Format a time in UTC with microseconds."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
-    """Print one line of JSON. Durations are in seconds; times have milliseconds, or microseconds if exact.
+    """Print one line of JSON. Durations are in seconds. Times have milliseconds or, with `exact`, microseconds.
 
-    A number that JSON cannot express becomes text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
+    A number that JSON cannot express becomes a text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
     """
 
     def plain(value: object) -> Any:
@@ -101,7 +100,6 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Replace infinite floats and NaN by text."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -114,8 +112,8 @@ def _strict(value: Any) -> Any:
 
 
 def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_names: bool = False) -> Table:
-    """Build a table without a header, from rows in Rich's markup. The last column wraps. With `bold_names`, the first
-    column is bold."""
+    """Build a table without a header. The rows are in Rich's markup. The last column wraps. With `bold_names`, the
+    first column is bold."""
     table = Table.grid(padding=(0, gap))
     for column in range(columns):
         table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
@@ -125,7 +123,7 @@ def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_name
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
-    """Build a table of bold names and their values. Names and values may be external text."""
+    """Build a table of names in bold and their values. Both may be external text."""
     return grid(2, ((safe(name), safe(value)) for name, value in facts.items()), gap=3, bold_names=True)
 
 
@@ -137,8 +135,8 @@ def columns(
     title: str | None = None,
     folds: bool = False,
 ) -> Table:
-    """Build a table with a bold header and no lines: left-aligned columns, then right-aligned columns. Long values in
-    left-aligned columns are cut, or wrapped if `folds` is true. The values of the rows may be external text."""
+    """Build a table with a bold header and no lines: first the left-aligned columns, then the right-aligned columns.
+    Long values in left-aligned columns are cut or, with `folds`, wrapped. The rows may contain external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
@@ -152,9 +150,9 @@ def columns(
 def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
-    """Print rows as a table, or as JSON with one object per line. The table has the columns `names`, by default the
-    columns of the first row. The text `said` follows below. A null is an empty cell. The column named by `whole` is
-    never cut."""
+    """Print rows as a table or, with `as_json`, as one JSON object per line. The table has the columns `names`, by
+    default those of the first row, followed by the text `said`. A null is an empty cell. The column `whole` is never
+    cut."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -169,14 +167,14 @@ def print_rows(
 
 
 def warn(terminal: Console, sentences: Iterable[str]) -> None:
-    """Print warnings, each after an empty line."""
+    """Print warnings, with an empty line before each."""
     for sentence in sentences:
         terminal.print(f"\n{WARNING}{safe(sentence)}")
 
 
 @contextmanager
 def progress_bar(*shown: ProgressColumn, quiet: bool = False) -> Iterator[Progress]:
-    """Show a temporary progress bar on standard error. Show nothing if `quiet` is true, or if standard error is not a
+    """Show a temporary progress bar on standard error. Show nothing with `quiet`, or if standard error is not a
     terminal."""
     target = Console(stderr=True)
     bars = (TextColumn("{task.description}"), BarColumn(), *(shown or (TimeElapsedColumn(),)))

@@ -111,7 +111,7 @@ class Tuning:
         return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """Return the smallest band of a variant that meets the target."""
+        """Return the recommendation for a variant and a target: the smallest band that meets the target."""
         outcomes = self.tried[variant]
         return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
@@ -119,7 +119,7 @@ class Tuning:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The traffic on which bands are tried: the ticks of a run, the messages, and the state before the first tick. If
-    `state` is None, the log begins with the first tick.
+    `state` is None, the ticks begin with an empty state.
 
     The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
     to `until_us`, while messages were published.

@@ -31,11 +31,11 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 
 LOOKS_EVERY = timedelta(minutes=1)
-"""Interval between two checks of both subscriptions for changes."""
+"""Interval between two checks of both subscriptions' settings."""
 
 GIVES_BACK_SECONDS = 0.2
-"""Time at the end for sending the requests that give messages back to Pub/Sub. The command does not wait for the
-answers."""
+"""Time for which the command, before it ends, sends requests that return pulled messages to Pub/Sub. The command does
+not wait for responses."""
 
 
 def attach(
@@ -72,8 +72,7 @@ def attach(
 
 
 class Attached:
-    """The ticks of one process of `tidemark attach`. Between ticks, the instance keeps its clients, and remembers what
-    it has printed."""
+    """The ticks of one process of `tidemark attach`, with the clients and the printed lines that ticks share."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -95,8 +94,8 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Pull from tracking, decide and publish the watermark, and print news. Returns False if the tick failed.
-        Pub/Sub redelivers the messages of a failed tick that were not stored."""
+        """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
+        Pub/Sub redelivers messages that a failed tick did not store."""
         began = self._clock.monotonic()
         self._observer.begin(TRACKING)
         try:
@@ -121,8 +120,8 @@ class Attached:
         return True
 
     def look(self) -> None:
-        """Check both subscriptions, and warn of changes that endanger the watermark. Raises ProvisionRefused for a
-        change that makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
+        """Check the settings of both subscriptions, and print warnings about changes. Raises ProvisionRefused if a
+        change makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
@@ -130,14 +129,14 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print the warnings that were not among those of the last call."""
+        """Print these warnings, except those that the last call printed."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())
         self._warned = sentences
 
     def close(self) -> None:
-        """Give messages that were pulled but not tracked back to Pub/Sub, and close the connection."""
+        """Return messages that were pulled but not tracked to Pub/Sub, and close the connection."""
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)
@@ -164,8 +163,8 @@ class Attached:
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
-        """Print a line about a subject, unless the last line about this subject had the same key. The default key is
-        the text."""
+        """Print a line about a subject, unless the last line about the subject had the same key. The default key is the
+        text."""
         key = text if key is None else key
         if self._said.get(about) != key:
             self._said[about] = key

@@ -16,10 +16,10 @@ from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings import load_settings
 
 DEFAULT = "127.0.0.1:8085"
-"""The default address. Google's emulator has the same default."""
+"""The default address, which is also the default of Google's emulator."""
 
 WAKES_EVERY_SECONDS = 1.0
-"""Maximum time until the main thread notices a signal that the system delivered to another thread."""
+"""Maximum number of seconds until the main thread notices a signal that another thread received."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
@@ -61,8 +61,8 @@ def pubsub(
 
 
 def listening(host: str | None, port: int | None) -> tuple[str, int]:
-    """Return the host and port to listen on. A missing host or port is taken from `pubsub.emulator_host`; the settings
-    are read only if one is missing. Raises InvalidSettings for an address that is not on loopback."""
+    """Return the host and port to listen on. A missing host or port is taken from `pubsub.emulator_host`. Raises
+    InvalidSettings if the address is not on loopback."""
     said = f"--host {host}"
     if host is None or port is None:
         named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
@@ -78,7 +78,7 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:
-    """Parse faults written as `name=value`. All faults that are not given are taken from `others`. Raises
+    """Parse faults that are written as `name=value`. All other faults are taken from `others`. Raises
     InvalidSettings."""
     faults = others or Faults()
     for one in written:
@@ -93,7 +93,6 @@ def faults_of(written: list[str], others: Faults | None = None) -> Faults:
 
 
 def _value(name: str, written: str) -> Any:
-    """Parse a fault's value to the type of the fault's default."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):
         if written not in ("true", "false"):

@@ -30,8 +30,7 @@ from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
 from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
-"""Columns that only --json prints, so that a table fits a terminal. The columns of previous values are treated
-likewise."""
+"""Columns that are printed only with --json, so that the table fits a terminal."""
 
 
 def diffs(
@@ -112,7 +111,6 @@ JSON_COLUMNS = ("key", "old_row", "new_row")
 def _corrections(
     at: Here, table: str | None, window: str | None, since: datetime | None, limit: int, *, as_json: bool
 ) -> None:
-    """Print the newest corrections of one table, of one window, or since a time."""
     settings, lake = at.settings, at.lake
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
@@ -134,7 +132,8 @@ def _corrections(
 
 
 def _key(text: str) -> str:
-    """Return a window's key unchanged if it has the form of a key. Windows of custom tables may have any length."""
+    """Check that a text has the form of a window's key, and return the text. A custom table's windows may have any
+    length."""
     try:
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
     except ValueError as error:
@@ -150,8 +149,8 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Return the name, old value and new value of each column of the key, then of each column that differs. For an
-    added or removed row, return all columns."""
+    """Return the name, old value and new value of each key column, then of each other column that differs. For an added
+    or removed row, return all columns."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
-"""Number of streams that are printed: the streams with the most messages. The JSON has all streams."""
+"""Maximum number of printed streams. The streams with the most messages are printed; the JSON has all."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
@@ -63,8 +63,8 @@ def explain(
 
 
 def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
-    """Print the decision, each rule with its mark, what pins the watermark, what would move it, and which setting would
-    have changed the decision."""
+    """Print the decision, the verdict of each rule, what pins the watermark, what would move the watermark, and which
+    setting would have changed the decision."""
 
     def show(heading: str, *rows: tuple[str, ...]) -> None:
         terminal.print(f"\n[bold]{heading}[/]")
@@ -93,8 +93,8 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
-    """Print, by stream, how many examined messages were rejected because of their payload, and how many of these are at
-    the pin. Print nothing if no message was rejected."""
+    """Print how many of the messages that the decision considered were rejected for their payload, per stream, and how
+    many of these are at the pin. Print nothing if no message was rejected."""
     if not rejected:
         return
     which = "one of them is the pin" if pins else "none of them is the pin"
@@ -108,8 +108,7 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print the streams that `max_lag` passes over, if there are any, and the hours for which their number is
-    unknown."""
+    """Print the streams with messages that `max_lag` passes over, and the hours for which their number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:

@@ -25,11 +25,10 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
 
 MOST_MESSAGES = 10_000
-"""Maximum value of `--limit`. Reason: payloads are held in memory, and may be large."""
+"""Maximum value of `--limit`, because payloads are held in memory and may be large."""
 
 SHOWN = 160
-"""Maximum number of characters printed of a message's attributes and of its payload. A detail is printed whole, since
-it ends with advice."""
+"""Maximum number of characters printed of a message's attributes, and of its payload."""
 
 
 def quarantine(
@@ -101,7 +100,7 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a rejected message as plain values for JSON. A payload that is not UTF-8 is in base64, as
+    """Return a rejected message as plain values for JSON. A payload that is not UTF-8 is returned in base64, as
     `payload_base64`."""
     facts = {**row, "attributes": dict(row["attributes"] or ())}
     payload = facts.pop("payload") or b""

@@ -19,10 +19,10 @@ from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""The facts about a custom table's failed runs. Each is mapped to the field of `Failing` that has its value."""
+"""Maps each fact about a custom table's failed runs to the field of `Failing` with its value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
-"""The facts of a custom table that are printed."""
+"""The facts about a custom table that are printed."""
 
 
 def status(
@@ -61,7 +61,7 @@ def status(
 
 
 def show_screen(found: LakeStatus, terminal: Console) -> None:
-    """Print the main figures, in a line or two per group, and the next steps."""
+    """Print the main figures, one or two lines per group, and what to do next."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -80,7 +80,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
 
 
 def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """Return the median time from a window's end until the window was computed; None if no window is computed."""
+    """Return the median time from the end of a window until it was computed; None if no window is computed."""
     known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
     return timedelta(seconds=median(known)) if known else None
 
@@ -163,8 +163,8 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
     """Yield the facts of each custom table. Raises LakeError.
 
-    For a table that is not in the settings, or whose file cannot be used, `version`, `due` and `by_other_versions` are
-    None. `wrong` says why the file cannot be used.
+    If a table is not in the settings, or if the file that defines it cannot be used, `version`, `due` and
+    `by_other_versions` are None. `wrong` says why a file cannot be used.
     """
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}

@@ -1,5 +1,4 @@
-"""`tidemark streams`: show which streams are silent, have started, or miss heartbeats. The command reads only the
-lake."""
+"""`tidemark streams`: show which streams are silent, have started, or missed heartbeats."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -25,7 +24,7 @@ SHOWN = {
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
     StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""For each kind of change: the words for it in a sentence, and the columns of `stream_status` that are printed."""
+"""For each kind of stream: words for a sentence, and the printed columns of `stream_status`."""
 
 
 def streams(

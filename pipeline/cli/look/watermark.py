@@ -1,4 +1,4 @@
-"""`tidemark watermark`: show the watermark and why it stands there, or wait until it reaches an event time."""
+"""`tidemark watermark`: show the watermark and its reason, or wait until it reaches an event time."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, Wi
 from tidemark.pipeline.settings import Settings, load_settings
 
 WAITS = Span(minutes=10)
-"""Default timeout of --wait-for. An orchestrator's task may wait that long, and may be retried."""
+"""Default timeout of --wait-for. It is short enough for a task of an orchestrator, which can be retried."""
 
 
 def watermark(
@@ -92,13 +92,12 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
 
 
 def _event_time(settings: Settings, text: str) -> datetime:
-    """Return the window's end if the text is a window's key. Otherwise parse the text as a time."""
+    """Return the end of the window whose key is `text`. If `text` is not a key, parse it as a time."""
     window = window_named(settings, text)
     return window.end if window.key == text else moment(text)
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
-    """Return a message that says how far the watermark is from an event time, and why."""
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:

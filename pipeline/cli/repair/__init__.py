@@ -1,1 +1,1 @@
-"""Commands that an operator runs when something is wrong, or instead of the hourly job."""
+"""Commands that repair a pipeline, or do the work of the hourly job."""

@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""Maximum number of printed lines with outstanding publish times."""
+"""Maximum number of lines printed for publish times with outstanding messages."""
 
 
 def release(
@@ -61,8 +61,8 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The messages that a release would let go, and the effect of the release: the decision by the newest readings,
-    without and with the release; the windows that would close; and caveats."""
+    """The effect of a release: the outstanding messages that it concerns, the decision without and with the release
+    according to the newest readings, the windows that would close, and notes about the accuracy."""
 
     release: Released
     base: EffectiveReading
@@ -74,7 +74,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Preview a release. Raises LakeError if there is nothing to release; the message says why."""
+    """Compute the effect of a release. Raises LakeError if there is nothing to release; the message says why."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
@@ -114,7 +114,6 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
-    """Yield the reasons why the figures may be inexact."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
         yield f"Tracking does not know all messages published before {known_from}: more may be outstanding."
@@ -129,8 +128,7 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 
 def operator() -> str:
-    """Return who runs this command, as `user@machine`. A user without a name is given by the user's id, such as
-    `uid-1000`."""
+    """Return the user who runs this command as `user@machine`. A user without a name is written as `uid-1000`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -41,7 +41,7 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
-"""Maximum number of findings that are printed per kind; --json has all."""
+"""Maximum number of findings printed per kind. The JSON has all."""
 
 
 def repair(
@@ -139,8 +139,8 @@ def repair(
 
 
 def _recompute(settings: Settings, first: Window, last: Window, table: str | None) -> str:
-    """Request one run over a range of windows. Without `table`, the run computes windows of heartbeat_diffs. Otherwise
-    it computes all windows of the custom table that overlap the range."""
+    """Request one run over a range of windows of heartbeat_diffs. With `table`, request a run over all windows of that
+    custom table that overlap the range."""
     if last < first:
         raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
     if table is None:
@@ -152,7 +152,7 @@ def _recompute(settings: Settings, first: Window, last: Window, table: str | Non
 
 
 def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
-    """Request one run over a range of windows from Dagster, and return a sentence with its address. Raises
+    """Request one run over a range of windows from Dagster. Return a sentence with the run's address. Raises
     ServiceFailed if Dagster does not answer or refuses the run."""
     asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
@@ -174,14 +174,14 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """Return True if each window's files differ from its files in `before`."""
+    """True if each window in `before` now has files, and other files than in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Yield a function that shows progress. There is one bar per kind of check."""
+    """Yield a function that shows progress, with one bar per kind of check."""
     with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 

@@ -1,5 +1,5 @@
-"""`tidemark doctor`: find what would keep the pipeline from running, and say what to do. With --measure, measure how
-Pub/Sub behaves."""
+"""`tidemark doctor`: find what would keep the pipeline from running, and say what to do; or measure how Pub/Sub
+behaves."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -87,7 +87,7 @@ VERDICT_MARKS = {
 
 def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
     """Measure Pub/Sub, and print the results and the settings derived from them. With `writes`, also write these
-    settings. Exits with code 1 if a result differs from what the watermark relies on."""
+    settings to the settings file. Exit with code 1 if a result differs from what the watermark relies on."""
     if emulator_is_absent(settings):
         raise PubSubUnreachable(
             f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "
@@ -115,7 +115,7 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
 
 
 def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setting]) -> None:
-    """Print the measured facts, the duration of calls, and the settings derived from the facts."""
+    """Print the measured facts, the durations of calls, and the settings derived from the facts."""
     terminal = console()
     terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
     table = columns("fact", "expected", "found", "", folds=True)
@@ -141,7 +141,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
 
 
 def show_written(settings: Settings, written: Sequence[Written]) -> None:
-    """Print which settings were written into the settings file, with their previous values."""
+    """Print which settings were written to the settings file, with their previous values."""
     terminal, file = console(), safe(config_file())
     if settings.emulated:
         terminal.print(

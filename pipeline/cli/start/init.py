@@ -65,7 +65,7 @@ def init(
 
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    """Write files into the folder. All settings files get the given values, and all files get the given ports."""
+    """Write files to the folder. `values` are put into all settings files, and `ports` into all files."""
     values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
@@ -76,7 +76,7 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
 
 
 def _of_topic(written: str) -> dict[str, str]:
-    """Return the settings for a topic. A full name means a topic on Google's service, a plain name a topic on the
+    """Return the settings for a topic. A full name is a topic on Google's service. A plain name is a topic on the
     emulator."""
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
@@ -93,7 +93,7 @@ def _of_topic(written: str) -> dict[str, str]:
 
 
 def _begins(written: str) -> str:
-    """Return the value of `windows.first` for `today`, a date, or a time with its zone."""
+    """Return the value of `windows.first` for `today`, a date, or a time with its time zone."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
     window = Settings().windowing.containing(begins)

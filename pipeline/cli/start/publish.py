@@ -27,7 +27,7 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
-"""Options of `publish` that are also parameters of the synthetic source, under the same names."""
+"""Options of `publish` that are also parameters of SyntheticSource, with the same names."""
 
 SHARE: dict[str, Any] = {"min": 0, "max": 1}
 
@@ -35,8 +35,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the shape with this name. If the settings read time and ids of a message from attributes, a JSON message
-    carries these in the same attributes."""
+    """Return the shape with this name. A JSON message carries its time and ids in the attributes from which the
+    settings read them."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -48,8 +48,8 @@ def _shape(message: MessageSettings, name: ShapeName) -> Shape:
 
 
 def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
-    """Return warnings about how the settings read the source's messages. Raises InvalidSettings if the settings misread
-    these messages; the error says which settings would read them."""
+    """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the settings
+    misread the messages; the error says which settings read them."""
     reader = reader_of(settings.contract, settings.pubsub)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:

@@ -20,13 +20,13 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 
 NOT_ALL_PASS = 3
-"""The exit code if a sample is rejected, or if there is no sample. Codes 1 and 2 mean errors."""
+"""Exit code if a sample is rejected, or if there is no sample. Codes 1 and 2 mean errors."""
 
 MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
-"""Maximum number of messages to sample from the topic, and the default time to wait for them."""
+"""Maximum number of messages to sample from the topic, and default time to wait for them."""
 
 SHOWN = 40
-"""Maximum number of characters of a value that are printed."""
+"""Maximum number of characters printed per value."""
 
 
 def try_(
@@ -90,7 +90,7 @@ def _attribute(written: str) -> tuple[str, str]:
 
 
 def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, quiet: bool) -> list[Sample]:
-    """Wait for up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
+    """Return up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
     pubsub = settings.pubsub
     if not quiet:
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"

@@ -81,14 +81,14 @@ def up(
 
 
 NOT_RUNNING = 3
-"""Exit code of `up --status` if the pipeline does not run. systemd uses the same code for an inactive unit."""
+"""Exit code of `up --status` if the pipeline does not run. systemd uses the same code."""
 
 Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
-    """Check everything that would keep the pipeline from running, then record that the pipeline owns the lake. The
-    lake's owner and the ports are checked first. If a check fails, raises TidemarkError before anything is started."""
+    """Check everything that would keep the pipeline from running, then record that this pipeline owns the lake. Raises
+    TidemarkError if a check fails."""
     try:
         ownership.wait_until_known()
     except LakeOwned:
@@ -106,7 +106,7 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
 
 
 def end(ownership: Ownership, say: Say) -> None:
-    """Record that this pipeline no longer owns the lake. If the lake cannot be written, print that instead."""
+    """Record that this pipeline no longer owns the lake. If the lake cannot be written, print a message."""
     try:
         ownership.end()
     except LakeError as error:

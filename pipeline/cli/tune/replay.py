@@ -1,5 +1,4 @@
-"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. The command does not use
-Pub/Sub."""
+"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. Does not use Pub/Sub."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,12 +66,12 @@ HELP = {
     "idle": "Whether the watermark advances or holds in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
-"""The help of each option that changes the policy, keyed by the policy's field."""
+"""Help texts of the options that change the policy, by the policy's field."""
 
 
 def _default(value: object) -> str:
-    """Format a default for `--help`. The default applies to a trace; with --from-lake, the recorded value is used
-    instead."""
+    """Format a default value for `--help`. It applies only to a trace; with --from-lake, the recorded value is the
+    default."""
     return f"{text_of(value)} for a trace"
 
 
@@ -192,9 +191,9 @@ def _of_lake(
     *,
     as_json: bool,
 ) -> None:
-    """Verify the recorded decisions. If there are `given` settings or other `rules`, decide again with these instead.
+    """Verify the recorded decisions. With other settings (`given`) or other `rules`, decide again instead.
 
-    The exit code is 1 if a recorded decision does not follow from the records before the decision.
+    The exit code is 1 if a recorded decision does not follow from the earlier log entries.
     """
     at = here()
     settings, lake = at.settings, at.lake
@@ -237,7 +236,6 @@ def _of_lake(
 
 
 def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
-    """Yield the ticks unchanged, and append each tick's recorded decision to `recorded`."""
     for tick in ticks:
         if tick.recorded is not None:
             recorded.append(tick.recorded.decision)
@@ -309,7 +307,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """Format a replay's figures as human-readable sentences, keyed by topic."""
+    """Format a replay's figures as human-readable text, by topic."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
@@ -327,13 +325,13 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded and the derived value of every field. The name of a nested field is its path."""
+    """Return the recorded and the derived value of each field, by name. The name of a nested field is its path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 
 
 def print_difference(terminal: Console, difference: Difference) -> None:
-    """Print the recorded and the derived values, and mark the fields that differ."""
+    """Print all recorded and derived values, and mark those that differ."""
     what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
     table = columns("", "", "recorded", "derived", gap=2, folds=True, title=f"the first {what} that differs")
     for name, values in differing(difference).items():
@@ -344,7 +342,6 @@ def print_difference(terminal: Console, difference: Difference) -> None:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a dataclass into plain fields, keyed by path."""
     flat: dict[str, Any] = {}
     for field in fields(value):
         inner, path = getattr(value, field.name), f"{prefix}{field.name}"

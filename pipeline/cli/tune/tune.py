@@ -47,7 +47,7 @@ def durations(text: str) -> tuple[timedelta, ...]:
 
 
 def cohort_key(text: str) -> CohortKey:
-    """Parse the key by which messages are divided into cohorts, such as `attribute:region` or `stream_prefix:-`."""
+    """Parse the key that divides messages into cohorts, such as `attribute:region` or `stream_prefix:-`."""
     kind, _, name = text.partition(":")
     if kind not in ("attribute", "stream_prefix") or not name:
         raise typer.BadParameter(
@@ -125,8 +125,7 @@ def tune(
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Raise BadParameter if the page could not be written to this file, or would overwrite the trace. To be called
-    before the work begins."""
+    """Raise BadParameter if the page cannot be written to this file, or would overwrite the trace."""
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
@@ -137,8 +136,8 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """Print the requested bands and the bands that are enough for a target. Each row shows a band's outcome under each
-    rule."""
+    """Print the requested bands, and the bands that are enough for a target. A row shows the outcomes of one band under
+    each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -152,7 +151,7 @@ def _print_bands(console: Console, report: TuningReport) -> None:
 
 
 def _print_cohorts(console: Console, found: Cohorts) -> None:
-    """Print one table per rule, with a row for all cohorts together and a row per cohort. A row shows the outcome of
+    """Print one table per rule, with a row for all messages together and a row per cohort. A row shows the outcome of
     the configured band, and of the smallest band that is enough for the cohort."""
     whole = found.together
     console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
@@ -189,7 +188,7 @@ def _print_targets(console: Console, report: TuningReport) -> None:
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
-    """Print the worst slow (or fast) streams, if any stream has a message beyond the band."""
+    """Print the worst slow (or fast) streams. Print nothing if no stream has a message beyond the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
