@@ -59,8 +59,8 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the log as of the decision's time, and return the explanation also as facts. Raises
-    LakeError."""
+    """Explain a decision from the log as of the decision's time. Return the explanation, and the same as plain facts.
+    Raises LakeError."""
     now = decided.decision.at
     recent = sampled(log, number, now - HOURS)
     try:
@@ -79,9 +79,9 @@ def explained(
     now: datetime,
     problem: str | None = None,
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the state before it and the `recent` decisions, and return the explanation also as facts.
-    If the state is lost, `before` is None and `problem` says why. The fact `problem` says why the explanation is
-    incomplete."""
+    """Explain a decision from the state before it and the `recent` decisions. Return the explanation, and the same as
+    plain facts. If the state is lost, `before` is None and `problem` says why. The fact `problem` says why the
+    explanation is incomplete."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
@@ -164,7 +164,7 @@ def explanation_facts(explanation: Explanation) -> Facts:
 
 
 def decision_facts(decision: Decision) -> Facts:
-    """Convert a decision to plain facts, without its inputs."""
+    """Convert the outcome of a decision to plain facts."""
     pin = decision.pin
     return {
         "at": decision.at,
@@ -273,7 +273,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     points = () if pin is None else ((_seconds(pin[0]) + 0.5, _seconds(pin[1]), f"the pin: {iso(pin[1])}"),)
     older = f" {below:,} with older event times lie at the lower edge." if below else ""
     return Chart(
-        title=f"What it looks at: {plane['messages']:,} messages that tracking has counted",
+        title=f"What the decision is based on: {plane['messages']:,} messages that tracking has counted",
         note=f"A cell is {rough(timedelta(seconds=size))} wide and high, darker with more messages, {most:,} at most."
         f"{older} Not shown: {plane['without_event_time']:,} copies and rejected messages.",
         x=moments(min(across), max(across) + size, "publish time (UTC)"),
@@ -290,7 +290,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
 
 LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
 STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""The labels and the styles of the chart's vertical lines."""
+"""LINES has the labels and STYLES the styles of the vertical lines that `plane_chart` draws."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:

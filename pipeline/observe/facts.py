@@ -203,7 +203,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
     - `reading_violations` is the number of messages that tracking received with a publish time below an earlier
       reading, since the lake began.
-    - The values of `…_last_day` are counted, except the bytes of snapshots, which are estimated.
+    - Facts whose names end in `_last_day` are counted, except the bytes of snapshots, which are estimated.
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
@@ -234,8 +234,8 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Return how far pulling is behind, as a sentence, according to the log up to entry `number`. With continuous
-    readers on Spark, add the facts of their newest round."""
+    """Return the fact `reading` if pulling is behind: a sentence that says how far, from the log up to entry `number`.
+    With continuous readers on Spark, add the facts of their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -277,7 +277,7 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
 
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
-    """Return the sentences about an overdue decision and a changed settings file, without those that do not apply."""
+    """Return a sentence if a decision is overdue, and a sentence if the settings file has changed."""
     told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in told.items() if said is not None}
 

@@ -9,7 +9,8 @@ from enum import StrEnum
 from functools import partial
 
 PIPELINE = "pipeline"
-"""Name of an attribute of every measurement. Its value is `dagster.name`, or `tidemark` if the setting is empty."""
+"""The name of an attribute that every measurement has. Its value is the setting `dagster.name`, or `tidemark` if the
+setting is empty."""
 
 OF_MESSAGING = (
     "messaging.system",
@@ -34,7 +35,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """An instrument. `name` and `unit` follow OpenTelemetry. `attributes` are those besides the pipeline."""
+    """An instrument. `name` and `unit` follow OpenTelemetry. `attributes` has the names of its attributes, except
+    PIPELINE."""
 
     kind: Kind
     name: str

@@ -264,7 +264,7 @@ class PageVerdict:
     sentences: Sequence[str]
 
 
-LOOKING = PageVerdict("new", "Looking at the lake", ["The first look takes some seconds."])
+LOOKING = PageVerdict("new", "Reading the lake", ["The first read takes some seconds."])
 
 
 def verdict_of(

@@ -41,7 +41,7 @@ minute."""
 NO_TICKS = SensorTicks()
 
 CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
-"""The figures of checks that are exported, with their instruments."""
+"""Maps the name of a figure that a check reports to its instrument."""
 
 P = ParamSpec("P")
 

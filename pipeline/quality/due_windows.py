@@ -76,7 +76,7 @@ class ComputedWindows:
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
         """Return the windows of `own` that lie wholly in `closed`, a range of `heartbeat_diffs` windows, and start at
-        least `expired` after its start."""
+        least `expired` after the start of `closed`."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 

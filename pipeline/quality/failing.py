@@ -220,7 +220,7 @@ def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
 
 
 def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """Return `said`, a sentence about a decision. If the next decision is overdue, append the age of this one."""
+    """Return `said`, a sentence about a decision. If the next decision is overdue, append the age of the decision."""
     if not is_overdue(decided_at, tick, now):
         return said
     return f"{said}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"

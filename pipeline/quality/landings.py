@@ -63,7 +63,7 @@ class Counts:
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
     """Return a sentence which says for which event hours the `what` heartbeats ("late", "missed") are unknown.
-    `damaged` maps each damaged file of `heartbeats` to its event hour. If it is empty, return an empty text."""
+    `damaged` maps each damaged file of `heartbeats` to its event hour. If `damaged` is empty, return an empty text."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
@@ -75,7 +75,8 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
 
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""Stands for the input version of a window that is not computed, or whose input version is unknown."""
+"""The version for a window that is not computed. It also stands for an unknown version of `heartbeats` from which a
+window was computed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -154,8 +155,8 @@ class AffectedWindows:
         return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
 
     def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
-        """Return the input version of each window according to `versions`; NOT_COMPUTED for a window that is not in
-        `versions`."""
+        """Return, for each window, the version of `heartbeats` from which it was computed, according to `versions`;
+        NOT_COMPUTED for a window that is not in `versions`."""
         each, rows = np.unique(starts, return_inverse=True)
         known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
         return np.array(known, dtype=np.int64)[rows]
@@ -262,8 +263,8 @@ def landings(heartbeats: pa.Table, version: int) -> pa.Table:
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of LANDINGS into one table with one row per heartbeat. Its version is the smallest of the merged
-    rows. It is missed if one of the merged rows is missed."""
+    """Merge tables of LANDINGS into one table with one row per heartbeat. The row has the smallest version of the
+    merged rows, and is missed if one of them is missed."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})

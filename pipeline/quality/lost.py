@@ -35,7 +35,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
-"""The possible lengths of a `Stretch`, in seconds."""
+"""The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
 """Length of the range of publish times that is in memory at a time: for counting landed messages (as a timedelta), and
@@ -89,9 +89,9 @@ class Outstanding:
         return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """Merge the publish seconds into at most `at_most` stretches, with the smallest sufficient length in WIDTHS. If
-        no length is sufficient, use the greatest one, and return more stretches. Stretches are aligned to the epoch;
-        empty ones are left out."""
+        """Merge the publish seconds into at most `at_most` ranges (stretches), with the smallest sufficient length in
+        WIDTHS. If no length is sufficient, use the greatest one, and return more stretches. Stretches are aligned to
+        the epoch; empty ones are left out."""
         second, *counts = self.seconds
         for width in WIDTHS:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
@@ -148,8 +148,9 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """Return the number of distinct messages in both tables that were published in `[since, before)`, per publish
-    second. `since` and `before` are whole seconds. The messages of COUNTED_AT_ONCE are in memory at a time."""
+    """Return the number of distinct messages in `heartbeats` and `quarantine` that were published in `[since, before)`,
+    per publish second. `since` and `before` are whole seconds. The messages published within COUNTED_AT_ONCE are in
+    memory at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + COUNTED_AT_ONCE, before)
@@ -233,7 +234,7 @@ class Audit:
     minutes that may have losses.
 
     `at_least` is certain: it counts cells of the histogram to which no landed message belongs. `at_most` is an upper
-    bound if tracking received every message. It may be too high, because tracking may count a redelivery twice.
+    bound if tracking received every message. `at_most` may be too high, because tracking may count a redelivery twice.
     `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are not counted.
     """
 
@@ -260,9 +261,9 @@ def audit(
 ) -> Audit:
     """Audit the messages that base has passed since `passed_since`, or all messages in the log if it is None.
 
-    Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is in neither table.
-    Assumptions: the readings of base in the decisions, minus the slack, are right; messages from both subscriptions are
-    judged by the same contract. Raises LakeError.
+    Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
+    nor in `quarantine`. Assumptions: the readings of base in the decisions, minus the slack, are right; messages from
+    both subscriptions are judged by the same contract. Raises LakeError.
     """
     passed = _passed(decision_in_force(log))
     if passed is None:

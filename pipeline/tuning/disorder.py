@@ -1,7 +1,7 @@
 """The disorder of a topic, and the messages and streams that cause it.
 
-- The *disorder* of a message is the time from the publishing of the first message with a greater event time until its
-  own publishing, or zero.
+- The *disorder* of a message is how long it was published after the first message with a greater event time; zero if it
+  was published before that message.
 - A *typical* message has the median lag of all messages with event times in the same five seconds.
 - A message is *slow* by its distance behind the typical message, but at most by its disorder.
 - A message is *fast* by its distance ahead of the typical message, but at most by the time until the last message with

@@ -54,7 +54,7 @@ def late_by_band(report: TuningReport) -> Chart:
     bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
     return Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
-        note="Each point is one band: exactly what a replay with this band says. Zero is drawn below the scale.",
+        note="Each point is the result of a replay with one band. Zero is drawn below the scale.",
         x=_band_axis(report),
         y=_late_axis(report),
         lines=_late_lines(report, lambda each: each.band.total_seconds()),
@@ -75,7 +75,7 @@ def lag_by_band(report: TuningReport) -> Chart:
             lines.append(Line(f"{variant.name}, {name}", style, points, has_dots=field == "lag_p50"))
     lags = [lag for line in lines for _, lag, _ in line.points] or [0.0]
     here = [(variant.rule, report.tuning.at(variant, report.band).lag_p50) for variant in report.rules]
-    states = [f"{'nowhere yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
+    states = [f"{'not set yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
     return Chart(
         title=f"With the present band the watermark is {', '.join(states)}",
         note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
@@ -116,8 +116,8 @@ def lag_of_messages(report: TuningReport) -> Chart:
         title = f"Half of the messages have an event time that is {words(-half)} or more after their publish time"
     return Chart(
         title=title,
-        note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its "
-        "outermost bars. A lag that all share is not disorder.",
+        note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; the outermost bars also count what lies "
+        "further out. A lag that all messages share is not disorder.",
         x=linear(bars[0].start, bars[-1].end, "publish time less event time"),
         y=counts(max(bar.height for bar in bars), "messages"),
         bars=[bar for bar in bars if bar.height],
@@ -139,8 +139,8 @@ def disorder_of_messages(report: TuningReport) -> Chart:
     return Chart(
         title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "
         "by more than the band",
-        note="A message's publish time less that of the first message with a greater event time. Not all of what "
-        "exceeds the band is late: a watermark that something else holds back spares it.",
+        note="A message's publish time less that of the first message with a greater event time. A message that "
+        "exceeds the band is not late if something else holds the watermark back.",
         x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),
         y=shares(1 / total, "share of messages"),
         lines=[Line("", "whole", _stairs(points), has_dots=False)],

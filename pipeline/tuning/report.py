@@ -152,7 +152,7 @@ def recommendation_sentence(report: TuningReport) -> str:
         if found.outcome is not None:
             lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", and no more with bands up to {format_duration(free)}"
-            place = f" (the watermark {'nowhere yet' if lag is None else f'{stands(lag)}{besides}'})"
+            place = f" (the watermark {'not set yet' if lag is None else f'{stands(lag)}{besides}'})"
         parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(report.target)}: {', '.join(parts)}."
 
@@ -183,23 +183,24 @@ def _comparison(report: TuningReport) -> list[str]:
     enough, frontier_enough = report.recommended(band).outcome, report.recommended(frontier).outcome
     if enough and frontier_enough and enough.lag_p50 is not None and frontier_enough.lag_p50 is not None:
         said.append(
-            f"Each with the band that it needs for {at_most(report.target)}, the rule frontier is "
+            f"If each rule has the band that it needs for {at_most(report.target)}, the rule frontier is "
             f"{_fresher(enough.lag_p50 - frontier_enough.lag_p50)}."
         )
     return said
 
 
 def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
-    """Return a sentence about the recommended `max_lag`, such as `With max_lag = 5m no slow clock would hold the
+    """Return a sentence about the recommended `max_lag`, such as `With max_lag = 5m, a slow clock would hold the
     watermark …`"""
     worst = words(max(lag.seconds[-1], 0.0))
     if found is None:
-        return f"No max_lag up to {format_duration(MAX_LAGS[-1])} fits: the worst is published {worst} after its event."
+        most = format_duration(MAX_LAGS[-1])
+        return f"No max_lag up to {most} is large enough: the worst message is published {worst} after its event."
     passed = percent(found.passed_over_share)
     return (
-        f"With max_lag = {format_duration(found.max_lag)} no slow clock would hold the watermark further back than that"
-        f" and the band; {passed} of the messages would be passed over (the worst is published {worst} after its "
-        "event)."
+        f"With max_lag = {format_duration(found.max_lag)}, a slow clock would hold the watermark back by at most "
+        f"max_lag plus the band; {passed} of the messages would be passed over (the worst is published {worst} after "
+        "its event)."
     )
 
 
@@ -269,7 +270,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 def behind(outcome: BandOutcome) -> str:
     """Return a phrase for the watermark's lag, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
-        return "nowhere yet"
+        return "not set yet"
     most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)
     return f"{stands(outcome.lag_p50)} at the median, {most} at the 99th percentile"
 
@@ -325,7 +326,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     worst, messages, streams = found.worst, found.beyond_band, found.streams
     if not messages:
         band = format_duration(disorder.band)
-        return f"No stream is {side}: no message is to blame for more than the band of {band} by being {where}."
+        return f"No stream is {side}: no message is {side} by more than the band of {band}."
     share = percent(messages / disorder.messages)
     if not streams:
         return f"No stream is {side} by more than the band; {share} of the messages are, and have no stream."
@@ -340,7 +341,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     blamed = list(accumulate(each.blame(side)[0] for each in worst))
     needed = next((number for number, theirs in enumerate(blamed, 1) if theirs >= NEARLY_ALL * messages), None)
     if needed is not None and needed <= few:
-        return f"{head}; {percent(blamed[needed - 1] / messages)} of these are of {_listed(names[:needed])}."
+        return f"{head}; {percent(blamed[needed - 1] / messages)} of these are from {_listed(names[:needed])}."
     if streams > disorder.streams * FEW_STREAMS:
         return f"{head}; they are from too many streams to name a few as the cause."
     return f"{head}; the worst are {_listed(names[:3])}."

@@ -91,7 +91,7 @@ def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> N
 def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_ends_at_once() -> None:
     port = free_port()
     with command(f"--host={HOST}", f"--port={port}") as (process, ready):
-        assert ready == f"tidemark pubsub: ready at {HOST}:{port}; nothing is kept when it stops\n"
+        assert ready == f"tidemark pubsub: ready at {HOST}:{port}; all data is lost when it stops\n"
         client = publisher_client(f"{HOST}:{port}")
         assert client.create_topic(name=TOPIC).name == TOPIC
         client.transport.close()

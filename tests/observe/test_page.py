@@ -212,7 +212,7 @@ def test_where_nothing_lands_the_page_has_nothing_about_tables(tmp_path: Path) -
     with modelled(tmp_path, attach=True) as pipeline:
         text = get(pipeline.settings.metrics, "/")
     assert "<h1><i></i>All is well</h1>" in text
-    assert "What it looks at" in text
+    assert "What the decision is based on" in text
     assert "in quarantine" not in text
     assert "<h2>Windows</h2>" not in text
 

@@ -53,7 +53,7 @@ def pubsub(
     drawn = f"; faults are drawn from seed {seed}" if faults != Faults() else ""
     try:
         with served(model, host=host, port=port) as address:
-            print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops{drawn}", flush=True)
+            print(f"tidemark pubsub: ready at {address}; all data is lost when it stops{drawn}", flush=True)
             while not Event().wait(WAKES_EVERY_SECONDS):
                 pass
     except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends

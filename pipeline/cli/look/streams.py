@@ -24,7 +24,7 @@ SHOWN = {
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
     StatusKind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""For each kind of stream: words for a sentence, and the printed columns of `stream_status`."""
+"""For each kind of stream: how a sentence describes such streams, and the printed columns of `stream_status`."""
 
 
 def streams(

@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""Maximum number of lines printed for publish times with outstanding messages."""
+"""Maximum number of printed lines. A line is about a range of publish times with outstanding messages."""
 
 
 def release(
@@ -122,8 +122,8 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
         yield f"Tracking has read up to {read_up_to}: messages published since may be missing here."
     if found.tracked and not found.at_most:
         yield (
-            "Every message that tracking knows here has landed since the newest decision: the next may not need a "
-            "release. Or base holds messages that have landed, but whose acknowledgement was lost."
+            "All of these messages have landed since the newest decision, so the next decision may not need a release. "
+            "Or base still holds messages that have landed, because their acknowledgement was lost."
         )
 
 
@@ -179,7 +179,7 @@ def _show(preview: Preview) -> None:
     table.add_row("[bold]all[/]", *map(text_of, totals))
     say(table)
     for note in preview.notes:
-        say(f"[yellow]mind[/] {note}")
+        say(f"[yellow]note[/] {note}")
     without, released = preview.without.watermark, preview.released.watermark
     if released is None or released == without:
         say(f"The watermark would not move: {preview.released.sentence()}.")
@@ -200,6 +200,6 @@ def _show(preview: Preview) -> None:
             say(f"{many:,} windows would close: {keys[0]} to {keys[-1]}.")
     say(
         f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
-        "the watermark. Until base has landed all such messages, the watermark goes no further than the messages "
-        "published from that time on allow."
+        "the watermark. Until base has landed all such messages, only messages published from that "
+        "time on hold the watermark."
     )

@@ -357,7 +357,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 class Watched:
-    """A trace that shows its passes in a progress bar."""
+    """A trace that shows in a progress bar how much of it has been read."""
 
     def __init__(self, trace: ParquetTrace, progress: Progress, *, passes: int) -> None:
         self._trace = trace
