@@ -188,7 +188,6 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
 
 
 def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
-    """Render a chart's legend: a sample and the name of each line. Return its SVG elements and its height."""
     parts, x, y = list[str](), left + 14.0, top
     named = [line for line in chart.lines if line.name]
     for line in named:
@@ -267,7 +266,6 @@ def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
 
 
 def _squares(chart: Chart, heat: Heat) -> str:
-    """Return the cells as SVG path data in whole units. A cell is at least two units wide and high, to be visible."""
     parts = []
     for x, y in heat.corners:
         left, top = round(chart.across(x)), round(chart.up(y + heat.size))

@@ -12,8 +12,6 @@ from tidemark.pipeline.settings import Settings, load_settings
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The settings, the clock and the lake of a command."""
-
     settings: Settings
     clock: Clock
     lake: OpenLake

@@ -333,8 +333,6 @@ def drawn(facts: Mapping[str, Any]) -> str:
 
 
 def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | None) -> tuple[float, float]:
-    """Return the range of event times to draw. A few event times far below the others are left out. The watermark is
-    included if it is close."""
     if not happened:
         return (watermark or at) - 60, at
     low, high = float(np.quantile(happened, 0.02)), max(happened) + size

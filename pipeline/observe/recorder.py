@@ -275,7 +275,6 @@ class Recorder(Observer):
         return max(now - (self._ticks.get(sensor, NO_TICKS).good or self._began), timedelta(0))
 
     def _silence(self, sensor: str, now: datetime) -> str | None:
-        """Return a sentence if the sensor has been silent for too long; otherwise return None."""
         ticks, every = self._ticks.get(sensor, NO_TICKS), self._every[sensor]
         is_waiting = ticks.failed is None and (sensor in self._at_work or ticks.good is None)
         since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))

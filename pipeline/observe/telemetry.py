@@ -90,8 +90,6 @@ def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
 
 
 def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] | None]:
-    """Return the reader for the chosen export. For Prometheus, also return a function that returns all values as
-    text."""
     if chosen.export == "prometheus":
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry, generate_latest

@@ -124,7 +124,6 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
-    """Return each window for which a commit replaced files, with the old and the new files."""
     old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
     for found, files in ((old, commit.removed), (new, commit.added)):
         for file in files:

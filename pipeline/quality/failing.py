@@ -181,7 +181,6 @@ class TickNotes:
         return failed if lake is None else lake.note(failed)
 
     def _tell(self, sensor: str, failed: FailedTick | None) -> FailedTick | None:
-        """Write the outcome of a tick to the file. Return `failed`, merged with the sensor's earlier failures."""
         with self._lock:
             said = self._said.joined(None if self._file is None else read_word(self._file))
             before = said.sensors.get(sensor, SensorTicks())
@@ -402,8 +401,6 @@ def _files(table: LakeTable) -> list[DataFile]:
 def _waiting(
     note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
-    """Return the first and the last window in the range `stretch` that have not been computed since the failure; an
-    empty list if there are none."""
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # the note is about windows of another length, from before the settings changed

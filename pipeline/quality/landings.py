@@ -69,8 +69,8 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
     hours = sorted(set(damaged.values()))
     named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
     return (
-        f"what is {what} in the event hours {named} is not known: {len(damaged)} files of heartbeats are damaged, the "
-        f"first is {min(damaged)}; `tidemark repair` says what depends on them, and what to do"
+        f"it is unknown which heartbeats of the event hours {named} are {what}: {len(damaged)} files of heartbeats are "
+        f"damaged, the first is {min(damaged)}; `tidemark repair` says what depends on them, and what to do"
     )
 
 

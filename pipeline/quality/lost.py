@@ -247,12 +247,10 @@ class Audit:
 
     @property
     def at_least(self) -> int:
-        """Lower bound on the number of lost messages."""
         return sum(minute.at_least for minute in self.minutes)
 
     @property
     def at_most(self) -> int:
-        """Upper bound on the number of lost messages."""
         return sum(minute.at_most for minute in self.minutes)
 
 
@@ -353,9 +351,6 @@ def _compared(
 
 
 def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
-    """Return the rows that certainly belong to none of these event hours. `event` names the column with the event
-    second by which tracking counts. If the event second equals the publish second, the true event time may be in any
-    later hour."""
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
     second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
     may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)

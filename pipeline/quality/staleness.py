@@ -230,7 +230,6 @@ class Staleness:
         return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
-        """Return the files of `damaged` that are still in the table and still unreadable."""
         found = set[str]()
         for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
             try:
@@ -320,8 +319,6 @@ class Staleness:
     def _judged(
         self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
     ) -> MissedHeartbeats:
-        """Return the result, derived from the unread heartbeats of `checkpoint`, and store the updated checkpoint in
-        memory."""
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}

@@ -164,16 +164,12 @@ def _bars(distribution: Distribution) -> list[Bar]:
 
 
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """Return a step curve through these points, thinned out to about MOST_POINTS. A point is a duration and a share;
-    each share applies up to the next duration."""
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
     return stairs(kept)
 
 
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
-    """Return a line of late shares per variant. `across` returns the x value of an outcome; outcomes for which it
-    returns None are left out. Only the variants in `report.rules` have dots."""
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]

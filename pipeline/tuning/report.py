@@ -312,9 +312,9 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
         named = [*named[:STREAMS_NAMED], f"{others:,} of {len(named) - STREAMS_NAMED:,} other streams"]
     worst = words(max(message.lag_us for message in delaying) / SECOND_US)
     return (
-        "Messages with readable times whose payload was rejected lag more than 99 % of the landed messages, up to "
-        f"{worst}: {_listed(named)}. Those that lag more than the band do not hold the watermark, unless tracking is "
-        "not given their payload; the others hold it like any message."
+        "Some messages whose payload was rejected have readable times, and lag more than 99 % of the landed messages, "
+        f"by up to {worst}: {_listed(named)}. Such a message holds the watermark like any other message if it lags no "
+        "more than the band, or if tracking does not receive its payload."
     )
 
 

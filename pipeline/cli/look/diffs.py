@@ -149,8 +149,6 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
-    """Return the name, old value and new value of each key column, then of each other column that differs. For an added
-    or removed row, return all columns."""
     if row["change"] == Change.UNKNOWN:
         return [("why", row["detail"], "")]
     key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)

@@ -22,7 +22,6 @@ FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "re
 """Maps each fact about a custom table's failed runs to the field of `Failing` with its value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
-"""The facts about a custom table that are printed."""
 
 
 def status(

@@ -181,7 +181,6 @@ def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Yield a function that shows progress, with one bar per kind of check."""
     with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 

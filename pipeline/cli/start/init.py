@@ -65,7 +65,6 @@ def init(
 
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    """Write files to the folder. `values` are put into all settings files, and `ports` into all files."""
     values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content

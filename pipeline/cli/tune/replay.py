@@ -66,12 +66,9 @@ HELP = {
     "idle": "Whether the watermark advances or holds in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
-"""Help texts of the options that change the policy, by the policy's field."""
 
 
 def _default(value: object) -> str:
-    """Format a default value for `--help`. It applies only to a trace; with --from-lake, the recorded value is the
-    default."""
     return f"{text_of(value)} for a trace"
 
 
@@ -268,7 +265,7 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
         terminal.print(f"[dim]and {verdict.compacted:,} compacted entries equal the fold of the entries before them[/]")
     if verdict.unknowable:
         terminal.print(
-            f"{WARNING}{verdict.unknowable:,} more cannot be derived: they depend on a log entry that is lost now"
+            f"{WARNING}{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
         )
 
 

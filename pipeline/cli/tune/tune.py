@@ -136,8 +136,6 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """Print the requested bands, and the bands that are enough for a target. A row shows the outcomes of one band under
-    each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -188,7 +186,6 @@ def _print_targets(console: Console, report: TuningReport) -> None:
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
-    """Print the worst slow (or fast) streams. Print nothing if no stream has a message beyond the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
