@@ -199,7 +199,7 @@ def window_facts(
 
 
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
-    """Return the facts from the log and from the notes about ticks, by group.
+    """Return the facts from the tracking log and about failing ticks, by group.
 
     - `reading_violations` is the number of messages that tracking received with a publish time below an earlier
       reading, since the lake began.

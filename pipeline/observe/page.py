@@ -42,8 +42,8 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""Number of seconds for which a result from the log, and a result from the tables, is reused. A slow result is reused
-for ten times its reading time, if that is longer."""
+"""Number of seconds for which a result from the tracking log, and a result from the lake's tables, is reused. A slow
+result is reused for ten times its reading time, if that is longer."""
 
 WAIT_SECONDS = 2.0
 """Maximum number of seconds that a request waits for a read in progress."""
@@ -51,8 +51,8 @@ WAIT_SECONDS = 2.0
 MOST_RECENT = 12_000
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""If no page was requested for longer than this, the next request starts from the log's newest entries. This reads less
-than all entries since the last request."""
+"""If no page was requested for longer than this, the next request starts from the tracking log's newest entries. This
+reads less than all entries since the last request."""
 
 Found = TypeVar("Found")
 
@@ -115,8 +115,8 @@ class Looker(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A position in the log: the state after the entry `state.number`, the newest decision with its entry number, and
-    the state before the decision. `at` is the time at which the position was reached."""
+    """A position in the tracking log: the state after the entry `state.number`, the newest decision with its entry
+    number, and the state before the decision. `at` is the time at which the position was reached."""
 
     state: WatermarkState
     number: int
@@ -241,8 +241,8 @@ class Page:
 
 
 def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
-    """Read the log from a position to its newest entry, pass each new decision to `tell`, and return the new position.
-    Raises LakeError."""
+    """Read the tracking log from a position to its newest entry, pass each new decision to `tell`, and return the new
+    position. Raises LakeError."""
     while True:
         number = place.state.number + 1
         try:

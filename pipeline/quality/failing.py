@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LEAST_REASON = 40
-"""Number of characters per reason in a file that is too small for the full reasons."""
+"""Number of characters to which reasons are cut if the file is too small for all reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class SensorTicks:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A note in which a process records the outcome of its sensors' ticks. `settings` is the settings file that the
-    process read."""
+    """A process's record of its sensors' ticks, which is stored in a file. `sensors` has the outcome per sensor, and
+    `settings` is the settings file that the process read."""
 
     lake: str
     process: ProcessName
@@ -61,8 +61,8 @@ class Running:
         return [ticks.failed for ticks in self.sensors.values() if ticks.failed]
 
     def joined(self, other: "Running | None") -> "Running":
-        """Return this note merged with another process's note. For each sensor, the newer outcome is kept. If `other`
-        is about another lake, return this note unchanged."""
+        """Merge this record with another process's record, and keep the newer outcome of each sensor. If `other` is
+        about another lake, return this record unchanged."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -100,7 +100,7 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """Return the newest note of a process of this pipeline on this machine; None if there is no note.
+    """Return the newest record of ticks that a process of this pipeline left on this machine; None if there is none.
 
     A process belongs to this pipeline if it uses the same lake or has read the same settings file. That file may have
     named another lake earlier.
@@ -115,14 +115,15 @@ def read_running(settings: Settings) -> Running | None:
 
 
 def read_word(file: SlotFile[Running]) -> Running | None:
-    """Return the note in a file; None if the file is missing, unreadable, damaged, or written by a later version."""
+    """Read a process's record from a file; None if the file is missing, unreadable, damaged, or written by a later
+    version."""
     with suppress(LakeError, OSError):
         return file.read()
     return None
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield the note, then shorter and shorter versions of it, for a file with limited space. First the reasons are
+    """Yield a process's record, then shorter and shorter versions, for a file with limited space. First the reasons are
     cut. Then sensors are left out, beginning with those whose failures started last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
@@ -145,7 +146,7 @@ class TickNotes:
     """Records the outcome of the ticks of one process's sensors, both in a file on this machine and in the lake.
 
     The file is written first, because writing to a full lake fails. No method raises an error, and no decision depends
-    on the notes. Thread-safe.
+    on these records. Thread-safe.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -157,14 +158,15 @@ class TickNotes:
         self._warned = False
 
     def failed(self, sensor: str, error: BaseException, lake: FailedTicks | None) -> FailedTick:
-        """Record a failed tick. Return the note about all failed ticks since the last successful one. Nothing is
-        written to the lake if it belongs to another pipeline or was written by a later version of tidemark."""
+        """Record a failed tick. Return a summary of all failed ticks of the sensor since its last successful one.
+        Nothing is written to the lake if it belongs to another pipeline or was written by a later version of
+        tidemark."""
         noted_in = None if isinstance(error, LakeOwned | NewerFormat) else lake
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a successful tick. If the tick had to leave messages unread, `waits` says why. The first successful
-        tick of a sensor in this process also deletes the notes of earlier processes from the lake."""
+        tick of a sensor in this process also deletes what earlier processes recorded about the sensor in the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -204,7 +206,7 @@ minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
 """Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run deletes
-the notes earlier."""
+the record of earlier failures."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
 """A decision is overdue after TICKS_MISSED tick intervals without one. An interval is at least LOOKS_EVERY, because
@@ -229,7 +231,7 @@ def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) ->
 class TicksNow:
     """The state of a pipeline's ticks.
 
-    `failing`: notes about sensors that fail or wait, sorted by sensor name.
+    `failing`: the failures of sensors that fail or wait, sorted by sensor name.
     `standing`: a sentence if a decision is overdue.
     `settings`: a sentence if the settings file has changed since the running pipeline read it.
     `is_alive`: true if the pipeline's process runs on this machine.
@@ -254,8 +256,8 @@ class TicksNow:
 
 
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
-    """Return the state of the ticks, given the newest decision. Reads the notes in the lake and the file on this
-    machine. Raises LakeError."""
+    """Return the state of the ticks, given the newest decision. Reads the failures recorded in the lake, and the
+    process's record on this machine. Raises LakeError."""
     noted = lake.failed_ticks().newest()
     return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
 
@@ -263,8 +265,9 @@ def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: d
 def ticks_now(
     settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
 ) -> TicksNow:
-    """Return the state of the ticks. `decided_at` is the time of the newest decision, `running` the note of the running
-    process, and `noted` the notes in the lake. Notes older than WINDOWS_STAND_FOR are ignored."""
+    """Return the state of the ticks. `decided_at` is the time of the newest decision, `running` the record of the
+    running process, and `noted` the failures recorded in the lake. Failures older than WINDOWS_STAND_FOR are
+    ignored."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -332,7 +335,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Return a summary of notes about unresolved failures, newest first; None if there are no notes."""
+        """Return a summary of unresolved failures, given newest first; None if there are none."""
         if not notes:
             return None
         newest, job = notes[0], "" if windows or table else notes[0].job

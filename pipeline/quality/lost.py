@@ -257,7 +257,8 @@ class Audit:
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit the messages that base has passed since `passed_since`, or all messages in the log if it is None.
+    """Audit the messages that base has passed since `passed_since`, or all messages in the tracking log if
+    `passed_since` is None.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the readings of base in the decisions, minus the slack, are right; messages from

@@ -52,7 +52,7 @@ class Cohort:
 class Cohorts:
     """The report on all messages (`together`), and the reports on the cohorts.
 
-    `parts` are the largest cohorts, in order, followed by one cohort with all remaining messages, if any.
+    `parts` are the largest cohorts, in order, followed by one cohort with the remaining messages, if there are any.
     `values_in_rest` is the number of key values among the remaining messages.
     """
 

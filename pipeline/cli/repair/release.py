@@ -62,7 +62,7 @@ def release(
 @dataclass(frozen=True, slots=True)
 class Preview:
     """The effect of a release: the outstanding messages that it concerns, the decision without and with the release
-    according to the newest readings, the windows that would close, and notes about the accuracy."""
+    according to the newest readings, the windows that would close, and remarks (`notes`) about the accuracy."""
 
     release: Released
     base: EffectiveReading
