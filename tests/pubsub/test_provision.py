@@ -70,7 +70,9 @@ def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ign
     report = provisioned(settings=settings)
     (transform,) = subscriber.get_subscription(subscription=settings.tracking_path).message_transforms
     assert "attributes" in transform.javascript_udf.code
-    assert not subscriber.get_subscription(subscription=settings.base_path).message_transforms
+    base = subscriber.get_subscription(subscription=settings.base_path)
+    assert not base.message_transforms
+    assert (base.ack_deadline_seconds, base.message_retention_duration) == (60, timedelta(days=7))
     assert "the emulator ignores" in report.warnings[0]
     with pytest.raises(ProvisionRefused, match=r"message\.event_time"):
         provisioned(settings=settings, contract=replace(CONTRACT, event_time=Place.of("payload:at")))
