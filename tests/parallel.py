@@ -23,11 +23,10 @@ MEMORY_DISK, ITS_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 (a folder of ou
 SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
-    "tests/dagster/test_by_window.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_ingest.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_own_tables.py": DAGSTER_ON_SPARK,
-    "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
     "tests/spark/test_calls_of_runs.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,

@@ -1,18 +1,31 @@
-"""The job that repairs, on a real lake and a real Spark session: each kind of harm is named, and mended."""
+"""The jobs that repair, each kind of harm, and that compute windows wherever they lie, on a real Spark session; windows
+as Dagster's partitions; and what changed in windows that are computed again."""
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import DataFrame
 
-from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+import tidemark
+from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WATERMARK, WINDOWS, Materializing, failure_of
+from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.jobs import by_window
+from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.jobs.repair import REPAIR
-from tidemark.pipeline.clock import SystemClock
+from tidemark.assets.partitions import Partitions, stretch_named, stretch_texts, windows_tag
+from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.pipeline.clock import SystemClock, format_duration
+from tidemark.pipeline.lake.tables.corrections import Sought
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
 from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor
+from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -128,3 +141,236 @@ def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_
         assert f"{entry.relative_to(house.folder)} and all earlier entries are missing" in failure_of(result)
         assert materialized(result) == [WINDOWS[2]]
         assert house.look().integrity.broken == []
+
+
+# sockets that py4j leaves to the collector
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+LAST = "2026-11-21T05-23Z"
+"""The last window that holds a heartbeat."""
+
+MINUTES = Windowing(timedelta(minutes=1), START)
+
+
+def run_over(house: Materializing, instance: dg.DagsterInstance, *windows: str) -> dg.ExecuteInProcessResult:
+    job = build_definitions(house.settings).resolve_job_def(COMPUTE_WINDOWS)
+    config = {"ops": {op_of(COMPUTE_WINDOWS): {"config": {"windows": list(windows)}}}}
+    return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+
+
+def test_stretches_are_written_as_their_first_and_last_window() -> None:
+    first = MINUTES.number_of(START)
+    numbers = [first + 9, first + 5, first + 4, first + 3]
+    texts = list(stretch_texts(map(MINUTES.numbered, numbers)))
+    assert texts == ["2026-11-21T05-23Z..2026-11-21T05-25Z", "2026-11-21T05-29Z"]
+    assert [number for text in texts for number in stretch_named(text, MINUTES)] == sorted(numbers)
+    with pytest.raises(ValueError, match="not the start of a window"):
+        stretch_named("2026-11-21T05-23Z", Windowing(timedelta(minutes=5), START))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        ((3,), "2026-11-21T05-23Z"),
+        ((3, 4, 9), "2026-11-21T05-23Z..29Z (3)"),
+        ((3, 63), "2026-11-21T05-23Z..06-23Z (2)"),
+        ((3, 24 * 60), "2026-11-21T05-23Z..22T05-20Z (2)"),
+        ((3, 60 * 24 * 60), "2026-11-21T05-23Z..2027-01-20T05-20Z (2)"),
+    ],
+)
+def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tuple[int, ...], said: str) -> None:
+    numbers = [MINUTES.number_of(START) + minute for minute in minutes]
+    assert windows_tag([MINUTES.numbered(number) for number in numbers]) == said
+    assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
+
+
+def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: Path) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert "'yesterday' is not a window key" in failure_of(run_over(house, instance, "yesterday"))
+        assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
+    assert house.written() == []
+
+
+def test_the_windows_of_a_run_are_known_from_its_config_or_from_the_range_in_its_tags(tmp_path: Path) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    open_one = "2026-11-21T05-23Z"
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not run_over(house, instance, WINDOWS[0], f"{WINDOWS[2]}..{open_one}").success
+        assert not house.run(WINDOWS[1], open_one, instance).success
+        by_tags, by_config = ended_attempts(Runs(instance, house.settings), house.settings.windowing)
+    first = MINUTES.number_of(START)
+    assert [number in by_config.windows for number in range(first, first + 4)] == [True, False, True, True]
+    assert [number in by_tags.windows for number in range(first, first + 4)] == [False, True, True, True]
+    assert by_tags.failed
+    assert by_config.failed
+
+
+def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_computed(tmp_path: Path) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def shown() -> set[str]:
+            attempts = (
+                instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations
+            )
+            return set(attempts(HEARTBEAT_DIFFS))
+
+        house.decide(START + timedelta(hours=1))
+        assert not run_over(house, instance, WINDOWS[0], "2026-11-21T06-23Z").success
+        assert shown() == {HOUR, "2026-11-21T06-00Z"}
+        assert run_over(house, instance, *WINDOWS, LAST).success
+        assert shown() == {"2026-11-21T06-00Z"}
+
+
+def test_an_hour_is_materialized_once_it_is_over_and_all_its_windows_are_computed(
+    tmp_path: Path, computed: Path
+) -> None:
+    house = Materializing(tmp_path, CLASSIC, copied_from=computed)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def whole(*windows: str) -> list[tuple[str, str | None]]:
+            result = run_over(house, instance, *windows)
+            assert result.success
+            return [
+                (event.asset_key.to_user_string(), event.partition)
+                for event in told(result)
+                if isinstance(event, dg.AssetMaterialization)
+            ]
+
+        house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
+        assert whole(LAST) == [], "all is computed, and the hour goes on"
+        house.land([("again", START + timedelta(minutes=30))])
+        house.decide(START + timedelta(hours=1))
+        assert whole(LAST) == [], "05-50 waits"
+        both = [("heartbeat_diffs", HOUR), ("stream_status", HOUR)]
+        assert whole("2026-11-21T05-50Z") == both
+        assert whole(WINDOWS[1]) == both, "computed again"
+
+
+def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
+    ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for house in (ours, theirs):
+            house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
+        assert ours.run(WINDOWS[0], LAST, instance).success
+        job = build_definitions(theirs.settings).resolve_implicit_global_asset_job_def()
+
+        def picked(last: str) -> dg.ExecuteInProcessResult:
+            return job.execute_in_process(
+                instance=instance,
+                tags={RANGE_START: HOUR, RANGE_END: last},
+                asset_selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
+                raise_on_error=False,
+            )
+
+        assert "are not closed yet" in failure_of(picked(HOUR))
+        theirs.decide(START + timedelta(hours=3))
+        result = picked("2026-11-21T07-00Z")
+        assert result.success
+        events = [event for event in told(result) if event.asset_key == HEARTBEAT_DIFFS]
+        assert [event.partition for event in events] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
+        assert events[0].metadata["rows"].value == ours.rows().num_rows
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
+    assert theirs.rows().equals(ours.rows())
+
+
+LOADED = datetime(2036, 11, 25, 4, 50, tzinfo=UTC)
+TEN_YEARS = datetime(2026, 11, 25, tzinfo=UTC)
+AN_HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
+def test_partitions_hold_every_listed_window_once(length: timedelta) -> None:
+    partitions = Partitions(Windowing(length, TEN_YEARS), LOADED)
+    definition, windowing = partitions.definition(), partitions.windowing
+    keys = definition.get_partition_keys(current_time=datetime(2035, 1, 3, tzinfo=UTC))
+    assert (keys[0], len(keys)) == ("2035-01-01T00-00Z", timedelta(days=2) / max(AN_HOUR, length))
+    windows = list(windowing.between(datetime(2035, 1, 1, tzinfo=UTC), datetime(2035, 1, 3, tzinfo=UTC)))
+    held = partitions.holding(reversed(windows))
+    assert list(held) == keys
+    assert [window for each in held.values() for window in each] == windows
+    for key, its in held.items():
+        bounds = definition.time_window_for_partition_key(key)
+        assert (bounds.start, bounds.end) == (its[0].start, its[-1].end)
+        (numbers,) = partitions.windows_in([key])
+        assert [windowing.numbered(number) for number in numbers] == its
+
+
+@pytest.mark.parametrize("length", [LENGTHS[0], AN_HOUR, LENGTHS[-1]], ids=format_duration)
+def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timedelta) -> None:
+    partitions = Partitions(Windowing(length, datetime(1990, 1, 1, tzinfo=UTC)), LOADED)
+    definition = partitions.definition()
+    assert len(definition.get_partition_keys(current_time=datetime(2036, 12, 31, 23, 59, tzinfo=UTC))) <= 17_544
+    assert partitions.holding([Windowing(length, TEN_YEARS).containing(TEN_YEARS)]) == {}, "it is not listed"
+
+
+# sockets that py4j leaves to the collector
+
+
+def materializations(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
+    found = (event for event in result.all_events if event.is_step_materialization and event.asset_key == CORRECTIONS)
+    said = (event.step_materialization_data.materialization.metadata for event in found)
+    return [{name: value.value for name, value in metadata.items()} for metadata in said]
+
+
+def rows_of(house: Materializing) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["stream_id"], row["event_time"].isoformat()): row for row in house.rows().to_pylist()}
+
+
+def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    windows = house.settings.windows.model_copy(update={"corrections": True})
+    house.settings = house.settings.model_copy(update={"windows": windows})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materializations(house.run(WINDOWS[0], WINDOWS[-1], instance)) == []
+        before = rows_of(house)
+        late = START + timedelta(seconds=112)
+        house.land([("stream-0", late)])
+
+        def fails(*_: object) -> int:
+            raise RuntimeError("as a defect would")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(by_window, "follow", fails)
+            failed = run_over(house, instance, WINDOWS[1], WINDOWS[2])
+        assert failed.success
+        assert materializations(failed) == []
+        assert list(house.lake.corrections().newest(Sought(), 10)) == []
+        after = rows_of(house)
+
+        again = house.run(WINDOWS[0], WINDOWS[0], instance)
+        assert materializations(again) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
+        silent = run_over(house, instance, WINDOWS[1])
+        assert (silent.success, materializations(silent)) == (True, [])
+    differing = {at for at in after if before.get(at) != after[at]}
+    following = min(at for at in before if at[0] == "stream-0" and at[1] > late.isoformat())
+    assert differing == {("stream-0", late.isoformat()), following}, "its own row, and the next"
+    noted = {row["change"]: row for row in house.lake.corrections().newest(Sought(), 10)}
+    assert sorted(noted) == ["added", "changed"]
+    added, changed = noted["added"], noted["changed"]
+    assert added["old_row"] is None
+    assert json.loads(added["new_row"])["event_time"] == "2026-11-21T05:21:52.000000Z"
+    old, new = json.loads(changed["old_row"]), json.loads(changed["new_row"])
+    assert (old["gap_seconds"], new["gap_seconds"]) == (
+        before[following]["gap_seconds"],
+        after[following]["gap_seconds"],
+    )
+    assert new["previous_event_time"] == "2026-11-21T05:21:52.000000Z"
+    assert {row["window"] for row in noted.values()} == {after[at]["window"] for at in differing}
+
+
+def test_the_asset_is_there_if_corrections_are_noted() -> None:
+    @tidemark.windowed(key="stream_id")
+    def per_stream(heartbeats: DataFrame, windows: tidemark.Windows) -> DataFrame:
+        return heartbeats
+
+    for is_on, deps in ((False, None), (True, {HEARTBEAT_DIFFS, dg.AssetKey("per_stream")})):
+        settings = Settings(windows=WindowSettings(corrections=is_on))
+        specs = {spec.key: spec for spec in build_definitions(settings, tables=[per_stream]).resolve_all_asset_specs()}
+        found = specs.get(CORRECTIONS)
+        assert (None if found is None else {dep.asset_key for dep in found.deps}) == deps

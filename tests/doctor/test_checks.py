@@ -11,7 +11,7 @@ from google.auth import impersonated_credentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
-from tests.pubsub.test_connection import OfTheMachine
+from tests.pubsub.test_backlog import OfTheMachine
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, permissions, rest
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose

@@ -1,4 +1,5 @@
-"""What doctor says of the topic and the two subscriptions."""
+"""What doctor says of the topic and the two subscriptions; and each permission that is taken away is named, with what
+it is on and who needs it."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from tests.doctor.world import World, served_world
 from tests.pubsub.builders import Denying
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
+from tidemark.pipeline.doctor.identity import RUNNING, Component, permissions_of, role_id
 from tidemark.pipeline.pubsub.connection import client_of
 from tidemark.pipeline.settings_message import MessageSettings
 
@@ -128,3 +130,56 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
         assert "cannot be checked without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
+
+
+OF_PERMISSIONS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
+ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
+
+
+def lacking(world: World, *components: Component) -> list[CheckFinding]:
+    return [one for one in examine(world.setup(*components), OF_PERMISSIONS) if one.level is not Level.OK]
+
+
+def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World) -> None:
+    world.provision()
+    assert lacking(world) == []
+    for permission, parts in permissions_of(RUNNING).items():
+        world.take_away(permission)
+        findings = lacking(world)
+        world.grant_all()
+        for finding, resource in zip(findings, world.resources(permission.on), strict=True):
+            assert f"lack {permission.name} on " in finding.said
+            assert resource in finding.said
+            assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
+            assert all(role_id(part, permission.on) in finding.said for part in parts)
+
+
+@pytest.mark.parametrize("reading", ["auto", "snapshot"])
+def test_what_attach_lacks_is_named_and_consume_on_base_is_wanted_on_purpose_alone(world: World, reading: str) -> None:
+    world.provision()
+    world.pubsub = world.pubsub.model_copy(update={"attach": True, "reading": reading})
+    ours = permissions_of([Component.ATTACH], reading)
+    world.granted = {}
+    for permission in ours:
+        for resource in world.resources(permission.on):
+            world.granted.setdefault(resource, set()).add(permission.name)
+    assert lacking(world, Component.ATTACH) == []
+    assert ("pubsub.subscriptions.consume" in world.granted[world.pubsub.base_path]) == (reading == "snapshot")
+    for permission in ours:
+        (resource,) = world.resources(permission.on)
+        world.granted[resource].discard(permission.name)
+        (finding,) = lacking(world, Component.ATTACH)
+        assert finding.level is Level.BROKEN
+        assert f"lack {permission.name} on " in finding.said
+        world.granted[resource].add(permission.name)
+
+
+def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(world: World) -> None:
+    world.provision()
+    world.publish_to = "signal"
+    (finding,) = lacking(world)
+    path = f"projects/{world.pubsub.project}/topics/signal"
+    assert f"lack pubsub.topics.publish on {path} (nothing is granted on it, or it is missing)" in finding.said
+    assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
+    world.granted[path] = {"pubsub.topics.publish"}
+    assert lacking(world) == []
