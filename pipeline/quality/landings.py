@@ -29,7 +29,15 @@ from tidemark.pipeline.lake.tables.heartbeats import (
     identities,
     range_of,
 )
-from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, LakeTable, listed, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import (
+    MOMENT,
+    DamagedFile,
+    LakeTable,
+    listed,
+    microseconds,
+    of_partitions,
+    table_errors,
+)
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -280,7 +288,7 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
 
 def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
     """Return the files of the given event hours, by event hour. `files` is the result of `listed(table)`."""
-    files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
+    files = of_partitions(files, PARTITION, set(hours))
     columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
     found = defaultdict[str, list[AddedFile]](list)
     for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):

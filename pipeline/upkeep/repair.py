@@ -178,7 +178,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
         raise CorruptObject(
             f"{error}. Without a backup, move {table.uri} away and run the repair: every window can be recomputed"
         ) from error
-    return [file for file in data_files(current, table.partition_column) if file.partition in windows]
+    return data_files(current, table.partition_column, windows)
 
 
 def _damaged(

@@ -178,9 +178,8 @@ def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     if table is None or not wanted:
         return {}
     seen: dict[str, list[pa.ChunkedArray]] = {}
-    for file in data_files(table, diffs.table.partition_column):
-        if file.partition in wanted:
-            with table_errors(diffs.table.uri):
-                beats = diffs.table.file_rows(file.path, NAMES)
-            seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
+    for file in data_files(table, diffs.table.partition_column, wanted):
+        with table_errors(diffs.table.uri):
+            beats = diffs.table.file_rows(file.path, NAMES)
+        seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
     return {key: len(pc.unique(pa.chunked_array(names, pa.string()))) for key, names in sorted(seen.items())}

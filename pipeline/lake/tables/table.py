@@ -4,7 +4,7 @@ errors.
 A table that does not exist yet counts as empty. The first write to it creates it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -463,9 +463,23 @@ def listed(table: DeltaTable) -> pa.Table:
     return files.append_column("oldest", oldest).append_column("newest", newest)
 
 
-def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
-    """Return the files of an open table; an empty list if the table does not exist (None)."""
-    return [] if table is None else as_data_files(listed(table), partition_column)
+def of_partitions(files: pa.Table, partition_column: str, partitions: Collection[str]) -> pa.Table:
+    """Return the rows of a result of `listed` whose files belong to these partitions."""
+    wanted = pa.array(sorted(partitions), pa.string())
+    return files.filter(pc.is_in(files[f"partition.{partition_column}"], wanted))
+
+
+def data_files(
+    table: DeltaTable | None, partition_column: str, partitions: Collection[str] | None = None
+) -> list[DataFile]:
+    """Return the files of an open table; an empty list if the table does not exist (None). With `partitions`, return
+    only the files of these partitions, which is much faster in a table of many files."""
+    if table is None:
+        return []
+    files = listed(table)
+    return as_data_files(
+        files if partitions is None else of_partitions(files, partition_column, partitions), partition_column
+    )
 
 
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:

@@ -35,7 +35,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, listed, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -112,7 +112,7 @@ class WindowedTable:
     def computed(self) -> set[str]:
         """Return the keys of the computed windows, including windows without rows."""
         table = self.table.current()
-        return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
+        return set() if table is None else set(pc.unique(listed(table)[f"partition.{PARTITION}"]).to_pylist())
 
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
@@ -133,9 +133,8 @@ class WindowedTable:
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return, for each of these windows that is computed, the name of the run that wrote it. `windows` are keys;
         None means all windows. `at` is the table at the version to look at; None means the newest version."""
-        table, wanted = at or self.table.current(), None if windows is None else set(windows)
-        files = data_files(table, PARTITION)
-        return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
+        files = data_files(at or self.table.current(), PARTITION, None if windows is None else set(windows))
+        return {file.partition: run_of(file.path) for file in files}
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Return the fence of a run: the current files of these windows. To be called before the run lists its input.
@@ -236,8 +235,7 @@ class WindowedTable:
                 size=file.size,
                 partition_values={PARTITION: file.partition},
             )
-            for file in data_files(table, PARTITION)
-            if file.partition in windows
+            for file in data_files(table, PARTITION, windows)
         ]
 
     def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
@@ -278,9 +276,8 @@ class WindowedTable:
 
 def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {key: set() for key in windows}
-    for file in data_files(table, PARTITION):
-        if file.partition in found:
-            found[file.partition].add(file.path)
+    for file in data_files(table, PARTITION, windows):
+        found[file.partition].add(file.path)
     return {key: frozenset(paths) for key, paths in found.items()}
 
 
