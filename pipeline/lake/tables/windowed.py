@@ -35,7 +35,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, listed, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, listed, of_partitions, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -133,8 +133,13 @@ class WindowedTable:
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return, for each of these windows that is computed, the name of the run that wrote it. `windows` are keys;
         None means all windows. `at` is the table at the version to look at; None means the newest version."""
-        files = data_files(at or self.table.current(), PARTITION, None if windows is None else set(windows))
-        return {file.partition: run_of(file.path) for file in files}
+        table = at or self.table.current()
+        if table is None:
+            return {}
+        files = listed(table) if windows is None else of_partitions(listed(table), PARTITION, set(windows))
+        return dict(
+            zip(files[f"partition.{PARTITION}"].to_pylist(), map(run_of, files["path"].to_pylist()), strict=True)
+        )
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Return the fence of a run: the current files of these windows. To be called before the run lists its input.
