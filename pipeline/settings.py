@@ -41,12 +41,12 @@ OF_KUBERNETES = re.compile(
 """Variables, with their values, that Kubernetes sets in each pod next to a service called tidemark or tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Longest time for which a message that waits for a schema may hold tracking, including the delay until the message is
-judged again."""
+"""Maximum time for which a message that waits for a schema may hold tracking. It includes the delay until the message
+is judged again."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
-"""The time for which a message is remembered, so that a copy of it does not hold the watermark. Publishers retry for
-minutes. At most a million messages are remembered (`ingest.counting`)."""
+"""Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.
+Publishers retry for minutes. At most a million messages are remembered (`ingest.counting`)."""
 
 WINDOW_SLOTS = 2
 """Number of task slots for computing windows, if Spark runs on this machine."""
@@ -57,10 +57,10 @@ measured delay was shorter. It is subtracted from tracking's reading. From base'
 instead, since nothing else accounts for a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
-"""The advice if no settings file is named, and the current folder has none."""
+"""Advice in an error message if no settings file is named and the current folder has none."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
-"""The bound of a duration as pydantic writes it in an error."""
+"""Matches the bound of a duration in pydantic's error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Settings(BaseSettings):
 
     @property
     def signal_topic(self) -> str | None:
-        """The full name of the topic to which the watermark is published."""
+        """The full name of the topic to which the watermark is published, or None."""
         name = self.signal.publish_to
         return None if name is None else f"projects/{self.pubsub.project}/topics/{name}"
 
@@ -162,11 +162,12 @@ class Settings(BaseSettings):
 
     @property
     def spark_master(self) -> str:
-        """The Spark master of a classic session, or of the server that `tidemark up` starts.
+        """The Spark master of a classic session, or of the server that `tidemark up` starts: `spark.master` in
+        `[spark.config]` if set, otherwise this machine.
 
-        `spark.master` in `[spark.config]` if set. Otherwise this machine, with WINDOW_SLOTS task slots for windows and
-        one slot for each reader that pulls continuously. If readers only help with a backlog, one slot is added, so
-        that readers of both subscriptions can run.
+        On this machine there are WINDOW_SLOTS task slots for windows, and one slot for each reader that pulls
+        continuously. If readers only help with a backlog, one slot is added instead, so that readers of both
+        subscriptions can run.
         """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
@@ -231,12 +232,15 @@ class Settings(BaseSettings):
 
 
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
-    """Read the settings from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
+    """Read the settings from a file and the environment. The file is `path`, else `$TIDEMARK_CONFIG`, else
+    `tidemark.toml` in the current folder.
 
-    A `name` sets `dagster.name`, and prefixes the variables: `ORDERS_TIDEMARK_...` for the pipeline `orders`. Without
-    `needs_file`, the file may be missing if it is not named: the settings are then the environment's and the defaults.
-    `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address. Relative paths are relative to the file's folder. Raises
-    InvalidSettings, which lists every wrong setting with its value, its source and the rule that it breaks.
+    - A `name` sets `dagster.name`, and prefixes the variables: `ORDERS_TIDEMARK_...` for the pipeline `orders`.
+    - Without `needs_file`, an unnamed file may be missing. The settings are then the environment's and the defaults.
+    - `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address.
+    - Relative paths in the file are relative to the file's folder.
+
+    Raises InvalidSettings, which lists every wrong setting with its value, its source and the rule that it breaks.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
@@ -301,7 +305,8 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:
-    """Name the origin of a value: the variable that sets it, else the file and every variable that adds to it."""
+    """Return the origin of a value: the variable that sets it or, without one, the file and each variable that sets a
+    part of the value."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):

@@ -58,7 +58,6 @@ def _listed(places: str | list[str]) -> list[str]:
 
 
 def _taken_from(part: str, data: Mapping[str, Any]) -> list[str]:
-    """Return the settings that take a value from this part of a message."""
     names = ("event_time", "stream_id", "publisher_id")
     return [name for name in names if any(place.startswith(part) for place in _listed(data.get(name, "")))]
 
@@ -215,7 +214,6 @@ class MessageSettings(Section):
 
     @property
     def kinds(self) -> dict[str, FieldKind]:
-        """The kind of each compared field."""
         return {name: compared.kind for name, compared in self.fields.items()}
 
     def contract_from(self, first_event_time: datetime) -> MessageContract:

@@ -129,15 +129,15 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Default memory of Spark's driver. The message ids of one round of pulling take about 80 MB. A task that computes
-windows needs memory for its share of the windows' input."""
+"""Default memory of Spark's driver. The message ids of one round of pulling take about 80 MB, and a task over windows
+holds its part of their input."""
 LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
-"""Default snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half of it, if
-readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026 this budget costs
-at most 2.70 dollars a day."""
+"""Default number of snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half
+of it, if readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026, it
+costs at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -205,7 +205,6 @@ class ServerSettings(Section):
 
     @property
     def server(self) -> Server:
-        """The address of Pub/Sub, and the account that calls it."""
         return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
@@ -324,7 +323,7 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """Stale windows are recomputed automatically until the watermark is this far past their end."""
+        """How far the watermark may be past a stale window's end for the window to be recomputed automatically."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -605,7 +604,7 @@ class MetricsSettings(Section):
 
     @property
     def has_page(self) -> bool:
-        """True if the page is served too. It is served on loopback only, since it has no login."""
+        """True if the page is served. It is served only on loopback, since it has no login."""
         return is_loopback(self.address[0])
 
     @property

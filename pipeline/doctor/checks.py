@@ -1,5 +1,4 @@
-"""The list of all checks, ordered by subject. If Google's credentials are missing, the checks that need them are left
-out."""
+"""All checks of `tidemark doctor`, ordered by subject, and the functions that run them."""
 
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 NO_LAKE = (errors.BucketMissing, errors.LakeUnreachable, errors.LakeUnwritable)
-"""Errors of the lake that `check_lake` reports, so that other checks need not."""
+"""Errors of the lake that `check_lake` reports. The other checks do not report them again."""
 
 CHECKS = (
     Check(SETTINGS, lake.check_own_tables, seconds=60.0),
@@ -53,7 +52,7 @@ CHECKS = (
 
 
 UP_WAITS_SECONDS = 4.0
-"""Maximum time that `tidemark up` waits for checks beyond this machine."""
+"""Maximum time that `tidemark up` waits for checks that call services on other machines."""
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
@@ -80,7 +79,8 @@ def running(settings: Settings) -> Sequence[Component]:
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
     """Run the quick checks for `tidemark up`, and return the findings that are not OK. The checks of this machine
-    (disk, Java, token) run first. If these find nothing broken, the other checks run for a few seconds at most."""
+    (disk, Java, token) run first. If none of them is broken, the checks of other services run too, for UP_WAITS_SECONDS
+    at most."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

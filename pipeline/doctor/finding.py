@@ -49,17 +49,17 @@ Look = Callable[[Setup], Iterable[Said]]
 
 
 def ok(sentence: str) -> Said:
-    """Return a sentence that says that something is in order."""
+    """Label a sentence OK: nothing has to be done."""
     return Level.OK, sentence
 
 
 def warning(sentence: str) -> Said:
-    """Return a sentence about something that is unknown or may go wrong."""
+    """Label a sentence as a warning: something is unknown, or may go wrong."""
     return Level.WARNING, sentence
 
 
 def broken(sentence: str) -> Said:
-    """Return a sentence about something without which the pipeline would not run."""
+    """Label a sentence as broken: the pipeline would not run."""
     return Level.BROKEN, sentence
 
 
@@ -79,12 +79,13 @@ class Check:
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
-    """Run the checks concurrently and return all findings, in the order of the checks. A check that exceeds its own
-    time limit gets a finding that says so. `within` is an additional limit for each check; a check that exceeds
-    `within` gets none.
+    """Run the checks concurrently, and return all findings in the order of the checks.
 
-    A TidemarkError becomes a broken finding with the error's message; any other error becomes a warning. The thread of
-    an overdue check is abandoned, and ends with the process.
+    - A check that exceeds its own time limit gets a finding that says so.
+    - If `within` is given, each check has at most `within` seconds, and no finding says that a check is overdue.
+    - A TidemarkError becomes a broken finding with the error's message. Any other error becomes a warning.
+
+    The thread of an overdue check is abandoned, and ends with the process.
     """
     began = setup.clock.monotonic()
     found: list[list[Said]] = [[] for _ in checks]

@@ -20,7 +20,8 @@ class On(StrEnum):
 
 
 class Permission(NamedTuple):
-    """An IAM permission, and the kind of resource on which it is checked. Snapshots belong to the project."""
+    """An IAM permission, and the kind of resource on which it is checked. Permissions on snapshots are checked on the
+    project."""
 
     name: str
     on: On
@@ -51,7 +52,7 @@ class Component(StrEnum):
 
 
 BY_HAND = (Component.PROVISION, Component.MEASURE)
-"""Commands that a person runs occasionally. They need all their permissions, whatever `pubsub.reading` is."""
+"""Commands that a person runs occasionally. They need all their permissions, whatever the value of `pubsub.reading`."""
 
 RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
 """The parts that `tidemark up` runs. The first three are sensors. They run in the code server's process and have its
@@ -157,7 +158,6 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         METRICS,
     ),
 }
-"""The permissions that each part of tidemark needs."""
 
 ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
@@ -188,7 +188,8 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return what a part needs with this value of `pubsub.reading`, including needs that depend on other settings."""
+    """Return all permissions that a part may need with this value of `pubsub.reading`, including those that only other
+    settings require."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 

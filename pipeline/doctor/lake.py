@@ -29,10 +29,10 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
 
 LITTLE_BYTES = 1 << 30
-"""Less free space than this gives a warning. A busy tick writes some hundred megabytes."""
+"""Free disk space below which a check warns. A busy tick writes some hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""With less free space than this, nothing is started, because one tick would fill the disk."""
+"""Free disk space below which a check is broken, and `tidemark up` starts nothing: one tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
@@ -160,8 +160,9 @@ def check_owner(setup: Setup) -> Iterator[Said]:
 
 
 def check_running(setup: Setup) -> Iterator[Said]:
-    """Check that a running pipeline makes decisions and uses the current settings file. A failure is broken if the
-    pipeline's process is alive. Otherwise it is a warning, because the pipeline may have been stopped on purpose."""
+    """Check that a running pipeline makes decisions and uses the current settings file. If it makes no decisions, the
+    finding is broken if the pipeline's process is alive, and otherwise a warning, because the pipeline may have been
+    stopped on purpose."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
@@ -196,13 +197,13 @@ def check_own_tables(setup: Setup) -> Iterator[Said]:
 
 
 MANY_WINDOWS = 200_000
-"""Number of windows from which a table is reported as slow. Opening a table of 100,000 windows takes 0.2 s, and a
-commit 0.1 s. With 500,000 windows, each takes about a second, and a process needs a gigabyte of memory."""
+"""Number of windows at which a check warns that a table is slow. With 100,000 windows, opening a table takes 0.2 s, and
+a commit 0.1 s. With 500,000 windows, each takes about a second, and a process needs a gigabyte of memory."""
 
 
 def check_windowed_tables(setup: Setup) -> Iterator[Said]:
-    """Check that windows that were already computed have the configured length, and are not too many for a Delta table.
-    Yields nothing if so."""
+    """Check that each table's computed windows have the configured length, and are not too many for a Delta table.
+    Yields nothing if both hold."""
     settings, lake = setup.settings, lake_of(setup)
     lengths = {HEARTBEAT_DIFFS: settings.windows.length}
     with suppress(InvalidSettings):  # `check_own_tables` reports it
@@ -229,8 +230,8 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
-    """Check that Dagster's storage can be opened. A separate process tries this, as Dagster would. A folder that
-    `tidemark up` will create is not created."""
+    """Check that Dagster's storage can be opened, in a separate process with Dagster's environment. If `tidemark up`
+    has not created the storage yet, nothing is opened or created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
@@ -265,7 +266,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
 
 def _home() -> Path | None:
     """Return the folder of the Dagster that runs the pipeline: the current folder if it has tidemark's `workspace.yaml`
-    and a `dagster.yaml`, otherwise $DAGSTER_HOME. Return None if there is neither."""
+    and a `dagster.yaml`, otherwise $DAGSTER_HOME if it has a `dagster.yaml`, otherwise None."""
     named = os.environ.get("DAGSTER_HOME", "")
     return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
 

@@ -1,9 +1,8 @@
-"""Compares the permissions that these credentials have with the permissions that each part needs, and reports exceeded
-quotas.
+"""Checks that these credentials have the permissions that each part of tidemark needs, and reports exceeded quotas.
 
-The permissions come from `testIamPermissions`, a call that needs no permission itself. A server without this call, such
-as an emulator, checks no permissions. The pipeline's permissions do not suffice to read the limit of a quota. But they
-suffice to see that a quota was exceeded, which is a metric of Cloud Monitoring.
+`testIamPermissions` tells which permissions are granted, and needs no permission itself. A server without this call,
+such as an emulator, checks no permissions. The pipeline's permissions do not allow reading a quota's limit. They allow
+reading the metric of Cloud Monitoring that records exceeded quotas.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +36,8 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
-"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, and what is lost without each."""
+"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, each with the consequence of its
+absence."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
@@ -137,8 +137,6 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
 
 
 def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
-    """Return the names of those `wanted` permissions that are granted on `path`; None if the server cannot test
-    permissions."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:
@@ -179,14 +177,13 @@ def _remedy(parts: Sequence[Component], permission: Permission) -> str:
 
 EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
 ADMINISTRATIVE_A_TICK = 6
-"""Number of requests that a tick sends to Pub/Sub besides pulls: two snapshots created, two deleted, and two
-listings."""
+"""Number of requests per tick to Pub/Sub, apart from pulls: two snapshots created, two deleted, and two listings."""
 
 LOOK_BACK = timedelta(days=1)
 
 
 def check_quotas(setup: Setup) -> Iterator[Said]:
-    """Report the quotas of Pub/Sub that were exceeded in the last day. If there were none, say where to see the
+    """Report the quotas of Pub/Sub that were exceeded in the last day. If no quota was exceeded, say where to see the
     limits."""
     pubsub = setup.settings.pubsub
     if pubsub.monitoring is None:

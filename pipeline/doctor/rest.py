@@ -1,5 +1,5 @@
-"""REST requests to Google's services for which no client library is installed, and the checks of credentials and clock.
-The clock of this machine is compared with the `Date` header of a response."""
+"""REST requests to Google's services for which no client library is installed, and the checks of credentials and of
+this machine's clock."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,7 +52,7 @@ def ask(
 
 
 def reason_of(response: requests.Response) -> str:
-    """Return the reason that the service gives for a refusal or, without one, the status."""
+    """Return the reason for a refusal: the service's error message or, if there is none, the HTTP status."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
@@ -127,8 +127,8 @@ def check_clock(setup: Setup) -> Iterator[Said]:
 
 
 def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
-    """Report by how much, at least, this machine's clock differs from the clock of a server. The server's `response`
-    must have just arrived. `whose` names the server."""
+    """Compare this machine's clock with a server's, named `whose`, by the header `Date` of its `response`, which must
+    have just arrived. The reported difference is a lower bound."""
     answered_at = setup.clock.now()
     try:
         server_at = parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)

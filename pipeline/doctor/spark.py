@@ -150,7 +150,6 @@ def check_connector(setup: Setup) -> Iterator[Said]:
 
 
 def _named_connectors(settings: Settings) -> list[str]:
-    """List the connector's JARs and packages in the configuration of this machine's Spark."""
     config = session_config(settings) if settings.spark.is_classic else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
     return [name for name in named if CONNECTOR in name]

@@ -94,7 +94,6 @@ ALL_REJECTED = "all messages would go to quarantine (UNREADABLE_PAYLOAD)"
 
 
 def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
-    """Check that messages with the topic's schema can be read. Yields nothing if they can."""
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
         yield warning(
@@ -114,7 +113,6 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
 
 
 def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Said]:
-    """Check that the type of the schema `name` matches `message.payload`. Yields nothing if it does."""
     pubsub = setup.settings.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}

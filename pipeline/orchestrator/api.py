@@ -1,5 +1,4 @@
-"""A client that requests runs from Dagster over GraphQL: from the instance that `tidemark up` starts, or from any other
-instance with this pipeline's jobs.
+"""Requests runs from a Dagster instance over its GraphQL API.
 
 The client uses plain HTTP and does not import Dagster, so commands that use it work from any machine.
 """
@@ -20,15 +19,15 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
-"""The environment variable with additional request headers, such as credentials for a login. It contains one `Name:
-value` per line."""
+"""Environment variable with additional request headers, such as credentials for a login, as one `Name: value` per
+line."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
-"""Timeouts for connecting, and for receiving each part of the response. The second is long because Dagster may have to
-load a code location before it responds."""
+"""Timeouts for connecting, and for receiving each part of the response. ANSWER_SECONDS is long because Dagster may have
+to load a code location before it responds."""
 
 PART_BYTES, MOST_BYTES = 1 << 16, 16 << 20
-"""Number of bytes of a response to read at a time, and the maximum number of bytes to read in total."""
+"""Number of bytes that are read at a time, and maximum number of bytes that are read per response."""
 
 REFUSALS = (401, 403)
 
@@ -75,11 +74,11 @@ class DagsterApi:
         self._headers = headers_of_the_environment(self._ui)
 
     def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
-        """Request one run of `job`, with `tags` in addition to the job's own tags. Returns the run's address in
-        Dagster's UI.
+        """Request one run of `job`, with `tags` in addition to the job's own tags, and return the run's address in
+        Dagster's UI. Raises ServiceFailed.
 
-        The job is found by its tag for `lake`, because its name in Dagster may have a prefix. If the response is lost,
-        the run may have been requested, so the request is not repeated.
+        The job is found by its tag for `lake`, because its name may have a prefix. A request whose response is lost is
+        not repeated, because the run may already exist.
         """
         repository, name = self._found(job, lake)
         selector = {"repositoryLocationName": self._location, "repositoryName": repository, "pipelineName": name}
@@ -93,7 +92,6 @@ class DagsterApi:
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
-        """Return the name of the repository that has the job, and the job's full name."""
         marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
@@ -139,8 +137,7 @@ class DagsterApi:
         return answer["data"]
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Send a GraphQL query, and return the status and the body of the response. A body of more than MOST_BYTES is
-        cut."""
+        """Send a GraphQL query. Returns the response's status, and its body up to about MOST_BYTES."""
         proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
         try:
             with requests.post(
@@ -194,6 +191,5 @@ def headers_of_the_environment(ui: str) -> dict[str, str]:
 
 
 def _quoted(text: str | bytes) -> str:
-    """Return the beginning of external text, on one line and without control characters."""
     whole = text.decode(errors="replace") if isinstance(text, bytes) else text
     return printable(" ".join(whole.split()))[:QUOTED]

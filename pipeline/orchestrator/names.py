@@ -13,7 +13,8 @@ INGEST = "ingest"
 name."""
 
 READS = "tidemark/reads"
-"""The tag of an ingest run that has finished its first round of reading. From then on, ticks need not pull."""
+"""The tag of an ingest run that has finished its first round of reading. While such a run is at work, the sensors'
+ticks need not pull."""
 
 STAYS = "tidemark/stays"
 """The tag of an ingest run that keeps running after it has caught up, because ticks could not keep up earlier."""
@@ -34,14 +35,14 @@ TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
-"""The tag with the windows that a run computes: the first and the last window's key as `first..last`, and the number of
-windows. If the config of a requested run names no windows, the run computes the windows in this tag."""
+"""The tag that names the windows of a run, such as `2026-11-21T05-20Z..06-10Z (11)`: the first window, the last window
+and the number of windows. A run whose config names no windows computes the windows in this tag."""
 
 TO = ".."
-"""Separates the first and the last key of a range of windows."""
+"""Separator of the first and the last window's key in a range of windows."""
 
 BACKLOG = "tidemark/backlog"
-"""The tag of a run of COMPUTE_WINDOWS over older and stale windows."""
+"""The tag of a run of COMPUTE_WINDOWS over older or stale windows instead of live ones."""
 
 DEFINITION = "tidemark/definition"
 """The tag with two digests of a custom table's file: one of the file that Dagster loaded, one of the file that the run
@@ -56,8 +57,8 @@ def pipeline_tag(lake: str) -> str:
 
 
 def pipeline_tags(lake: str) -> list[str]:
-    """Return all values of the tag PIPELINE that runs for this lake may have. The second is the lake's address, which
-    an earlier version of tidemark used."""
+    """Return all values of the tag PIPELINE that runs for this lake may have: `pipeline_tag`, and the lake's address,
+    which an earlier version of tidemark used."""
     return [pipeline_tag(lake), lake]
 
 
@@ -72,6 +73,6 @@ def op_of(job: str) -> str:
 
 
 def name_of(settings: Settings, name: str) -> str:
-    """Return the name that a job, op, sensor, schedule or resource has in Dagster: `name`, after the prefix
-    `dagster.name` if that is set. The prefix avoids clashes with other definitions."""
+    """Prefix the name of a job, op, sensor, schedule or resource with `dagster.name`, if that is set. The prefix avoids
+    clashes with other definitions in Dagster."""
     return f"{settings.dagster.name}_{name}" if settings.dagster.name else name

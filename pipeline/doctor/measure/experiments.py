@@ -28,7 +28,7 @@ from tidemark.pipeline.pubsub.requirements import KEEP_METADATA
 from tidemark.pipeline.settings_sections import ZERO, PubSubSettings
 
 KIND, KEPT = "kind", "kept"
-"""The attribute that the filter tests, and the value that passes the filter."""
+"""The attribute that a subscription's filter tests, and the attribute's value that passes the filter."""
 
 ASK_MONITORING_EVERY = 5.0
 NOTHING_CAME = NotMeasured("messages were not received")

@@ -1,5 +1,5 @@
-"""The facts that a measurement finds, the table that compares them with what the watermark relies on, and settings
-derived from them. Writing the settings into the user's file keeps the file's comments, order and other values.
+"""Facts that a measurement finds about Pub/Sub: a table compares them with what the watermark relies on, and settings
+are derived from them. When the settings are written into the user's file, its comments, order and other values stay.
 
 A fact is an observation, or the reason why it was not measured.
 """
@@ -29,11 +29,11 @@ EXACT = timedelta(milliseconds=1)
 """Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""Delay until a message is visible for which the default `slack` on Google's service suffices."""
+"""Maximum delay from publishing a message until it is visible that the default `slack` on Google's service covers."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
-"""Maximum delay until a metric's point is expected to be visible. According to Google's list of metrics, a point is
-sampled every minute and visible up to two minutes later. One minute is added as a margin."""
+"""Maximum expected delay until a data point of a metric is visible. Google's list of metrics promises one point a
+minute, visible up to two minutes later. One minute is added as a margin."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
 """The steps to which a reading may be rounded, in microseconds."""
@@ -67,7 +67,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The number and the distribution of durations of one kind of call or delay."""
+    """Summary of durations, of one kind of call or delay: their number, median, 99th percentile and maximum."""
 
     count: int
     p50: timedelta
@@ -100,7 +100,7 @@ class SnapshotFacts:
 
     def seen(self) -> Seen:
         """Judge the readings. They are as expected if most are in the same second as the message's publish time, and
-        none is later. A single earlier reading is due to a lost acknowledgement, which Pub/Sub permits."""
+        none is later than it. Single earlier readings are allowed, because Pub/Sub may lose an acknowledgement."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -150,8 +150,12 @@ class RedeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class FilterFacts:
-    """The number of messages that pass the filter, how many of these were received, and how many other messages were
-    received."""
+    """Messages published to a filtered subscription.
+
+    - `passing` is the number of published messages that pass the filter.
+    - `came` is the number of those that were received.
+    - `others` is the number of received messages that should not pass.
+    """
 
     passing: int
     came: int
@@ -227,8 +231,8 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` has the names of the resources
-    that killed measurements had left and this one removed."""
+    """The results of one measurement. `swept` names the leftovers of killed measurements that this measurement
+    removed."""
 
     server: str
     at: datetime
@@ -265,10 +269,10 @@ possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""A reading that is at least this much older than its request counts as the publish time of a message."""
+"""Limit for how much a reading without outstanding messages may be earlier than its request."""
 
 JUST_PUBLISHED = "a message just published"
-"""Name of the fact whose deviation from the expected value can be compensated by a larger slack."""
+"""Name of the fact for whose difference from the expected value a larger slack can compensate."""
 
 DOLLARS_A_TIB = 40
 """List price, in dollars per TiB, of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
@@ -315,8 +319,8 @@ def rows(facts: Facts, settings: Settings) -> list[Row]:
 
 
 def follows(facts: Facts, settings: Settings) -> list[Setting]:
-    """Derive settings from the facts. A fact that was not measured gives no setting, and a configured slack is never
-    lowered."""
+    """Derive settings from the facts. A fact that was not measured gives no setting. No setting lowers the configured
+    slack."""
     found, snapshot = list[Setting](), facts.snapshot
     differing = [row for row in _snapshot(facts, settings.policy.near_real_time) if row.verdict is Verdict.DIFFERS]
     failing = [row for row in differing if row.fact != JUST_PUBLISHED]
@@ -407,7 +411,6 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
 
 
 def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
-    """Set one setting, unless the file already has this value. A comment after the old value stays in its column."""
     section = document.setdefault(setting.section, tomlkit.table())
     before = section.get(setting.key)
     if before == setting.value:
@@ -422,7 +425,7 @@ def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
 
 
 def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
-    """Replace the file with `text`. Raises ValueError if `text` does not parse to `meaning`."""
+    """Replace the file atomically. Raises ValueError if the TOML `text` does not parse to `meaning`."""
     if tomllib.loads(text) != meaning:
         raise ValueError("its form is too unusual")
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

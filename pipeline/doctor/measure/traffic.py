@@ -1,8 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-Nothing is created unless it can be removed again: to find out, deletion is first tried on names that do not exist. If a
-run is killed, a later run finds its leftovers by their label, and removes them once they are an hour old. Pub/Sub
-itself deletes the subscriptions after a day.
+Before a topic is created, deletion is tried on names that do not exist: without the permission to delete, nothing is
+created. If a measurement is killed, a later one finds the leftovers by their label, and removes them once they are an
+hour old. Pub/Sub itself deletes the subscriptions after a day.
 """
 
 import re
@@ -35,7 +35,7 @@ since the epoch."""
 NAME = re.compile(rf"projects/[^/]+/(topics|subscriptions|snapshots)/(tidemark-reading-)?{LABEL}-[0-9a-f]{{12}}.*")
 
 LEFT_AFTER = timedelta(hours=1)
-"""A labelled resource older than this is a leftover, because no measurement takes this long."""
+"""Age at which a labelled resource counts as a leftover. No measurement takes this long."""
 
 NEEDED = {
     "snapshot": "pubsub.snapshots.create and pubsub.snapshots.delete on the project",
@@ -43,7 +43,7 @@ NEEDED = {
     "pubsub.topics.attachSubscription on the topic",
     "topic": "pubsub.topics.create and pubsub.topics.delete on the project",
 }
-"""The permissions needed for each kind of resource. Resources are removed in the order of these kinds."""
+"""The permissions needed for each kind of resource. Leftovers are removed in the order of these kinds."""
 
 
 class Timed:
@@ -73,14 +73,15 @@ REQUEST_COUNTS_AS = 1000
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
 TRIES = 5
-"""Maximum number of attempts at a reading or a pull. Only an attempt that Pub/Sub does not answer is repeated."""
+"""Maximum number of attempts per reading or pull. An attempt is repeated only if Pub/Sub did not answer."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The extent of a measurement. `patience` is the maximum wait for an expected event."""
+    """The size and the time limits of a measurement. `patience` is the maximum wait for an expected event, such as the
+    arrival of a message."""
 
     messages: int = 3000
     over: timedelta = timedelta(seconds=20)
@@ -131,8 +132,8 @@ class ThrowAwayTopic:
         self._make("topic", {"name": self._topic})
 
     def subscribe(self, role: str, **options: Any) -> str:
-        """Create a subscription of the topic with additional options, and return its path. Pub/Sub deletes it after a
-        day without use."""
+        """Create a subscription of the topic, with `options` in the request, and return its path. Pub/Sub deletes the
+        subscription after a day without use."""
         path = self._path("subscription", f"-{role}")
         self._make("subscription", {**short_lived(path, self._topic), **options})
         return path
@@ -228,7 +229,7 @@ class ThrowAwayTopic:
         return found
 
     def _drain(self, path: str) -> bool:
-        """Pull and acknowledge all published messages. Returns False if some were not received."""
+        """Pull and acknowledge all messages published so far. Returns False if some were not received."""
         wanted = self._sent - self._acknowledged[path]
         found = self._take(path, wanted)
         self._acknowledge(path, found.values())
@@ -242,9 +243,8 @@ class ThrowAwayTopic:
             self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
-        """Pull briefly, acknowledge messages that were redelivered although they had been acknowledged, and return
-        their number. Pub/Sub may redeliver such a message. A snapshot rightly shows it as outstanding until it is
-        acknowledged again."""
+        """Pull briefly, and acknowledge messages that came again although they were acknowledged before. Returns their
+        number. A snapshot shows a redelivered message as outstanding until it is acknowledged again."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)
@@ -255,7 +255,8 @@ class ThrowAwayTopic:
             self._subscriber.modify_ack_deadline(request=request, **self._resources.bounds)
 
     def _oldest(self, path: str) -> datetime:
-        """Take a reading as the pipeline does, with the measurement's label on the snapshot."""
+        """Read the oldest unacknowledged publish time by a snapshot, as the pipeline does. The snapshot has the
+        measurement's label."""
         reads = SnapshotBacklog(self._subscriber, path, self._clock, labels=self._labels)
         return self._tried(reads.read).oldest_unacked
 
