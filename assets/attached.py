@@ -18,14 +18,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""Maximum number of partitions that one tick materializes. Each takes Dagster a few milliseconds. The next tick
+"""Maximum number of partitions that are materialized per tick. Each takes Dagster a few milliseconds. The next tick
 continues."""
 
 
 @dataclass
 class CompleteWindows:
-    """Finds partitions that are complete but not yet materialized. Asks Dagster's storage which are materialized,
-    because the events of an earlier tick may be lost. Asks again only when a further partition closes."""
+    """Finds partitions of `complete_windows` that are complete but not materialized. Which are materialized is read
+    from Dagster's storage, because an earlier tick's events may be lost. The storage is read again only when a further
+    partition closes, or while partitions are left."""
 
     settings: Settings
     partitions: Partitions
@@ -54,8 +55,8 @@ class CompleteWindows:
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
         """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
-        began, or with the partition after the newest materialized one if that is earlier, so that none is skipped. A
-        partition that ends in the future by this machine's clock is left for later."""
+        began, or earlier, so that no partition after the newest materialized one is skipped. A partition that ends in
+        the future by this machine's clock is left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

@@ -28,8 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""The assets whose old tick events are deleted. `complete_windows` is left out: each of its events records that a
-partition is materialized."""
+"""The assets whose old events from ticks are deleted. `complete_windows` is left out, because each of its events
+records that a partition is materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(

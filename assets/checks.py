@@ -97,14 +97,14 @@ def check_of(
 def verdict(
     *, passed: bool, description: str, severity: dg.AssetCheckSeverity = WARN, unknown: str = "", **metadata: Any
 ) -> dg.AssetCheckResult:
-    """Build the result of a check, by default with severity WARN. `unknown` names the figures that are unknown because
-    of damaged files. The check does not pass if `unknown` is not empty."""
+    """Build the result of a check. `unknown` names the figures that damaged files make unknown; if it is not empty, the
+    check does not pass."""
     passed, description = passed and not unknown, "; ".join(filter(None, (description, unknown)))
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Convert a result that names its check into the event that a sensor or a job reports."""
+    """Convert a check's result, which must name the check, into the event that a sensor or a job reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
 
 
@@ -115,7 +115,8 @@ def missed(look: CheckInput) -> dg.AssetCheckResult:
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
-    """Build the result of `missed`: an error if stale windows are never recomputed automatically, else a warning."""
+    """Build the result of the check `missed`: an error if stale windows are never recomputed automatically, else a
+    warning."""
     return verdict(
         passed=not missed.total,
         severity=ERROR if settings.windows.recompute_missed == NEVER else WARN,
@@ -271,8 +272,8 @@ def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
 
 
 def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
-    """Build the result of `subscriptions`: an error if the watermark can no longer be trusted, a warning if messages
-    will be lost later."""
+    """Build the result of the check `subscriptions`: an error if the watermark can no longer be trusted, a warning if
+    messages will be lost later."""
     wrong = [*drift.breaks, *drift.dangers]
     return verdict(
         passed=not wrong,
@@ -285,8 +286,8 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate `subscriptions`, but only warn if a permission is missing. Return nothing if Pub/Sub is unreachable: the
-    ticks that pull report that."""
+    """Evaluate the check `subscriptions`, but only warn if a permission is missing. If Pub/Sub is unreachable, return
+    nothing, because the ticks that pull report that."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:

@@ -29,8 +29,8 @@ class Pipeline:
         definitions by `dg.Definitions.merge`.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
-        executor; the project's executor is not set. Call this method only once, because the definitions of each call
-        have their own caches.
+        executor, and the project's executor is not set. Call this method only once, because each call creates caches of
+        its own.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 

@@ -13,11 +13,11 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence
 
 REASON = "reason/"
-"""Prefix of the metadata names for the numbers of rejections. The rest of such a name is the reason."""
+"""Prefix of the metadata that counts rejected messages by reason. The reason follows the prefix."""
 
 ACCEPTED = "accepted_messages"
-"""Metadata name for the number of messages whose heartbeats landed, without quarantined messages. The events of a
-requeue lack it, because a requeue pulls no messages."""
+"""Name of the metadata that counts the messages whose heartbeats landed, without quarantined messages. The events of a
+requeue lack this metadata, because a requeue pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
@@ -43,8 +43,8 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """Return the decision's evidence as metadata in groups. Times are timestamps, to be read; ages and lags are
-    seconds, to be plotted."""
+    """Return the decision's evidence as metadata in groups. Times are timestamps. Ages and lags are in seconds, so that
+    the UI can plot them."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
         **moments(watermark=decision.watermark),

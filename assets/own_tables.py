@@ -1,8 +1,8 @@
-"""Custom tables in Dagster: an asset, a check and a job for each table, and the sensor that requests runs over their
-windows.
+"""Custom tables in Dagster: an asset, a check and a job for each table, and the sensor that requests runs over the
+tables' windows.
 
 A table's file may change while the code server runs, because each run reads the file again. The table's partitions and
-checks must not change, because Dagster reads them only when it loads the table.
+its check must not change, because Dagster reads them only when it loads the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ TABLES = "tables"
 """The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
-"""Maximum pause before a table whose runs keep failing is tried again. If the table's file changes, the table is tried
-again at once."""
+"""Maximum pause before a table whose runs keep failing is tried again. There is no pause once the table's file has
+changed."""
 
 LOAD_AGAIN = (
     "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
@@ -86,8 +86,6 @@ def own_table_definitions(
 def _computed(
     asset: WindowsAsset, loaded: TableDefinition, context: Context, windows: Sequence[Window]
 ) -> Iterator[Event]:
-    """Compute windows with the table's current file, and yield the events for Dagster. A failure leaves a note in the
-    lake."""
     settings, run = asset.settings, context.run.run_id
     lake = lake_of(context, settings)
     with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
@@ -111,8 +109,8 @@ def _computed(
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
-    """Return the tags from which Dagster recognizes that an asset's code has changed since a job computed the asset.
-    Runs that materialize the asset get these tags from Dagster."""
+    """Return the tags by which Dagster recognizes that an asset's code has changed since the asset was computed.
+    Dagster adds these tags itself if a run materializes the asset, but not to events that a job reports."""
     tags = {"dagster/code_version": version}
     for key in (key_of(settings, one) for one in (HEARTBEATS, HEARTBEAT_DIFFS)):
         newest = instance.get_latest_materialization_event(key)
@@ -149,8 +147,12 @@ def _compute(
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """The current state of a table. `definition` is the last usable one if the file cannot be used. `mark` is the tag
-    of the table's runs. `wrong` is the error with which the next run will fail, if it is known to fail."""
+    """The current state of a custom table.
+
+    - `definition` is the definition in the table's file or, if the file cannot be used, the last usable one.
+    - `mark` is the value of the tag DEFINITION on the table's runs.
+    - `wrong` is the error with which the next run will fail, if it is known to fail.
+    """
 
     definition: TableDefinition
     mark: str
@@ -162,8 +164,8 @@ class TableNow:
 
 
 def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
-    """Read the current file of a table. The file is imported again only if its text differs from the text of `known`,
-    the last usable definition."""
+    """Read a table's current file. The file is imported again only if its text differs from that of `known`, the last
+    usable definition."""
     mark = _mark(settings, loaded)
     try:
         return TableNow(_usable(settings, loaded, known), mark)
@@ -172,7 +174,6 @@ def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinitio
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
-    """Return the digest of the file that Dagster loaded, and the digest of the current file, joined by a dot."""
     return f"{loaded.file}.{file_now(settings, loaded)}"
 
 
@@ -199,9 +200,9 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
 def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
-    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
-    table without due windows is left out as long as nothing changes. Raises LakeError if `heartbeat_diffs` itself
-    cannot be read."""
+    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them.
+    After a check has found no due windows, the table is left out until something changes. Raises LakeError if
+    `heartbeat_diffs` cannot be read."""
     settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))

@@ -1,8 +1,7 @@
-"""Converts windows to Dagster partitions, and to the text `first..last` (two keys of windows) in a run's config and
-tag. A partition is an hour of windows, or a single window of an hour or longer.
+"""Converts windows to Dagster partitions, and to the texts in a run's config and tag, such as `first..last` for a range
+of windows. A partition is an hour of windows, or a single window of an hour or longer.
 
-Dagster lists only the partitions of recent years. Partitions exist only in Dagster; the lake and the requests for runs
-use windows.
+Dagster lists only the partitions of recent years. The lake and the requests for runs use windows, not partitions.
 """
 
 from collections import defaultdict
@@ -49,8 +48,8 @@ class Partitions:
         return [range(number_of(each.start), number_of(each.end)) for each in named]
 
     def holding(self, windows: Iterable[Window]) -> Mapping[str, list[Window]]:
-        """Group windows, in order, by the listed partition that contains them. Windows before the first listed
-        partition are left out."""
+        """Group windows by the partition that contains them, in order. Windows before the first partition that Dagster
+        lists are left out."""
         listed, held = self.listed, defaultdict[str, list[Window]](list)
         for window in sorted(windows):
             if window.start >= listed.first:
@@ -59,18 +58,19 @@ class Partitions:
 
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
-    """Format windows in order: a single window as its key, and a stretch of neighbours as `first..last`."""
+    """Format windows, which must be in order: a single window as its key, and a range of adjacent windows as
+    `first..last`."""
     return [first if first == last else f"{first}{TO}{last}" for first, last in stretch_ends(windows)]
 
 
 def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
-    """Return the first and the last window key of each run of adjacent windows, in order."""
+    """Return the first and the last window key of each range of adjacent windows, in order."""
     return [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
 
 
 def windows_tag(windows: Sequence[Window]) -> str:
-    """Format ordered windows for a row of the UI: the first key, the part of the last key that differs from the first
-    (such as its time of day), and the number of windows. There may be gaps between the windows."""
+    """Format ordered windows for a row of the UI, such as `2026-11-21T05-20Z..06-10Z (11)`: the first key, the part of
+    the last key that differs from the first, and the number of windows. There may be gaps between the windows."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first
@@ -80,7 +80,7 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into the numbers of its windows. Raises
+    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into a range of window numbers. Raises
     ValueError."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
@@ -89,8 +89,8 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
-    """Return the windows that a run has to compute: the windows named in its config or, if there are none, in its tag.
-    Raises ValueError."""
+    """Return the numbers of the windows that a run has to compute, as ranges: the windows in its config (`texts`) or,
+    if there are none, in its tag. Raises ValueError."""
     in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
     return [stretch_named(text, windowing) for text in list(texts) or in_tags]
 

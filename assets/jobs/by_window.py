@@ -1,4 +1,4 @@
-"""Jobs and assets over windows: determines the windows that a run computes, and reports the results to Dagster."""
+"""Jobs and assets over windows: determine the windows that a run computes, and report the results to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
-    windows. The input of a window may begin earlier than in heartbeat_diffs, by up to `further`."""
+    windows. `further` is how much earlier than in heartbeat_diffs a window's input may begin."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -54,7 +54,6 @@ class WindowsAsset:
 
     @property
     def key(self) -> dg.AssetKey:
-        """The asset's key in Dagster, with the pipeline's prefix."""
         return key_of(self.settings, self.asset)
 
     def defined(
@@ -112,8 +111,8 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """Return the windows of the run's partitions that contain a heartbeat, have one in their lookback, or are
-        computed. Windows past the retention boundary are left out, unless all of them are past the boundary. Raises
-        WindowNotClosed if a partition is not closed, and LakeError."""
+        computed. Windows before the retention boundary are left out, unless all of them are. Raises WindowNotClosed if
+        a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -151,8 +150,8 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 def batch_parts(
     lake: LakeResource, spark: SparkResource, run: str, windows: Sequence[Window], further: timedelta = timedelta(0)
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows. The windows' input may begin earlier than in
-    heartbeat_diffs, by up to `further`. Raises WindowExpired and WindowNotClosed before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows. `further` is how much earlier than in heartbeat_diffs
+    their input may begin. Raises WindowExpired and WindowNotClosed before Spark is used."""
 
     watermark = lake.watermark()
     refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
@@ -169,7 +168,7 @@ def batch_parts(
 
 
 def which(windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the number and the keys of the windows that a run has computed in a partition."""
+    """Return metadata with the number and the keys of the windows that a run has computed in a partition."""
     return {"windows": len(windows), "windows_computed": ", ".join(stretch_texts(windows))}
 
 
@@ -205,14 +204,13 @@ def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.A
 
 
 def _tag(context: Context, windows: Sequence[Window]) -> None:
-    """Tag the run with the windows that it computes, unless it already has this tag."""
     if windows and context.run.tags.get(WINDOWS) != (said := windows_tag(windows)):
         context.instance.add_run_tags(context.run.run_id, {WINDOWS: said})
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
     """Make the UI show these partitions as in progress, and as failed if the run fails. Does nothing if this Dagster
-    lacks the non-public part that it takes."""
+    lacks the non-public class that this needs."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:

@@ -109,8 +109,8 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 
 def sentence_of(computed: ReplacedWindows) -> str:
-    """Describe a run's result in a sentence: its windows, its input, and the windows that it left alone, since another
-    run had computed them from equally new input."""
+    """Describe a run's result in a sentence: the computed windows, their input, and the windows that were left alone
+    because another run had computed them from equally new input."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -193,8 +193,6 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
 
 
 def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
-    """Return the first streams of each kind, keyed by window. Streams that missed heartbeats are sorted by the number
-    missed, the largest first."""
     most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
     named = defaultdict[str, list[dg.TableRecord]](list)
@@ -206,7 +204,7 @@ def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
-    """Build the result of the check `few_streams_stopped`. It is never more than a warning, because the data is
+    """Build the result of the check `few_streams_stopped`. A failed check is only a warning, because the data is
     complete even if sources fail."""
     most = settings.checks.max_stopped_share
     beyond = [window for window in windows if window.stopped_share > most]
@@ -229,7 +227,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition with these windows: the figures of the last computed window."""
+    """Return the metadata of a partition: the figures of the last of these windows that was computed."""
     held = {window.key for window in windows}
     last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

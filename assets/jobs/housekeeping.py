@@ -1,11 +1,10 @@
 """The job `housekeeping`, which keeps the lake and Dagster's own storage small, and its schedule.
 
-Dagster keeps finished runs and the events of ticks, which come every few seconds, forever. It has no command to delete
-events by age (wiping an asset deletes all of them), so this module deletes from Dagster's tables. Events of ticks
-belong to no run. The newest event of each asset and check is kept, whatever its age. If this Dagster has other tables
-or columns, all events are kept, and the run reports that.
+Ticks report events to Dagster every few seconds, and Dagster keeps events and finished runs forever. It has no command
+to delete events by age, so this module deletes rows from Dagster's tables. The newest event of each asset and check is
+kept, whatever its age. If this Dagster has other tables or columns, no event is deleted, and the run reports that.
 
-The instance may be shared: only assets, checks and runs of this pipeline are deleted.
+Other pipelines may share the instance: only assets, checks and runs of this pipeline are deleted.
 """
 
 from collections import Counter
@@ -36,8 +35,7 @@ EVENTS_KEPT = timedelta(days=2)
 """Retention of the events of ticks, which take about 80 MB a day. The newest event of each asset is always kept."""
 
 ROWS_AT_ONCE = 500
-"""Number of rows deleted per transaction. The number is small, so that a tick that reports at the same time waits only
-briefly."""
+"""Number of rows deleted per transaction: few, so that a tick that reports at the same time waits only briefly."""
 
 RUNS_AT_ONCE = 100
 
@@ -107,9 +105,9 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
     """Delete the events that this pipeline's ticks reported before a moment, except the newest of each asset and check.
 
-    Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. It is safe to
-    kill, and to run during ticks. The freed space is reused, but a SQLite file does not shrink. Raises
-    DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
+    Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. The process
+    may be killed at any point, and ticks may run at the same time. A SQLite file does not shrink, but its freed space
+    is reused. Raises DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
     """
     if why := private.why_missing(private.EVENTS):
         raise DagsterPartMissing(why)
@@ -162,7 +160,6 @@ def prune_runs(runs: Runs, before: datetime, but: str) -> int:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """Read the tables' definitions from the database. Raises DagsterPartMissing."""
     database, tables, without = inspect(connection), [], private.PARTS["SqlEventLogStorage"].without
     for name, columns in private.EVENT_TABLES.items():
         if not database.has_table(name):

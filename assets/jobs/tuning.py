@@ -19,7 +19,6 @@ from tidemark.pipeline.tuning.report import SINCE, Asked, TuningReport, facts_of
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
-"""The name of the job that writes the report."""
 
 EVERY_DAY = "15 4 * * *"
 
@@ -104,6 +103,5 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Escape text from data as one line of literal Markdown."""
     shown = printable(" ".join(text.split()))
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~&" else sign for sign in shown)

@@ -31,14 +31,14 @@ FAILURES_COUNTED = 10
 """Number of newest runs that are read to count consecutive failures."""
 
 SEEN_WITHIN = timedelta(seconds=5)
-"""Maximum time until other sensors see a requested run. Dagster creates the run after the sensor's evaluation."""
+"""Maximum time until other sensors can see a requested run. Dagster creates the run after the sensor's function has
+returned."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""Interval between two checks for due windows, as long as no further window closes."""
+"""Interval between two checks for due windows while no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""Maximum time for which a tick waits for a choice of windows. A sensor has 60 s, and needs the rest for the rest of
-its tick."""
+"""Maximum time for which a tick waits for the choice of windows. Dagster ends a tick after 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,15 @@ def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapp
 
 
 CHOICE = "choice"
-"""The `user` under which every choice of windows reads the lake, whichever sensor asked for it (see `LakeResource`)."""
+"""The `user` under which windows are chosen, whichever sensor requests them. It selects the cached parts of the lake
+(see `LakeResource`)."""
 
 
 class OneAsks:
     """Chooses windows for all sensors that share this object, one choice at a time, in a separate thread.
 
-    A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After one sensor has
-    requested a run, the other sensors may request none until they can see that run.
+    A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After a sensor has
+    requested a run, no other sensor requests a run for SEEN_WITHIN.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -121,11 +122,11 @@ def next_request(
     stale: Sequence[Window] = (),
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
-    """Request due windows, newest first: live windows and, between them, older ones. Windows that are on hold after
-    failures are left out.
+    """Request due windows, newest first: live windows and, between runs over these, older windows. If there are `stale`
+    windows, they are requested in place of the older ones.
 
-    If there are `stale` windows, they are requested in place of the older ones. A window that ends in the future by
-    this machine's clock is left for later, even if the sources' clocks are ahead.
+    Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
+    left for later, even if the sources' clocks are ahead.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
     working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
@@ -182,9 +183,9 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """Remembers that the last check found no due window, and the facts that the check was based on, such as which
-    windows were closed. While these facts are unchanged, a process checks only every LOOK_EVERY: in a bucket, each
-    check costs half a dozen calls."""
+    """Remembers that the last check found no due window, and the facts on which that depends, such as which windows are
+    closed. While the facts stay the same, the check is repeated only every LOOK_EVERY, because it costs half a dozen
+    calls in a bucket."""
 
     _found: tuple[Hashable, datetime] | None = None
 
@@ -210,9 +211,13 @@ def pause_of(
     longest: timedelta = LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
-    """Return why no run may be requested now, or None if one may be. Reasons: a run is under way (`does` says what the
-    run does), or the last runs failed too recently. `counts` says whether a failed run counts as a failure. If it does
-    not, it ends the series of failures, like a success. Runs whose process has died are first reported as failed."""
+    """Return why no run of a job may be requested now, or None if one may be. Runs whose process has died are first
+    reported as failed.
+
+    - A run is under way. `does` describes what it does.
+    - The last runs failed, and the pause after them, which grows up to `longest`, is not over. A failed run for which
+      `counts` is false ends the series of failures, like a success.
+    """
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)

@@ -1,5 +1,5 @@
-"""Finds the runs of this pipeline's jobs, and the windows that they compute. Other pipelines may share the Dagster
-instance, with jobs of the same names."""
+"""Finds the runs of this pipeline's jobs, and the windows that they compute. The Dagster instance may also have other
+pipelines, with jobs of the same names."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from tidemark.pipeline.windows import Spans, Windowing
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
-"""All other statuses, including those that a later Dagster adds, such as SUSPENDED."""
+"""All statuses that are not in FINISHED, including those that a later Dagster adds."""
 
 RUNS_LOOKED_AT = 200
 """Number of newest ended runs that are read to find windows that keep failing."""
@@ -42,8 +42,8 @@ class Runs:
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
-        """Return at most `limit` runs of any job, oldest first: the first runs that changed after a moment. Without a
-        moment, return the runs that changed last, newest first."""
+        """Return at most `limit` runs of any job. With `after`, these are the first runs that changed after that
+        moment, oldest change first. Without it, these are the runs that changed last, newest change first."""
         wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
         return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
 
@@ -64,7 +64,7 @@ def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
 
 
 def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
-    """Convert the record of a run over windows. `until` is when the run ended, or the current time. The attempt has no
+    """Convert a run's record to an `Attempt`. `until` is when the run ended, or the current time. The attempt has no
     windows if they cannot be read, for example because windows had another length."""
     run, windows = record.dagster_run, Spans()
     config: Any = run.run_config
@@ -82,18 +82,19 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 LONGEST_RUN = timedelta(hours=3)
-"""A time longer than any run takes, because `max_runtime_seconds` in dagster.yaml ends longer runs."""
+"""A run that began longer ago than this counts as dead, because `max_runtime_seconds` in dagster.yaml ends a run
+earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
-"""A started run that logs nothing for this long counts as dead. The time covers several signs of life, and clocks that
-differ by a minute or two."""
+"""A started run that logs nothing for this long counts as dead. Signs of life come every minute, and clocks may differ
+by a minute or two."""
 
 STARTS_WITHIN = timedelta(minutes=30)
 """Maximum time that a launcher may take to start a run. A cluster may have to add a machine and pull the image."""
 
 LOOKED_AT = 20
-"""Number of unfinished runs of a job that are checked, newest first. A few suffice, because sensors request one run at
-a time."""
+"""Maximum number of unfinished runs that are checked per job, newest first. Sensors request one run at a time, so there
+are few."""
 
 STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -118,8 +119,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """Return why an unfinished run counts as dead; None if it does not. A queued run never counts as dead: its queue is
-    busy, and a second run would have to wait as well."""
+    """Return why an unfinished run counts as dead, or None if it does not. A queued run never counts as dead: its queue
+    is busy, and a second run would also have to wait."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
@@ -131,7 +132,6 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    """Return the time of the last event of the run, or of its launcher."""
     changed_at = record.update_timestamp.timestamp()
     newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
     return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)

@@ -1,8 +1,9 @@
-"""Chooses the windows to compute next, as pure functions of time.
+"""Chooses the windows to compute next, as pure functions of time. Windows are identified by their numbers.
 
-*Live* windows end close to the watermark, while the watermark is close to the clock. Every other due window, and every
-stale window, is *older* (backlog). Live windows come first. Older windows are computed between them. A window that
-keeps failing is put on hold (it *rests*), while the others continue. Windows are identified by their numbers.
+- *Live* windows end close to the watermark, while the watermark is close to the clock. They come first.
+- *Older* windows (backlog) are all other due windows, and all stale windows. They are computed between live windows.
+
+A window that keeps failing is put on hold (it *rests*), while other windows continue.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,23 +27,23 @@ SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
 """Minimum and maximum time budget of a run over older windows."""
 
 AROUND = timedelta(seconds=5)
-"""The part of a run's time budget that is used up before and after the computation."""
+"""Part of a run's time budget for its start and its end."""
 
 FIRST, GROWTH = 48, 4
-"""Number of older windows in a run whose speed is not known yet, and the maximum factor by which the next run may
-grow."""
+"""Number of older windows in a run if no earlier run tells how long windows take, and the maximum factor by which that
+number grows from run to run."""
 
 PATIENCE = timedelta(minutes=1)
-"""Maximum time for which older windows wait. After this time they get a run with the minimum time budget, even if live
+"""Maximum time for which older windows wait. After this time, they get a run with the minimum time budget, even if live
 windows are due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""The first pause of a window after a failure (doubled by each further failure), the maximum for a window, and the
-maximum for a job."""
+"""Pauses after failures: FIRST_REST after the first failure, doubled by each further one. The maximum is LONGEST_REST
+for a window, and LONGEST_PAUSE for a job."""
 
 SUSPECT, STEP = 2, 4
-"""After windows have failed together SUSPECT times, the next run takes one STEP-th of them, and so on until the window
-that fails is alone. SUSPECT is not 1, because a single failure may have been an interruption."""
+"""If windows fail together SUSPECT times in a row, the next run takes one STEP-th of them, and so on, until the failing
+window is alone. SUSPECT is not 1, because a single failure may be an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ Attempts: TypeAlias = Sequence[Attempt]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The position of the watermark: the first live window, the first open window, and the time until the next live
-    window closes."""
+    """The position of the watermark in windows: the first live window, the first open window, and the time until the
+    next live window closes."""
 
     first_live: int
     first_open: int
@@ -98,11 +99,11 @@ def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
 
 
 def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
-    """Return the newest windows that are not on hold, up to `most`, and the holds on the windows that were skipped.
+    """Return the newest windows that are not on hold, `most` at most, and the holds on the windows that were skipped.
 
     `wanted` are ranges of windows, newest first, and are read only as far as needed. `attempts` are ended runs, newest
-    first. Windows that keep failing together are tried in ever smaller groups, until only the window that causes the
-    failures is on hold. Every other window gets its turn, even if many windows fail.
+    first. Windows that fail together are tried in ever smaller groups, so that in the end only the window that causes
+    the failures is on hold.
     """
     chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
@@ -119,8 +120,6 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
 
 
 def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
-    """Return the hold on a window, derived from its failures since its last success. Without failures, the hold has
-    already ended."""
     failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
     if not failed:
         return Rest(window, EPOCH, most)
@@ -147,9 +146,11 @@ def room_for_older(
 ) -> tuple[int, str]:
     """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
 
-    `waited` is how long older windows have waited. `ended` are ended runs, newest first. With one slot for runs, older
-    windows get the gaps between runs over live windows, or a short run after PATIENCE. With more slots, one slot is
-    reserved for live windows. The size of a run is derived from the duration of the last run.
+    - `at_once` is the maximum number of runs at the same time. If it is 1, older windows get the gaps between runs over
+      live windows or, after PATIENCE, a short run. Otherwise one run is reserved for live windows.
+    - `waited` is how long older windows have waited.
+    - `ended` are ended runs, newest first. The size of the next run follows from the duration of the last run over
+      older windows.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):

@@ -1,5 +1,5 @@
-"""Metrics of runs: which runs have ended, and what they have landed and tracked. The code server reports them, because
-runs end before they could be scraped."""
+"""Metrics of runs: which runs have ended, and what runs have landed and tracked. The code server reports these metrics,
+because a run ends before its own could be scraped."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -20,22 +20,22 @@ from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
 EVENTS_AT_ONCE = 500
-"""Maximum number of materializations of an asset that one call counts. The next call continues."""
+"""Maximum number of materializations that are counted per call and asset. The next call continues."""
 
 RUNS_AT_ONCE = 200
-"""Maximum number of runs that one call counts. The next call continues."""
+"""Maximum number of runs that are counted per call. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call begins OVERLAP before the newest known run, because the times come from several processes. The last
-REMEMBERED runs are remembered, so that each run counts once."""
+"""Each call begins OVERLAP before the newest known run, because several processes write the times. REMEMBERED is the
+number of newest runs that are remembered, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """The prefix of Dagster's name for a job that materializes assets from the UI, and tidemark's name for such a job."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
-    """Report to the pipeline's observer which runs have ended since its last report, and what runs have landed and
-    tracked."""
+    """Report to the pipeline's observer what runs have landed and tracked, and which runs have ended, since the last
+    report."""
     observer = observer_of(lake)
     if observer.is_on:
         seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
@@ -44,7 +44,7 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """Return what runs have landed since the last call, and the number of messages that runs tracked. `seen` has the id
+    """Return what runs have landed since the last call, and the number of messages that they tracked. `seen` has the id
     of the last counted materialization of each asset. Materializations before the process's first call are not
     counted."""
     landed = Ingested()
@@ -59,7 +59,6 @@ def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, 
 
 
 def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
-    """Return the metadata of the materializations of an asset that runs have reported since the last call."""
     asset, since = key_of(runs.settings, key), seen.get(key)
     wanted, is_first = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=since), since is None
     found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)
@@ -99,7 +98,6 @@ def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
 
 
 def _under_way(runs: Runs) -> dict[str, datetime]:
-    """Return the creation time of the oldest unfinished run of each job."""
     found: dict[str, datetime] = {}
     for record in runs.updated(UNFINISHED, limit=RUNS_AT_ONCE, after=EPOCH):
         job, since = _job(runs.settings, record), record.create_timestamp.astimezone(UTC)
@@ -108,7 +106,8 @@ def _under_way(runs: Runs) -> dict[str, datetime]:
 
 
 def _job(settings: Settings, record: dg.RunRecord) -> str:
-    """Return the job's name without the pipeline's prefix. The number of names is bounded by the pipeline's jobs."""
+    """Return the job's name without the pipeline's prefix. All jobs that materialize assets from the UI share one name,
+    so that there are few names."""
     name = record.dagster_run.job_name
     if name.startswith(OF_THE_UI):
         return BY_THE_UI

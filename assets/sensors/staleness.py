@@ -25,7 +25,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 USER = "staleness"
-"""The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
+"""The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
 
 AUDIT_EVERY = timedelta(minutes=5)
 """Interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
@@ -33,17 +33,19 @@ AUDIT_EVERY = timedelta(minutes=5)
 twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""Minimum interval between two counts of late and missed heartbeats, and the number of steps of a long check in each
-count. In a bucket, each look at the tables' newest commits costs a dozen calls."""
+"""Minimum interval between two counts of late and missed heartbeats, and the maximum number of steps per count. In a
+bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
-"""Minimum interval between two requests of the same window, in case the window keeps receiving late heartbeats."""
+"""Minimum interval between two requests of the same window. A window that keeps receiving late heartbeats stays
+stale."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
     *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""The figures whose change makes a check be reported again. A change of row counts alone is not reported."""
+"""The figures that are compared to decide whether a check is reported again. Row counts are left out, since they change
+whenever messages land."""
 
 
 @dataclass
@@ -133,7 +135,6 @@ def _request(
     asking: OneAsks,
     requested: dict[Window, datetime],
 ) -> Request:
-    """Request the stale windows that were not `requested` within REQUEST_EVERY."""
     if found.left:
         return Request(
             (),
@@ -156,7 +157,8 @@ def _request(
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """Return the stale windows that end less than `within` before the watermark, and are not before `kept_since`."""
+    """Return the stale windows that end less than `within` before the watermark, without windows that start before
+    `kept_since`."""
     if watermark is None:
         return []
     stale = [found.window for found in missed.stale if watermark - found.window.end < within]

@@ -26,16 +26,17 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""The landing tick is due this long before a tracking tick, so that the decision accounts for the messages that the
-landing tick has landed."""
+"""Time by which a landing tick precedes a tracking tick, so that the decision takes into account what has just
+landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""Maximum time for which a tracking tick waits for an unfinished landing tick. With short ticks, the daemon may start
-both late."""
+"""Maximum time for which a tracking tick waits for an unfinished landing tick. If ticks are short, Dagster's daemon may
+start both late."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
-"""A function that turns the windows closed by a decision into a request for a run and into events to report."""
+"""A function that is called after each decision. It returns the request for a run over the closed windows, and events
+to report."""
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
@@ -165,7 +166,6 @@ def landing_sensor(
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
-    """Remember, for other sensors and for users, whether a tick left messages and why messages wait."""
     watch, waits = lake.watch(), came.waiting.sentence()
     watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

@@ -1,4 +1,4 @@
-"""The wrapper of each sensor tick. It gives the tick an id, measures it, and notes its failure."""
+"""The wrapper of each sensor tick. It gives the tick an id, measures its duration, and records its failure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -20,15 +20,15 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
-"""The keys of the objects that the process keeps between ticks."""
+"""Keys of the objects that the process keeps between ticks (in `Kept`)."""
 
 WRITERS = ("landing", "tracking")
-"""The sensors whose ticks record that this pipeline writes to the lake. Other sensors only refuse to tick on another
-pipeline's lake."""
+"""The sensors whose ticks record in the lake that this pipeline is the lake's owner. The other sensors only refuse to
+tick on another pipeline's lake."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
-"""A sensor's function. If it returns a text, the text gives the reason why nothing is requested."""
+"""A sensor's function. If it returns a text, nothing is requested, and the text gives the reason."""
 
 
 def keep_observer(
@@ -61,9 +61,12 @@ def notes_of(lake: LakeResource) -> TickNotes:
 def ticking_sensor(
     settings: Settings, name: str, *resources: str, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[[Tick], dg.SensorDefinition]:
-    """Return a decorator for a sensor that is on by default and ticks as the settings say, with the lake and these
-    further resources. With `waits`, its function itself waits until the tick is due. Otherwise Dagster's daemon
-    evaluates it about one tick after the last evaluation, but not before `at_least` has passed."""
+    """Return a decorator that makes a sensor from a function. The sensor is on by default, ticks every
+    `watermark.tick`, and has the lake and these further resources.
+
+    With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about
+    `watermark.tick` after the last one, but not before `at_least` has passed.
+    """
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(
         name=name_of(settings, name),
