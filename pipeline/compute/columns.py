@@ -1,6 +1,6 @@
 """Computes heartbeat diffs and stream status with Polars, in the Python worker of a Spark task.
 
-This module does no I/O and does not need Spark. The tests compare its rows with the rows of plain Python.
+This module does no I/O and does not need Spark.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""Name of the column that replaces the window's key: the position of a row's window in the computed range, from 0."""
+"""Name of the column with a window's position in the computed range, from 0. It stands in for the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
-"""The publisher's id if present, else the message id. A redelivery has the same message id, and a retried publication
-has the same publisher's id."""
+"""The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery
+keeps the message id. A retried publication keeps the publisher's id."""
 
 ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
 
@@ -28,7 +28,6 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """The settings that a diff depends on."""
 
     fields: Mapping[str, FieldKind]
     lookback: timedelta
@@ -37,10 +36,10 @@ class DiffPlan:
 
 
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
-    """Return the diffs of every heartbeat with an event time in `[start, end)`, sorted by stream and event time.
+    """Return one diff per heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
-    `heartbeats` has the columns of `columns_read` and covers at least `[start - lookback, end)` for its streams. The
-    column `stream_id` of the result is an Enum. Assumption: `[start, end)` consists of whole windows.
+    `heartbeats` has the columns of `columns_read`, and all heartbeats of its streams in `[start - lookback, end)`.
+    `[start, end)` must consist of whole windows. In the result, `stream_id` is an Enum.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
     ordered = in_order(heartbeats.filter(needed))
@@ -48,11 +47,10 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """Sort by stream, event time, id, publish time and message id, with the streams as an Enum in the order of their
-    names.
+    """Sort by stream, event time, id, publish time and message id. In the result, `stream_id` is an Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
-    where that number is equal.
+    between rows with equal numbers.
     """
     rows = heartbeats.rechunk()
     streams = pl.Enum(rows["stream_id"].unique().sort())
@@ -74,8 +72,8 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. The kept row is
-    marked late only if no copy landed in time. Assumption: `ordered` has the order of `in_order`."""
+    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. The kept row is late
+    only if all copies are late. `ordered` must be sorted by `in_order`."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())
     is_copy = pl.all_horizontal(
@@ -92,8 +90,7 @@ def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
-    """Compare each heartbeat in `[start, end)` with the previous heartbeat of its stream. Heartbeats are ordered by
-    `(event_time, id)`."""
+    """Compare each heartbeat in `[start, end)` with the previous heartbeat of its stream, by `(event_time, id)`."""
     event_us = pl.col("event_time").dt.epoch("us")
     gap_us = event_us - event_us.shift()
     is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
@@ -138,8 +135,8 @@ def stream_status(
     """Return one row per window, stream and kind of change in `[start, end)`, sorted by kind and stream.
 
     `diffs` is the result of `heartbeat_diffs` for the range. `heartbeats` covers at least `[start - lookback, start)`
-    for the same streams, and may contain copies. A row depends only on heartbeats from `lookback` before its window's
-    start to the window's end.
+    for the same streams, and may contain copies. A row depends only on heartbeats in `[window's start - lookback,
+    window's end)`.
     """
     start_us, length_us, lookback_us = to_us(start), duration_us(plan.window_length), duration_us(plan.lookback)
     windows = (to_us(end) - start_us) // length_us
@@ -158,7 +155,7 @@ def stream_status(
     there = beside.filter(pl.col("first_us").is_not_null()).with_columns(
         last_us=pl.when(has_previous).then(pl.col("before_us"))
     )
-    # The later windows before the stream's next heartbeat whose lookback includes this window's last heartbeat.
+    # A stream is silent in each later window before its next heartbeat, if the window's lookback includes its last one.
     first = pl.max_horizontal(pl.col(NUMBER) + 1, 0)
     last = pl.min_horizontal(
         pl.col("following").fill_null(windows) - 1,
@@ -190,7 +187,6 @@ def _of_kind(rows: pl.LazyFrame, kind: StatusKind) -> pl.LazyFrame:
 
 
 def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
-    """Return one row per stream and window in which the stream has a heartbeat."""
     event_us, has_gap = pl.col("event_time").dt.epoch("us"), pl.col("missed_heartbeats") > 0
     return diffs.group_by("stream_id", NUMBER).agg(
         first_us=event_us.min(),
@@ -203,8 +199,7 @@ def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
-    """Return each stream's last heartbeat in the lookback before `start`, with the number of that heartbeat's
-    window."""
+    """Return each stream's last heartbeat in `[start - lookback, start)`, with its window's number (below 0)."""
     before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
     last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
     number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)

@@ -1,7 +1,7 @@
-"""A micro-batch: a range of closed windows, computed on Spark and replaced in the lake.
+"""Computes a range of closed windows on Spark, and replaces them in the lake.
 
-The steps are always: take the fence, list the input, check the retention boundary, write the manifest, write the files,
-commit. `heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
+A run takes the fence, lists its input, checks the retention boundary, writes its manifest, writes the files, and
+commits. `heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
 """
 
 import pickle
@@ -29,20 +29,19 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 SILENT_NAMED = 10
-"""Maximum number of silent streams listed by name per window. Streams beyond it are only counted."""
+"""Maximum number of silent streams listed by name per window."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""Maps a window's key to the number of streams that stopped in that window, and to the first SILENT_NAMED of their
-names."""
+"""Maps a window's key to the number of streams that stopped in the window, and the first SILENT_NAMED stream names."""
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
-"""For each table, the files that a run wrote. None stands for all files in the run's folder of that table."""
+"""The files that a run wrote, per table. None means all files in the run's folder of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch(ABC):
-    """The input for computing windows of any table: a session, the heartbeats, the newest watermark, and the run's
-    name. `refuse_expired` raises WindowExpired for windows whose input is no longer kept in full."""
+    """The input for computing windows of any table. `run` is the run's name. `refuse_expired` raises WindowExpired if
+    the lake no longer keeps the full input of a window."""
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -54,18 +53,17 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def tables(self) -> Sequence[WindowedTable]:
-        """The tables, in the order of their commits. A window counts as computed once it is committed to the last
-        table."""
+        """The tables in the order of their commits. A window counts as computed after the commit to the last table."""
 
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """The time before its start from which a window reads heartbeats."""
+        """A window reads the heartbeats of `[start - lookback, end)`."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute windows from these files, and write the rows to new files under the run's name. The new files are not
-        visible until a commit."""
+        """Compute windows from these files, and write the rows to new files under the run's name. Readers do not see
+        the new files before a commit."""
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:  # noqa: ARG002 (custom tables need it)
         """Return the additional manifest fields of a run over these windows."""
@@ -74,7 +72,7 @@ class WindowBatch(ABC):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(WindowBatch):
-    """The input for `heartbeat_diffs` and `stream_status`: a `WindowBatch`, and the two tables."""
+    """The input for computing `heartbeat_diffs` and `stream_status`."""
 
     diffs: WindowedTable
     status: StreamStatus
@@ -82,18 +80,17 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table. A window with diffs counts as computed, so status is committed first.
-        In the other order, a run that ended between the commits would leave a window without status for good."""
+        """The status table, then the diffs table, because a window with diffs counts as computed. If a run ends between
+        the two commits, the window is therefore computed again."""
         return self.status, self.diffs
 
     @property
     def lookback(self) -> timedelta:
-        """The lookback of the diffs."""
         return self.plan.lookback
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute the windows in time slices, one Spark task per slice, without a shuffle. No slice spans a gap between
-        windows. Each task returns the files it wrote. Raises ExecutorsUnable."""
+        """Compute the windows in time slices, one Spark task per slice, without a shuffle. Each task returns the files
+        that it wrote. A slice never spans a gap between windows. Raises ExecutorsUnable."""
         stretches = runs_of_neighbours(windows)
         cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
@@ -115,8 +112,8 @@ class MicroBatch(WindowBatch):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` has one list per
-    table: the windows that another run had already replaced, from input that is at least as new."""
+    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` has one list of
+    window keys per table: another run had already replaced these windows from input at least as new."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -138,18 +135,19 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 
 
 def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
-    """Compute windows, and replace them in each of the batch's tables. `windows` are in order, possibly with gaps.
+    """Compute windows, and replace them in each of the batch's tables. `windows` must be in order, and may have gaps.
 
-    Guarantee: for each window of each table, readers see the old rows or the new rows, never a mix. The same input
-    gives the same rows.
+    Guarantee: for each window and table, readers see either all old rows or all new rows. The same input gives the same
+    rows.
 
     Raises:
-    - WindowNotClosed if the watermark has not passed every window. Nothing was read or written.
+    - WindowNotClosed if the watermark has not passed the end of every window.
     - ExecutorsUnable if executors cannot run tidemark.
-    - WindowExpired before an attempt writes any window.
-    - LakeError, and the errors of the batch's `write`.
+    - WindowExpired if the lake no longer keeps the full input of a window.
+    - LakeError, and the errors of `batch.write`.
 
-    After an error, nothing is visible, except commits to earlier tables or of an earlier attempt.
+    After an error, earlier commits of the same call stay visible: commits to other tables, or of a first attempt that
+    read older input.
     """
     refuse_open(windows, batch.watermark)
     for table in batch.tables:
@@ -198,14 +196,14 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
 
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
-    """Return the windows whose rows in a table come from another run that read older input than this run."""
+    """Return the windows that another run replaced in a table, from older input than this run read."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]
 
 
 def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """Return the streams that stopped in computed windows, given the windows' keys."""
+    """Return the streams that stopped in the windows with these keys."""
     stopped: dict[str, list[str]] = {}
     for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])

@@ -1,4 +1,4 @@
-"""Computes windows of a custom table: reads heartbeats as a Spark frame, and writes the table's rows to the lake."""
+"""Computes windows of a custom table: passes heartbeats to its definition, and writes the rows to the lake."""
 
 import pickle
 import re
@@ -30,12 +30,11 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of input rows for which a table's SQL runs in one task. With more rows, several tasks are faster. A
-table defined by a function always gets all tasks, since the function may do any amount of work per row."""
+"""Maximum number of input rows for running a table's SQL in one task. With more rows, several tasks are faster. A
+Python function always runs in several tasks, since its work per row is unknown."""
 
 START, END = "window_start", "window_end"
-"""Columns of the input with the start and the end of the row's window. The column `window` contains the window's
-key."""
+"""Input columns with the start and the end of the window that reads the row."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
@@ -47,11 +46,10 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 
 @dataclass(frozen=True, slots=True)
 class OwnBatch(WindowBatch):
-    """The input for computing windows of a custom table: a `WindowBatch`, the table's definition, the table, and its
-    inputs.
+    """The input for computing windows of a custom table.
 
-    `inputs` is read before the heartbeats are listed. If `heartbeat_diffs` is recomputed in between, a window is
-    recorded as computed from the earlier input, and is computed again later. It is never recorded as newer than it is.
+    `inputs` must be read before the heartbeats are listed. If `heartbeat_diffs` is recomputed after `inputs` was read,
+    the window is recorded with its old input, and is computed again later.
     """
 
     definition: TableDefinition
@@ -71,9 +69,11 @@ class OwnBatch(WindowBatch):
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute each run of contiguous windows in one Spark job, and write the rows. Raises TableFailed if the
-        table's function or SQL fails, or returns rows that the lake cannot store. Also raises ExecutorsUnable and
-        ToolMissing."""
+        """Compute the rows in one Spark job per range of contiguous windows, and write them.
+
+        Raises ExecutorsUnable, ToolMissing, and TableFailed if the table's definition fails or returns rows that the
+        lake cannot store.
+        """
         definition = self.definition
         with naming_what_lacks(), _failing(definition):
             for stretch in runs_of_neighbours(windows):
@@ -93,8 +93,8 @@ class OwnBatch(WindowBatch):
         return {window.key: self.inputs.digest(window) for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
-        """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if none of
-        its copies landed in time. A column that a file lacks reads as null."""
+        """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
+        copies are late. If a file lacks a column, the column reads as null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         if not files.files:
             return self.spark.createDataFrame([], columns)
@@ -113,11 +113,11 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
-        """Find the copies among the heartbeats that these contiguous windows read; None if there are none. Raises
-        ExecutorsUnable.
+        """Find the copies among the heartbeats that these contiguous windows read; None if no heartbeat has copies.
+        Raises ExecutorsUnable.
 
-        A row identifies a copy by its file and row number. `is_dropped` is true if another copy has a smaller publish
-        time. It is false for a kept copy that is not late, because another copy landed in time.
+        A returned row names a landed row by file and row number. `is_dropped` is true if the landed row must be
+        dropped. It is false if the landed row must be kept and is not late, because one of its copies landed in time.
         """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
@@ -129,7 +129,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Add a check to the rows: Spark fails if a row belongs to a window that is not in `windows`."""
+    """Make Spark fail if a row belongs to a window that is not in `windows`."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
@@ -156,7 +156,7 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """Divide microseconds by the length, rounded down, without floating-point error."""
+    """Divide microseconds by the length and round down, without floating-point error."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
@@ -185,8 +185,7 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Within this block, turn any error in the table's function or SQL into TableFailed, on the driver and on Spark's
-    executors."""
+    """Within this block, turn any error in the table's definition into TableFailed."""
     try:
         yield
     except TidemarkError:
@@ -200,8 +199,8 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Format an error as its first line and, if a Python worker raised it, the line that names the worker's error. The
-    text is cut to MOST_SAID characters."""
+    """Format an error: its first line and, if a Python worker failed, the line with the worker's error. Cut the result
+    to MOST_SAID characters."""
     first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     raised = [line for line in more if RAISED.match(line)]
     return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

@@ -1,8 +1,8 @@
-"""Cuts a micro-batch's windows into slices of time, and computes each slice in one Spark task.
+"""Cuts a range of windows into slices of time, and computes each slice in one Spark task.
 
-The rows of a slice depend only on heartbeats in `[start - lookback, end)`, so no shuffle is needed. The slice's task
-reads the files that cover this range, computes with Polars, and writes one file per window. For a custom table, the
-task only finds the copies among the slice's heartbeats. Spark can then read each heartbeat once, without a shuffle.
+A slice needs only the heartbeats of `[start - lookback, end)`, so Spark needs no shuffle. A task reads the files of
+this range, computes diffs with Polars, and writes one file per window. For a custom table, a task only finds the copies
+of heartbeats, so that Spark can drop them without a shuffle.
 """
 
 import io
@@ -30,15 +30,13 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
-"""Target number of rows per slice. These rows take some hundred megabytes in a Python worker."""
+"""Target number of rows per slice. A Python worker needs some hundred megabytes for them."""
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
-"""Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream, and each part
-reads the same files."""
+"""Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns written to Parquet without a dictionary. They have so many distinct values that the writer would give up the
-dictionary."""
+"""Columns written to Parquet without a dictionary, because they have too many distinct values for one."""
 
 DIFFS, STATUSES = "diffs", "status"
 
@@ -52,22 +50,23 @@ ANSWER = pa.schema(
         "size": pa.int64(),
     }
 )
-"""Schema of what a task returns: one row per file that the task wrote, or a single row that says which executor is
-unable to compute, and why."""
+"""Schema of the rows that a task of `Work` returns: one row per written file. If the executor cannot run tidemark, the
+task returns a single row with the reason in `unable`."""
 
 
 PLACE = ("file", "row")
-"""The columns that identify a landed row: the end of its file's path, and its row number in the file, from 0."""
+"""The columns that identify a landed row: the last two parts of its file's path, and its row number in the file, from
+0."""
 
 COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
-"""Schema of the result of a search for copies. It has one row per landed row that is dropped in favour of another copy,
-or that is marked late although one of its copies landed in time."""
+"""Schema of the rows that a task of `Search` returns. A landed row is listed if it must be dropped, or if it is marked
+late although one of its copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous windows, and the files that may contain the windows' heartbeats (including the lookback). If `parts`
-    is more than 1, the slice covers only the part of the streams with the number `part`."""
+    """Contiguous windows, and the files that may contain their heartbeats, including the lookback. If `parts` is more
+    than 1, the slice covers only the streams of part number `part`."""
 
     windows: Sequence[Window]
     paths: Sequence[str]
@@ -77,8 +76,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A micro-batch as sent to each task. `diffs` and `status` are file systems rooted at the folders of the diffs
-    table and the status table."""
+    """The diffs and status to compute, as sent to each task. `diffs` and `status` are file systems rooted at the
+    folders of the two tables."""
 
     run: str
     plan: DiffPlan
@@ -91,9 +90,9 @@ class Work:
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
         """Compute a slice, write its files, and yield one row of ANSWER per file.
 
-        Each window gets a file in each table, even if it has no rows. If a slice is cut by stream, only its first part
-        writes files without rows. File names are unique to the attempt. If an attempt is killed or superseded, no
-        answer lists its files, and the files become orphans.
+        Each window gets a file in each table, even without rows. If the slice is cut by stream, only part 0 writes
+        files without rows. Each attempt uses new file names. If an attempt is killed or superseded, its files are never
+        committed and become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
         since = start - self.plan.lookback
@@ -106,17 +105,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for copies of heartbeats, as sent to each task.
-
-    Copies of a heartbeat have the same event time, so they are in the same slice. A copy is identified by its file and
-    its row number. Most heartbeats have no copies, so the tasks' answers are small.
-    """
+    """The search for copies of heartbeats, as sent to each task. Copies have the same event time, so they are in the
+    same slice. Most heartbeats have no copies, so the tasks return few rows."""
 
     slices: Sequence[Slice]
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Yield the copies among the heartbeats of a slice: rows of COPIES."""
+        """Yield one row of COPIES per landed row that must be dropped, or that is marked late although a copy is in
+        time."""
         since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()
         moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()
@@ -141,9 +138,11 @@ def place_of(path: str) -> str:
 
 
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
-    """Cut contiguous windows into slices with about equal row counts. There is one slice per core, or more if slices
-    would exceed ROWS_OF_A_SLICE rows, but at most one slice per window. Slices of more than MOST_ROWS rows are also cut
-    by stream."""
+    """Cut contiguous windows into slices with about equal row counts.
+
+    - There are at least `cores` slices, and enough for ROWS_OF_A_SLICE rows per slice, but at most one per window.
+    - A slice with more than MOST_ROWS rows is cut into parts by stream. Each part reads the same files.
+    """
     ends = [windows[0].start, *(window.end for window in windows)]
     before = files.rows_before(ends)
     slices = min(len(windows), max(cores, ceil((before[-1] - before[0]) / ROWS_OF_A_SLICE)))
@@ -161,7 +160,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Select the columns of the schema, in its order and with its types. The window's number replaces the window's
+    """Select the columns of the schema in its order and with its types, but with the window's number for the window's
     key."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
@@ -176,9 +175,8 @@ def scan(
     end: datetime,
     row: str | None = None,
 ) -> pl.LazyFrame:
-    """Return the heartbeats in the files `paths` that have an event time in `[since, end)` and belong to the slice's
-    part of the streams. A field that a file lacks reads as null. `row` names an additional column for the row number
-    within a file."""
+    """Return the heartbeats of the slice's streams in the files `paths` with an event time in `[since, end)`. If a file
+    lacks a field, the field reads as null. `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not paths:
         return pl.LazyFrame(schema=schema)
@@ -207,8 +205,7 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 
 
 def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write one file per window, and yield a row of ANSWER per file. The column NUMBER of `rows` says which window a
-    row belongs to."""
+    """Write one file per window, and yield one row of ANSWER per file. `rows` has a row's window in the column NUMBER."""
     files = work.diffs if table == DIFFS else work.status
     attempt = uuid.uuid4().hex
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}

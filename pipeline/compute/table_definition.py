@@ -1,4 +1,4 @@
-"""Definitions of custom tables over closed windows. A table is defined by a Python function or by SQL."""
+"""Definitions of custom tables over closed windows, in Python or SQL."""
 
 import hashlib
 import importlib.util
@@ -30,38 +30,35 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = frozenset(
     (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
 )
-"""Names of tidemark's own tables, assets and jobs (`compute_...`), which custom tables may not use."""
+"""Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
 
 MOST_WINDOWS_REACHED = 100
-"""Maximum number of windows that may read one heartbeat. Reason: each of these windows gets a copy of the heartbeat."""
+"""Maximum number of windows that read the same heartbeat. Each window's input contains a copy of it."""
 
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""The version and file digest of a table whose file is unusable."""
+"""Stands for the version and the file digest of a table whose file is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The contiguous windows that one call of a table's function or SQL computes, in order. Each window also reads
-    heartbeats from up to `lookback` before its start."""
+    """Contiguous windows, in order, that a table's definition computes in one call. Each window reads the heartbeats of
+    `[start - lookback, end)`."""
 
     windows: Sequence[Window]
     lookback: timedelta
 
     @property
     def start(self) -> datetime:
-        """The start of the first window."""
         return self.windows[0].start
 
     @property
     def end(self) -> datetime:
-        """The end of the last window."""
         return self.windows[-1].end
 
     @property
     def length(self) -> timedelta:
-        """The length of each window."""
         return self.windows[0].end - self.windows[0].start
 
     def __iter__(self) -> Iterator[Window]:
@@ -79,12 +76,12 @@ class TableDefinition:
     """A custom table.
 
     - `build` computes the table's rows from heartbeats.
-    - `source` is the code of `build`, in human-readable form.
+    - `source` is the code of `build` as text.
     - `version` changes whenever the code or an option changes.
     - `key` names the columns that identify a row within a window.
     - `window` is the length of the table's windows; None means the pipeline's window length.
-    - `file` is a digest of the file that defines the table; empty if the table is defined by a function in a project.
-    - `is_sql` is true if none of the table's own code runs in Spark's tasks.
+    - `file` is a digest of the file that defines the table; empty for a function in a Dagster project.
+    - `is_sql` is true if the table is defined by SQL.
     """
 
     name: str
@@ -98,12 +95,10 @@ class TableDefinition:
     is_sql: bool = False
 
     def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
-        """Return the rows that `build` returns."""
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """Return the table's windowing: windows of the table's length, beginning with the first that starts at or after
-        `windows.first`."""
+        """Return the table's windowing, whose first window starts at or after `windows.first`."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 
@@ -111,19 +106,19 @@ class TableDefinition:
 def windowed(
     *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
 ) -> Callable[[Build], TableDefinition]:
-    """Decorate a function that defines a custom table over closed windows. The table is named `name` or, by default,
-    like the function.
+    """Decorate a function that defines a custom table over closed windows. The table gets the name `name` or, by
+    default, the function's name.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
-    the columns of the table `heartbeats`, and three more for the window that reads the row: `window`, `window_start`
-    and `window_end`. Copies are already removed. With a `lookback`, a heartbeat also has a row for each later window
-    that looks back to it. Only rows with `event_time >= window_start` are the window's own.
+    the columns of the table `heartbeats`, without copies. Three more columns describe the window that reads the row:
+    `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that reads it.
+    If `event_time >= window_start`, the heartbeat is in the window itself, otherwise in its lookback.
 
-    Assumption: a row depends only on the input rows with its `window`, never on the current time or on another table.
-    Under this assumption, the rows do not depend on how a range of windows is split into runs.
+    A returned row may depend only on input rows with the same `window`, never on the current time or on another table.
+    The rows are then the same however a range of windows is split into runs.
 
     `key` names the columns that identify a row within a window. `window` is a multiple of `windows.length`, such as
-    "1h". Changing the function changes the table's version. If only code that the function calls has changed, change
+    "1h". The version changes with the function's code. If only code that the function calls has changed, change
     `version` yourself. Raises ValueError if `lookback` or `window` is not a duration.
     """
 
@@ -144,14 +139,16 @@ def windowed(
 
 
 def own_tables(settings: Settings) -> dict[str, TableDefinition]:
-    """Read the custom tables of the settings section `[tables]` from their files, by name. Raises InvalidSettings."""
+    """Read the custom tables of the settings section `[tables]` from their files. Raises InvalidSettings."""
     return {name: read_table(settings, name) for name in settings.tables}
 
 
 def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
-    """Read the custom tables of the settings section `[tables]` for Dagster, and add the tables in `more`. If a table's
-    file is unusable, only this table's runs fail, until the file is fixed. Raises InvalidSettings if `[tables]` itself
-    is wrong."""
+    """Read the custom tables of the settings section `[tables]` for Dagster, and add the tables in `more`.
+
+    If a table's file is unusable, the table's runs fail until the file is fixed; other tables are not affected. Raises
+    InvalidSettings if two tables have the same name, or if a table's name or options are invalid.
+    """
     found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
@@ -176,9 +173,9 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
 
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
-    """Read a table of the settings section `[tables]` from its file, or return `known` if the file has not changed
-    since `known` was read. Modules that the file imports are not reloaded. Raises InvalidSettings if the file is
-    unusable, also if importing it fails."""
+    """Read a table of the settings section `[tables]` from its file. If the file has not changed since `known` was
+    read, return `known`. Modules that the file imports are not reloaded. Raises InvalidSettings if the file is
+    unusable."""
     table = settings.tables[name]
     path = Path(table.file)
     text = _text_of(name, path)
@@ -189,8 +186,8 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
-    """Return a digest of the table's file as it is now, or "unreadable". For a table without a file, return its
-    version."""
+    """Return a digest of the current content of the table's file, or "unreadable". For a table that is not in
+    `[tables]`, return its version."""
     if table.name not in settings.tables:
         return table.version
     named = settings.tables[table.name]
@@ -201,8 +198,7 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
 
 
 def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
-    """Return the table unchanged. Raises InvalidSettings if its name, window length or lookback does not fit the
-    pipeline."""
+    """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid."""
     name, length = definition.name, definition.window or windows.length
     wrong = None
     if not NAME.fullmatch(name) or name in TAKEN:
@@ -236,7 +232,7 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
 
 
 def _markers(windows: Windows) -> dict[str, Any]:
-    """Return the SQL parameters `:start`, `:end`, `:length` and `:lookback`; the last two in seconds."""
+    """Return the values of the SQL parameters `:start`, `:end`, `:length` and `:lookback` (the last two in seconds)."""
     return {
         "start": windows.start,
         "end": windows.end,
@@ -256,10 +252,10 @@ def _text_of(name: str, path: Path) -> str:
 
 
 def _imported(name: str, path: Path, text: str) -> ModuleType:
-    """Import a table's file as a module, given the file's text. Spark's workers cannot import that module, so its
-    functions are pickled by value.
+    """Import a table's file as a module. The module's functions are pickled by value, because Spark's workers cannot
+    import the module.
 
-    The text is compiled here, because Python's own import might use stale bytecode: its cache identifies a file only by
+    The text is compiled here, because Python's import might use stale bytecode: its cache identifies a file only by
     size and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"

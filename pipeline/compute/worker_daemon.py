@@ -1,5 +1,5 @@
-"""Replaces `pyspark.daemon`, the process that forks Spark's Python workers, and imports the micro-batch's modules
-before it forks. Spark ends idle workers after a minute. A new worker finds the modules imported and starts at once."""
+"""Replaces `pyspark.daemon`, the process that forks Spark's Python workers. It imports the modules of a micro-batch
+before it forks, so new workers start at once. Spark ends idle workers after a minute."""
 
 import gc
 
