@@ -33,7 +33,7 @@ class CompleteWindows:
     _reached: int | None = None
 
     def described(self) -> dg.AssetSpec:
-        """Return the spec of the asset."""
+        """Return the spec of the asset `complete_windows`."""
         return spec(
             self.settings,
             COMPLETE_WINDOWS,

@@ -41,15 +41,15 @@ SHOWN_SOURCE = 20_000
 """Maximum number of characters of a function or a query that the UI shows."""
 
 TABLES = "tables"
-"""The sensor's name, and the `user` under which it reads the lake (see `LakeResource`)."""
+"""The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
 """Maximum pause before a table whose runs keep failing is tried again. There is no pause once the table's file has
 changed."""
 
 LOAD_AGAIN = (
-    "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
-    "your own, reload the code location"
+    "when Dagster loaded the table. Nothing was written. Restart `tidemark up`; in your own Dagster, reload the code "
+    "location"
 )
 
 
@@ -129,8 +129,6 @@ def _index(table: TableDefinition, lake: LakeResource) -> WindowIndex:
 def _compute(
     asset: WindowsAsset, table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
 ) -> ReplacedWindows:
-    """Compute windows of a custom table, and replace them in the lake. Raises WindowNotClosed (before Spark is used),
-    WindowExpired and other TidemarkErrors."""
     settings = asset.settings
     further = further_back(table.lookback, settings.windows.lookback)
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, further)
@@ -178,11 +176,11 @@ def _mark(settings: Settings, loaded: TableDefinition) -> str:
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """Return the table of the current file, or `known` if the file is unchanged. Raises InvalidSettings and
+    """Return the table that the current file defines, or `known` if the file is unchanged. Raises InvalidSettings and
     TableFailed.
 
-    If the file was unusable when Dagster loaded the table, the table may now have a key without a check. The next load
-    defines the check.
+    If the file was unusable when Dagster loaded the table, the file may now define a key that Dagster has no check for.
+    Dagster creates the check when it loads the table again.
     """
     if not loaded.file:
         return loaded
@@ -190,10 +188,10 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
     lengths = [table.windowing(settings.windows).length for table in (now, loaded)]
     if lengths[0] != lengths[1]:
         new, old = map(format_duration, lengths)
-        raise TableFailed(f"the table {now.name} has windows of {new} now, and not of {old}, {LOAD_AGAIN}")
+        raise TableFailed(f"the table {now.name} has windows of {new} now, but had windows of {old} {LOAD_AGAIN}")
     if loaded.file != UNUSABLE and bool(now.key) != bool(loaded.key):
-        is_new = "has a key now, and so a check of it" if now.key else "has no key any more, and so no check of it"
-        raise TableFailed(f"the table {now.name} {is_new}, {LOAD_AGAIN}")
+        is_new = "has a key now, but had none" if now.key else "has no key now, but had one"
+        raise TableFailed(f"the table {now.name} {is_new} {LOAD_AGAIN}")
     return now
 
 
@@ -245,12 +243,12 @@ def tables_sensor(
             usable[name] = current.definition
             pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=current.counts)
             if current.wrong:
-                context.log.error("%s: runs fail now: %s", name, current.wrong)
+                context.log.error("%s: runs will fail until this is corrected: %s", name, current.wrong)
             said += [f"{name}: {reason}" for reason in (pause, current.wrong) if reason]
             free += [] if pause else [current.definition]
         for table, due in due_windows(lake, free, clock.now()):
             if isinstance(due, TidemarkError):
-                context.log.error("the windows of %s are not known: %s", table.name, due)
+                context.log.error("the due windows of %s cannot be determined: %s", table.name, due)
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)

@@ -33,12 +33,13 @@ from tidemark.pipeline.windows import Windowing
 PREFIX = "TIDEMARK_"
 DEFAULT_NAME = "tidemark"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
-"""Variables with the prefix that are not settings: they name files, or hold a secret."""
+"""Environment variables that begin with PREFIX but are not settings. They name files, or contain a secret."""
 
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
-"""Variables, with their values, that Kubernetes sets in each pod next to a service called tidemark or tidemark-..."""
+"""Matches the variables, each as `name=value`, that Kubernetes sets in every pod if a service is called tidemark or
+tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
 """Maximum time for which a message that waits for a schema may hold tracking. It includes the delay until the message
@@ -53,8 +54,8 @@ WINDOW_SLOTS = 2
 
 READING_SLACK = timedelta(seconds=1)
 """Upper bound on the delay from a message's publish time until Pub/Sub shows the message as unacknowledged. Every
-measured delay was shorter. It is subtracted from tracking's reading. From base's reading the band is subtracted
-instead, since nothing else accounts for a message that base does not show yet."""
+measured delay was shorter. This slack is subtracted from tracking's reading. From base's reading, the band is
+subtracted instead, because nothing else accounts for a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """Advice in an error message if no settings file is named and the current folder has none."""
@@ -72,7 +73,7 @@ class ReadFrom:
 
     @classmethod
     def of(cls, file: Path, text: bytes) -> "ReadFrom":
-        """Describe a file with this text."""
+        """Describe a file whose content is `text`."""
         return cls(str(file), hashlib.sha256(text).hexdigest())
 
 
@@ -145,8 +146,8 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """The time for which tracking remembers messages to recognize their copies. It is 0 with `attach`, so that
-        every copy counts: the consumer of base may have read one copy and not the other."""
+        """Time for which tracking remembers messages to recognize their copies. With `attach` it is 0, so that every
+        copy counts, because the consumer of base may have read only one of the copies."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
@@ -196,8 +197,9 @@ class Settings(BaseSettings):
 
     @property
     def judged_by(self) -> str:
-        """A digest of what determines a message's verdict, stream, id and event time: settings, the rules of this
-        version, and the schema file. Compared fields are left out, since they reject nothing."""
+        """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
+        rules of this version, and the schema file. Compared fields are left out, because no message is rejected for
+        them."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),

@@ -49,7 +49,7 @@ def _array_place(text: str | None) -> str | None:
         try:
             Place.of(text, (PlaceKind.PAYLOAD,))
         except ValueError as error:
-            raise ValueError(f"{error}; PATH is the array, and payload:@ is all of the payload") from error
+            raise ValueError(f"{error}; PATH is the path of the array, and payload:@ is the whole payload") from error
     return text
 
 

@@ -43,8 +43,8 @@ CHOOSE_WITHIN_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for a run over windows, with a sentence that gives the reason. Without windows, no run is requested,
-    and the sentence gives the reason for that."""
+    """A request for a run over windows, and a sentence that gives the reason. If there are no windows, no run is
+    requested, and the sentence says why."""
 
     windows: Sequence[Window]
     sentence: str
@@ -190,7 +190,7 @@ class NothingDue:
     _found: tuple[Hashable, datetime] | None = None
 
     def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
-        """Record whether a check found a due window."""
+        """Record that a check found a due window or, with the facts `known`, that it found none."""
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:

@@ -16,12 +16,12 @@ from tidemark.pipeline.clock import EPOCH, iso
 from tidemark.pipeline.windows import Spans, Windowing
 
 LIVE = timedelta(minutes=10)
-"""Maximum time before the watermark at which a live window ends. The newest closed window is always live, even if
-windows are longer than this."""
+"""A closed window is live if it ends at most this long before the watermark. The newest closed window is always live,
+even if windows are longer than this."""
 
 LIVE_LAG = timedelta(hours=1)
-"""Maximum lag of the watermark at which windows can be live. At a larger lag, as after an outage, no window is live,
-but the newest windows still come first."""
+"""Maximum lag of the watermark behind the clock at which windows are live. At a larger lag, such as after an outage, no
+window is live, but the newest windows still come first."""
 
 SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
 """Minimum and maximum time budget of a run over older windows."""

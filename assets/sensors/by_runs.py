@@ -30,7 +30,8 @@ OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
 number of newest runs that are remembered, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""The prefix of Dagster's name for a job that materializes assets from the UI, and tidemark's name for such a job."""
+"""Prefix of the name that Dagster gives a job that materializes assets from the UI, and the name under which metrics
+count such jobs."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:

@@ -114,7 +114,7 @@ def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
     try:
         staleness.keep()
     except (LakeFull, LakeUnwritable) as error:  # only a restart needs it; watermark_age reports the lake
-        log.warning("the checkpoint of what is missed is not kept: %s", error)
+        log.warning("the checkpoint of the check for missed heartbeats was not written: %s", error)
     return found
 
 
@@ -124,7 +124,7 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
         try:
             results.append(audited.reported(look))
         except CorruptObject as error:  # other audits, and the request, do not wait for a repair
-            log.error("%s is not known: %s", audited.name, error)
+            log.error("the check %s could not be evaluated: %s", audited.name, error)
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 
 

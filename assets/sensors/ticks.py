@@ -26,7 +26,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""Time by which a landing tick precedes a tracking tick, so that the decision takes into account what has just
+"""How long before a tracking tick the landing tick is due. The decision then takes into account what has just
 landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
@@ -52,8 +52,8 @@ def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
 def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
-    """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that the
-    decision closes. `landing` is None if this pipeline lands nothing; no run pulls in that case."""
+    """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that a
+    decision closes. If `landing` is None, this pipeline lands nothing, and no run pulls messages."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
@@ -142,7 +142,7 @@ def landing_sensor(
         runs, now = Runs(context.instance, settings), clock.now()
         if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
-            return f"run {run[:8]} lands and tracks: its readers land instead"
+            return f"run {run[:8]} lands and tracks, so this tick pulls nothing"
         heartbeats, quarantine = lake.new_files("landing")
         with at_work.working():
             landed = land(

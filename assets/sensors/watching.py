@@ -54,7 +54,7 @@ def observer_of(lake: LakeResource) -> Observer:
 
 
 def notes_of(lake: LakeResource) -> TickNotes:
-    """Return the notes that this process's ticks leave for users."""
+    """Return the object that records failures of this process's ticks for users."""
     return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
 
 
@@ -109,8 +109,8 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Record a problem of a tick that did not fail, such as messages that the tick had to leave. An empty `problem`
-    means that there is no problem."""
+    """Record a problem of a tick that did not fail, such as undecided messages. An empty `problem` clears
+    the record."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 

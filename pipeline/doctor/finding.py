@@ -34,8 +34,8 @@ class CheckFinding:
 class Setup:
     """The scope of a check: the settings, and the parts of tidemark that will run with these credentials.
 
-    `resource_manager` is the address of the API that tells a project's permissions. With an emulator, a project has no
-    permissions, so the API is called only if another address is given.
+    `resource_manager` is the address of the API that returns a project's permissions. An emulator's project has no
+    permissions, so with an emulator the API is called only if this address is not the default.
     """
 
     settings: Settings

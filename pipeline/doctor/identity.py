@@ -188,8 +188,8 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return all permissions that a part may need with this value of `pubsub.reading`, including those that only other
-    settings require."""
+    """Return the needs of a part with this value of `pubsub.reading`. Needs that depend on other settings are
+    included."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
 

@@ -49,10 +49,10 @@ def check_state(setup: Setup) -> Iterator[Said]:
 
 def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
     if problem := why_unwritable(folder, LEAST_BYTES):
-        yield broken(f"{problem}, and {what} is {folder}: repair it, make room, or set {setting}")
+        yield broken(f"{what} is the folder {folder}, but {problem}: allow writing, free some space, or set {setting}")
         return
     if problem := why_unwritable(folder, LITTLE_BYTES):
-        yield warning(f"{problem}, and {what} is {folder}: make room")
+        yield warning(f"{what} is the folder {folder}, but {problem}: free some space")
     yield ok(f"{what} is the folder {folder}")
 
 

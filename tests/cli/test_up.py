@@ -141,7 +141,7 @@ def test_a_full_disk_ends_up_before_anybody_is_asked(house: House, which: str, m
     monkeypatch.setattr(checks, "diagnose", lambda *_: pytest.fail("asked the network"))
     broken = [one for one in at_once(house.settings, CLOCK) if one.level is Level.BROKEN]
     setting = "lake.uri" if which == "lake" else "dagster.storage"
-    assert [f"make room, or set {setting}" in one.said for one in broken] == [True]
+    assert [f"free some space, or set {setting}" in one.said for one in broken] == [True]
 
 
 def test_a_folder_for_its_notes_that_cannot_be_made_is_one_line(house: House) -> None:

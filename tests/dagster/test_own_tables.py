@@ -204,7 +204,7 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: P
             live.write("python", text(options))
             failure = live.fails()
             assert failure.startswith(said)
-            assert "Restart `tidemark up`; in a Dagster of your own, reload the code location" in failure
+            assert "Restart `tidemark up`; in your own Dagster, reload the code location" in failure
             assert not (live.house.folder / "tables").exists()
             assert said in live.skipped()
 
@@ -212,11 +212,13 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: P
             live.ticking.restart()
             live.loaded = build_definitions(live.settings)
 
-        must_load_again("", "the table python has no key any more, and so no check of it")
-        must_load_again("window='5m'", "the table python has windows of 5m now, and not of 1m")
+        must_load_again("", "the table python has no key now, but had one when Dagster loaded")
+        must_load_again(
+            "window='5m'", "the table python has windows of 5m now, but had windows of 1m when Dagster loaded"
+        )
         live.write("python", text(""))
         load_again()
-        must_load_again("key='stream_id'", "the table python has a key now, and so a check of it")
+        must_load_again("key='stream_id'", "the table python has a key now, but had none when Dagster loaded")
         load_again()
         (result,) = live.runs()
         assert result.success, "a failure before the restart does not count after it"

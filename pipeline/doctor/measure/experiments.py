@@ -100,8 +100,9 @@ class Bench(ThrowAwayTopic):
             return NotMeasured(f"the subscription was refused: {error}")
 
     def redelivered(self, path: str) -> tuple[RedeliveryFacts | NotMeasured, datetime | None]:
-        """Pull a message, give it back, and pull it again. The message stays unacknowledged. Returns the fact, and the
-        message's publish time (None if the message was not received)."""
+        """Pull a message, end its lease, and pull it again when Pub/Sub redelivers it. The message stays
+        unacknowledged. Returns the change of its publish time, and the publish time itself (None if the message was not
+        received)."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
             return NotMeasured(f"no message was received within {self._plan.patience.total_seconds():g} s"), None
@@ -175,8 +176,8 @@ class Bench(ThrowAwayTopic):
         return SnapshotFacts(shown, passed, acknowledged, empty, is_stuck)
 
     def delays(self, path: str, tell: Tell) -> tuple[DelayFacts | NotMeasured, ClockFacts | NotMeasured]:
-        """Publish messages at a steady rate while pulling them. Measure the delay of each message, and how far
-        Pub/Sub's clock differs."""
+        """Publish messages at a steady rate while pulling them. Measure each message's delay, and the difference
+        between Pub/Sub's clock and this machine's."""
         self._drain(path)
         plan, clock = self._plan, self._clock
         asked: dict[int, tuple[float, datetime, datetime]] = {}

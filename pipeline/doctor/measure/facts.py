@@ -29,7 +29,8 @@ EXACT = timedelta(milliseconds=1)
 """Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""Maximum delay from publishing a message until it is visible that the default `slack` on Google's service covers."""
+"""Time from publishing a message until it is visible. If no message takes longer, the default `slack` on Google's
+service is enough."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
 """Maximum expected delay until a data point of a metric is visible. Google's list of metrics promises one point a
@@ -67,7 +68,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Summary of durations, of one kind of call or delay: their number, median, 99th percentile and maximum."""
+    """Summary of the durations of one kind of call or delay: their number, median, 99th percentile and maximum."""
 
     count: int
     p50: timedelta
@@ -272,7 +273,8 @@ NEAR = timedelta(seconds=1)
 """Limit for how much a reading without outstanding messages may be earlier than its request."""
 
 JUST_PUBLISHED = "a message just published"
-"""Name of the fact for whose difference from the expected value a larger slack can compensate."""
+"""Name of the table's row about messages just published. If the measured value differs from the expected one, a larger
+slack compensates for it."""
 
 DOLLARS_A_TIB = 40
 """List price, in dollars per TiB, of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
