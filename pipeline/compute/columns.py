@@ -28,7 +28,6 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-
     fields: Mapping[str, FieldKind]
     lookback: timedelta
     period: timedelta

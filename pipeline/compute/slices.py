@@ -205,7 +205,7 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 
 
 def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write one file per window, and yield one row of ANSWER per file. `rows` has a row's window in the column NUMBER."""
+    """Write one file per window, and yield one row of ANSWER per file. The column NUMBER has each row's window."""
     files = work.diffs if table == DIFFS else work.status
     attempt = uuid.uuid4().hex
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
