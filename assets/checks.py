@@ -40,7 +40,7 @@ NAMED = 20
 @dataclass(frozen=True)
 class CheckInput:
     """The input of a check: the lake, the subscriptions and the current time. `user` selects the cached parts of the
-    lake (see `LakeResource`)."""
+    lake that this check reads (see `LakeResource`)."""
 
     lake: LakeResource
     pubsub: Subscriptions
@@ -49,13 +49,13 @@ class CheckInput:
 
     @cached_property
     def state(self) -> WatermarkState:
-        """The watermark's state, folded from the log and read once. Raises the errors of `LakeResource.state`."""
+        """The watermark's state from the tracking log, read once. Raises the errors of `LakeResource.state`."""
         return self.lake.state(self.user)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCheck:
-    """A check of an asset. The docstring of `evaluate` is its description in the UI."""
+    """A check of an asset. Its description in the UI is the docstring of `evaluate`."""
 
     asset: dg.AssetKey
     name: str
@@ -82,7 +82,8 @@ class DeclaredCheck:
         return checked
 
     def reported(self, look: CheckInput, result: dg.AssetCheckResult | None = None) -> dg.AssetCheckEvaluation:
-        """Return the event that a sensor reports, with `result` or else with the result of a new evaluation."""
+        """Return the event for a sensor to report. It contains `result` or, without one, the result of a new
+        evaluation."""
         found = result or self.evaluate(look)
         return evaluation_of(found._replace(asset_key=self.key(look.lake.settings), check_name=self.name))
 
@@ -90,7 +91,8 @@ class DeclaredCheck:
 def check_of(
     asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
 ) -> Callable[[Callable[[CheckInput], dg.AssetCheckResult]], DeclaredCheck]:
-    """Return a decorator that declares a function as a check of the asset, under the function's name."""
+    """Return a decorator that makes a check of `asset` from a function, named after the function. By default, the check
+    is not defined with `pubsub.attach`."""
     return lambda evaluate: DeclaredCheck(asset, evaluate.__name__, evaluate, is_due)
 
 
@@ -331,7 +333,7 @@ CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
 
 def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
-    """Define the checks that apply to these settings, for running by hand."""
+    """Define the checks that apply to these settings, so that users can run them by hand."""
     return [check.by_hand(settings, clock.now) for check in CHECKS if check.is_due(settings)]
 
 

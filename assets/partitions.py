@@ -21,7 +21,7 @@ YEARS_BEFORE = 1
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of an asset whose windows are those of `windowing`. `loaded_at` is the time at which Dagster
+    """The partitions of an asset. `windowing` has the asset's windows, and `loaded_at` is the time at which Dagster
     loaded the definitions."""
 
     windowing: Windowing
@@ -29,7 +29,8 @@ class Partitions:
 
     @property
     def listed(self) -> Windowing:
-        """The partitions as a `Windowing` that begins with the first partition that Dagster lists."""
+        """The partitions as a `Windowing`: each of its windows is a partition, and the first is the first one that
+        Dagster lists."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)
@@ -42,8 +43,8 @@ class Partitions:
         return dg.TimeWindowPartitionsDefinition(start=listed.first, cron_schedule=cron, fmt=KEY_FORMAT, timezone="UTC")
 
     def windows_in(self, keys: Iterable[str]) -> list[range]:
-        """Return the numbers of the windows of each partition. Raises ValueError if a key is not the key of a
-        partition."""
+        """Return the window numbers of each partition, one range per key. Raises ValueError if a key is not the key of
+        a partition."""
         named, number_of = map(self.listed.named, keys), self.windowing.number_of
         return [range(number_of(each.start), number_of(each.end)) for each in named]
 

@@ -246,6 +246,6 @@ class TraceUnusable(TidemarkError):
 
 
 class SampleUnusable(TidemarkError):
-    """A sample for a trial cannot be read as a message, or there are too many samples.
+    """A sample for `tidemark try` cannot be read as a message, or there are too many samples.
 
     Choose another file."""

@@ -1,7 +1,7 @@
-"""One validated tree of settings: `tidemark.toml`, overridden by `TIDEMARK_<SECTION>__<KEY>` variables.
+"""The settings: the file `tidemark.toml`, overridden by `TIDEMARK_<SECTION>__<KEY>` variables.
 
-Every setting, with its meaning, is in the `tidemark.toml` at the project's root. A relative path in the file
-is relative to the file.
+The `tidemark.toml` at the project's root explains every setting. A relative path in a settings file is relative to the
+file.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ class ReadFrom:
 
 
 class Settings(BaseSettings):
-    """The validated tree of all settings. `load_settings` builds it and explains errors."""
+    """All settings, validated. Use `load_settings` to build them: it explains what is wrong."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 

@@ -96,7 +96,7 @@ def _zone(name: str | None) -> str | None:
 
 
 def _read_list(written: object) -> object:
-    """Parse a list that is written as JSON text, as in an option of Spark. Other values are returned unchanged."""
+    """Parse a list that is written as JSON text, as in an option of Spark. Return other values unchanged."""
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 

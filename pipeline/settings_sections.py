@@ -30,7 +30,8 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _http_address(text: str | None) -> str | None:
-    """Validate an address that paths are appended to. A login is refused: it would be a secret in the settings file."""
+    """Validate a URL to which paths are appended. A login in it is refused, because it would be a secret in the
+    settings file."""
     if text is None:
         return None
     named = urlparse(text)
@@ -49,7 +50,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """True for an address with a scheme, such as gs://; false for a path on this machine."""
+    """True for an address with a scheme, such as gs://bucket/x. False for a path on this machine."""
     return len(urlparse(text).scheme) > 1
 
 
@@ -121,7 +122,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _without_control_characters(cls, value: object) -> object:
-        """Refuse control characters, which no name, path or address has; NUL would end a path."""
+        """Refuse control characters. No name, path or address contains one, and NUL would cut a path."""
         texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
             raise ValueError("write it without control characters, such as NUL or a line break")
@@ -145,11 +146,12 @@ LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
-"""The window lengths that a cron schedule can express: Dagster's time partitions follow a cron schedule."""
+"""The possible window lengths: Dagster's time partitions follow a cron schedule, and a cron schedule expresses only
+these."""
 
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
-"""A host's name or address as a browser writes it: an IPv6 address in brackets."""
+"""Matches a host's name or address as a browser writes it, with an IPv6 address in brackets."""
 
 
 def _folder_named(uri: str) -> Path | None:
@@ -209,7 +211,8 @@ class ServerSettings(Section):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of the subscription that another consumer reads, so that tidemark never pulls from it; else None."""
+        """The path of a subscription from which tidemark never pulls, because another consumer reads it; None if there
+        is none."""
         return None
 
 
@@ -261,7 +264,6 @@ class PubSubSettings(ServerSettings):
 
     @property
     def read_by_others(self) -> str | None:
-        """The path of base with `attach`, because another consumer then reads base; otherwise None."""
         return self.base_path if self.attach else None
 
     @property
@@ -272,8 +274,8 @@ class PubSubSettings(ServerSettings):
 
     @property
     def snapshot_bytes_a_day(self) -> int | None:
-        """`snapshot_budget` if set; else `SNAPSHOT_BUDGET` on the service, and None (no limit) on an emulator, where
-        nothing costs."""
+        """Maximum number of snapshot bytes per day: `snapshot_budget` if set, else SNAPSHOT_BUDGET on the service, and
+        None (no limit) on an emulator, where snapshots cost nothing."""
         if self.snapshot_budget is not None:
             return self.snapshot_budget
         return SNAPSHOT_BUDGET if self.emulator_host is None else None
@@ -575,12 +577,13 @@ class DagsterSettings(Section):
 
     @property
     def ui(self) -> str:
-        """The address of the UI and its GraphQL: `url` if set, else the UI of `tidemark up` on this machine."""
+        """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else the UI of `tidemark up` on
+        this machine."""
         return self.url or f"http://127.0.0.1:{self.web_port}"
 
     @property
     def state_folder(self) -> Path:
-        """The folder for notes and logs of the processes on this machine."""
+        """The folder for `services.json` and the logs of the processes on this machine."""
         return Path(self.storage).parent
 
 
@@ -614,7 +617,7 @@ class MetricsSettings(Section):
 
     @property
     def is_on(self) -> bool:
-        """True if measurements are recorded, to be served or exported."""
+        """True if metrics are recorded."""
         return self.listens or self.export != ""
 
 

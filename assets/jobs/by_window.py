@@ -28,7 +28,7 @@ from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed, ValueError)
-"""Errors that retrying the run does not fix."""
+"""Errors that occur again if the run is retried."""
 
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]

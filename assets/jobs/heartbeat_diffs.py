@@ -32,7 +32,8 @@ from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
-"""Maximum number of streams of each kind in a window's status metadata. `tidemark streams` lists all streams."""
+"""Maximum number of streams per `StatusKind` that a partition's metadata lists. `tidemark streams` lists all
+streams."""
 
 NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
@@ -93,9 +94,8 @@ def compute_and_report(
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
-    """Compute windows, which may have gaps between them, and replace their rows in the lake. If that fails, a note is
-    left in the lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other
-    TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace their rows in the lake. A failure is recorded in
+    the lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
@@ -173,18 +173,19 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """The silent streams of computed windows. `behind` are windows without a status, or with a status from older input
-    than their diffs. `streams` is the number of known streams."""
+    """Figures about silent streams, for each of a run's windows. `behind` are windows whose status is missing, or
+    computed from older input than their diffs. `streams` is the number of known streams."""
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
     streams: int
     named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
-    """The first streams of each kind, keyed by window."""
+    """Rows about at most NAMED streams per `StatusKind`, by window."""
 
 
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
-    """Update the table `streams`, and return the report on these windows. Raises TidemarkError."""
+    """Update the table `streams`, and return the figures about silent streams in these windows. Raises
+    TidemarkError."""
     keys = sorted(windows)
     diffs, status, known = lake.diffs("run"), lake.stream_status("run"), lake.streams("run").save()
     rows = status.rows(keys)

@@ -27,7 +27,8 @@ Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
-    """Return the tags of this pipeline's jobs and their runs. The lake's address identifies the pipeline."""
+    """Return the tags of this pipeline's jobs and their runs: the pipeline's identity, derived from the lake's address,
+    and the time limit of a run."""
     return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 

@@ -1,4 +1,4 @@
-"""The job `repair`, the equivalent of `tidemark repair` in the UI."""
+"""The job `repair`, which does in Dagster's UI what the command `tidemark repair` does."""
 
 from collections.abc import Iterator
 from typing import Any

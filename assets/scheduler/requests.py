@@ -28,7 +28,7 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
-"""Number of newest runs that are read to count consecutive failures."""
+"""Number of newest runs of a job from which consecutive failures are counted."""
 
 SEEN_WITHIN = timedelta(seconds=5)
 """Maximum time until other sensors can see a requested run. Dagster creates the run after the sensor's function has
@@ -165,8 +165,8 @@ def next_request(
 
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
-    """Return the closed windows that are not computed. None if the window of the first heartbeat is not closed yet.
-    Raises LakeError."""
+    """Return the numbers of closed windows that are not computed, or None if the window of the first heartbeat is not
+    closed yet. Raises LakeError."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     front = Front.of(windowing, watermark, now)
     if done.holds(front.first_open, now):

@@ -21,7 +21,7 @@ UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FIN
 """All statuses that are not in FINISHED, including those that a later Dagster adds."""
 
 RUNS_LOOKED_AT = 200
-"""Number of newest ended runs that are read to find windows that keep failing."""
+"""Number of newest ended runs from which the failures of windows are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ SILENT_FOR = timedelta(minutes=5)
 by a minute or two."""
 
 STARTS_WITHIN = timedelta(minutes=30)
-"""Maximum time that a launcher may take to start a run. A cluster may have to add a machine and pull the image."""
+"""A launched run that has not started within this time counts as dead. A launcher may have to add a machine to a
+cluster and pull an image."""
 
 LOOKED_AT = 20
 """Maximum number of unfinished runs that are checked per job, newest first. Sensors request one run at a time, so there

@@ -28,8 +28,8 @@ USER = "staleness"
 """The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""Interval of the audits, whose findings are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
-`quarantine_share` reads the newest files, `fields_present` reads their statistics, and `subscriptions` calls Pub/Sub
+"""Interval of the checks that are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
+`quarantine_share` and `fields_present` read the newest files or their statistics, and `subscriptions` calls Pub/Sub
 twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
@@ -50,8 +50,8 @@ whenever messages land."""
 
 @dataclass
 class StalenessMemory:
-    """The sensor's memory between ticks in one code server. A new code server reports and requests everything once
-    more."""
+    """What the sensor has reported and requested, kept in memory. A restarted code server reports and requests
+    everything once more."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH

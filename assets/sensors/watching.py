@@ -34,9 +34,8 @@ Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | st
 def keep_observer(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Keep an observer of the sensors and of the runs of `jobs` in `kept`, if the settings ask for metrics, health or
-    the page. Nothing is imported, opened or started before the first tick. Raises ToolMissing if a library is
-    missing."""
+    """Put an observer of the sensors and of the runs of `jobs` into `kept`, if the settings ask for metrics, health or
+    the page. It does nothing before the first tick. Raises ToolMissing if a library is missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [plain(settings, job.name) for job in jobs]
     every = {
@@ -79,8 +78,8 @@ def ticking_sensor(
 
 
 def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
-    """Wrap a sensor's function. Each tick gets an id, which is also a tag of the runs that it requests. The tick's
-    failure and duration are recorded."""
+    """Wrap a sensor's function so that each tick gets an id, and its duration and failure are recorded. The id is also
+    a tag of the runs that the tick requests."""
 
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, clock = lake_of(context, settings), SystemClock()

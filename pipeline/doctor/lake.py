@@ -82,7 +82,8 @@ def _bucket(lake: LakeSettings) -> Iterator[Said]:
 
 
 def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
-    """Report how a bucket's configuration affects a lake. `bucket` is the bucket's resource in the JSON API."""
+    """Report settings of a bucket that harm a lake, such as a rule that deletes objects. `bucket` is the bucket's
+    resource in Cloud Storage's JSON API."""
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
@@ -272,7 +273,8 @@ def _home() -> Path | None:
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
-    """Compare the revisions of the storage's tables with the revisions that the installed Dagster expects."""
+    """Report whether the tables of Dagster's storage are those that the installed Dagster expects. `state` has the
+    current and the expected revision of each storage."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
         yield broken(

@@ -109,7 +109,7 @@ RESOLUTION = timedelta(seconds=1)
 """Resolution of the header `Date`, which has whole seconds."""
 
 AGREES = timedelta(seconds=1)
-"""Clock differences of at most this much are not reported."""
+"""Maximum difference between the clocks that is not reported."""
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:

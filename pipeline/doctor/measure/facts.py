@@ -37,7 +37,7 @@ MONITORED_WITHIN = timedelta(minutes=4)
 minute, visible up to two minutes later. One minute is added as a margin."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
-"""The steps to which a reading may be rounded, in microseconds."""
+"""Units to which a reading may be rounded, each with its number of microseconds."""
 
 
 class Verdict(StrEnum):
@@ -49,7 +49,7 @@ class Verdict(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A fact in words, its verdict, and what to do if the fact differs."""
+    """The description of a fact, its verdict, and what to do if the fact differs from the expected one."""
 
     found: str
     verdict: Verdict
@@ -140,7 +140,7 @@ class DelayFacts:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryFacts:
-    """By how much a message's publish time changed on redelivery."""
+    """The amount by which a message's publish time changed on redelivery."""
 
     change: timedelta
 
@@ -219,7 +219,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """Bounds for how far Pub/Sub's clock is ahead of this machine's clock."""
+    """Lower and upper bound of the time by which Pub/Sub's clock is ahead of this machine's clock."""
 
     at_least: timedelta
     at_most: timedelta
@@ -251,7 +251,7 @@ class Facts:
 
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
-    """Return a measured fact with its verdict."""
+    """Return the description `found` of a measured fact, with its verdict. `then` says what to do if it differs."""
     return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 
 

@@ -221,7 +221,8 @@ class ThrowAwayTopic:
         return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
-        """Pull until all wanted messages have been received, or until the time is over. Returns the messages by id."""
+        """Pull until all wanted messages have been received or the time is over. Return all received messages by their
+        ids."""
         until = self._clock.monotonic() + (within or self._plan.patience).total_seconds()
         found: dict[str, Received] = {}
         while not found.keys() >= set(wanted) and (left := until - self._clock.monotonic()) > 0:
@@ -229,7 +230,6 @@ class ThrowAwayTopic:
         return found
 
     def _drain(self, path: str) -> bool:
-        """Pull and acknowledge all messages published so far. Returns False if some were not received."""
         wanted = self._sent - self._acknowledged[path]
         found = self._take(path, wanted)
         self._acknowledge(path, found.values())
