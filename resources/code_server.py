@@ -1,7 +1,7 @@
-"""Dagster's code server, changed to fork each run from a process that has already imported the definitions. `tidemark
-up` starts it: `python -m tidemark.resources.code_server` with the arguments of `dagster api grpc`.
+"""Dagster's code server, changed so that each run is forked from a process that has already imported the definitions.
+Dagster's own server starts a new Python per run, whose imports take longer than computing a window.
 
-Dagster's own server starts a new Python for each run, whose imports take longer than a window's micro-batch.
+`tidemark up` starts it by `python -m tidemark.resources.code_server`, with the arguments of `dagster api grpc`.
 """
 
 import multiprocessing
@@ -17,12 +17,12 @@ from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
-"""The names of private attributes of Dagster's server, looked up before the server's class is replaced."""
+"""Names of private attributes of Dagster's server, looked up before the server's class is replaced."""
 
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
-    """Forks each run from a separate template process. The template never ran anything itself, so it has no
-    connections, open tables or threads. It ends with the code server."""
+    """Dagster's code server, which forks each run from a separate template process. The template has no connections and
+    no threads. It ends with the code server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,8 +35,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Serve until a signal or a request ends the server. After a signal, Dagster's own server would refuse new runs,
-    and wait for all running ones."""
+    """Serve until a signal or a request ends the server. A signal also ends running runs within seconds."""
     end_soon_after_a_signal()
     ask_for_json()
     # Dagster opens its storage at each tick. Each time, Alembic would look up its scripts again, and keep what it found

@@ -1,6 +1,9 @@
-"""Dagster's daemon, changed to end within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the
-arguments of `dagster-daemon`. Dagster's own daemon waits half a minute for a busy thread. The code server and the web
-server end in the same way."""
+"""Dagster's daemon, changed to end within ten seconds of SIGTERM. Dagster's own daemon waits half a minute for a busy
+thread.
+
+It is started by `python -m tidemark.resources.daemon`, with the arguments of `dagster-daemon`. The code server and the
+web server use the functions of this module too.
+"""
 
 import os
 import signal
@@ -12,12 +15,12 @@ from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
-"""Maximum time for which running work may continue after a signal. A supervisor kills after ten seconds. The effect of
-the interruption is that of a kill: messages that were not acknowledged are redelivered."""
+"""Maximum time for which work continues after a signal, because supervisors kill after ten seconds. Interrupted work
+loses nothing: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:
-    """Call `asked` in a thread, and end this process ENDS_WITHIN_SECONDS after it returns."""
+    """Start a thread that calls `asked`, and ends this process ENDS_WITHIN_SECONDS after `asked` returns."""
 
     def end() -> None:
         asked()
@@ -28,10 +31,10 @@ def end_soon_after(asked: Callable[[], object]) -> None:
 
 
 def end_soon_after_a_signal() -> None:
-    """End this process ENDS_WITHIN_SECONDS after SIGTERM or SIGINT, unless a signal handler has ended it by then.
+    """End this process at most ENDS_WITHIN_SECONDS after SIGTERM or SIGINT. Must be called in the main thread, before
+    Dagster sets its signal handlers.
 
-    A shell starts background commands with SIGINT ignored, and Dagster treats SIGTERM like SIGINT, so SIGINT's default
-    handler is restored. Call it in the main thread, before Dagster sets its handlers.
+    Also restores the default handler of SIGINT, because a shell starts background commands with SIGINT ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     come, told = os.pipe()

@@ -1,7 +1,7 @@
 """Logs as one JSON object per line, with ids that link a tick, its run and its Spark job.
 
-The daemon's lines are in Dagster's own JSON format; those of the code server, its ticks and its runs have the same
-fields (`logger`, `level`, `timestamp` and `event`), plus ids and a traceback.
+The lines have the fields of Dagster's own JSON format (`logger`, `level`, `timestamp` and `event`), plus ids and a
+traceback.
 """
 
 import logging
@@ -21,14 +21,14 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""Dagster's ids in the lines of a run."""
+"""Names of Dagster's ids that are kept in the log lines of a run."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
 
 @contextmanager
 def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Attach these ids to everything that this thread logs in the block, if the logs are JSON."""
+    """Within this block, add these ids to everything that this thread logs as JSON."""
     before = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield
@@ -37,7 +37,7 @@ def ids_in_logs(**ids: str) -> Iterator[None]:
 
 
 def log_as(chosen: LogSettings) -> None:
-    """Configure the logs of this process, and of processes forked from it, as the settings say."""
+    """Set up the logs of this process and of processes forked from it."""
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
@@ -66,8 +66,6 @@ def json_console(name: str, level: str | int) -> logging.Logger:
 
 
 class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes JSON to standard error."""
-
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setLevel(logging.INFO)
@@ -78,7 +76,7 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Drop everything that Dagster attaches to a run's record, except the ids and the original message."""
+    """Drop all fields that Dagster adds to a run's log record, except its ids and the original message."""
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):
         event["event"] = known.get("orig_message") or event["event"]
@@ -89,8 +87,8 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
 
 
 def ask_for_json() -> None:
-    """Configure the logs, and add Dagster's option for JSON to this process's command line if the settings ask for JSON
-    and no format is given. Invalid settings are ignored here, because they are reported where they are used."""
+    """Set up the logs by the settings. If the settings ask for JSON, add Dagster's option for JSON to this process's
+    command line, unless the command line has a format. Invalid settings are ignored: other code reports them."""
     try:
         chosen = load_settings().logs
     except InvalidSettings:

@@ -1,5 +1,5 @@
-"""The keys of a pipeline's resources in Dagster, and access to the resources. With `dagster.name`, the keys do not
-clash with the keys of other pipelines, or with another resource named `spark`."""
+"""The keys of a pipeline's Dagster resources, and access to the resources. The keys include `dagster.name`, so that
+several pipelines can be in one code location."""
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,7 +15,7 @@ PUBSUB, LAKE, SPARK = "pubsub", "lake", "spark"
 
 
 class WithResources(Protocol):
-    """A Dagster context: of an op, an asset, a check or a sensor."""
+    """The context of an op, an asset, a check or a sensor in Dagster."""
 
     @property
     def resources(self) -> Any: ...

@@ -33,68 +33,68 @@ from tidemark.pipeline.watermark.state import WatermarkState
 Part = TypeVar("Part")
 
 NEWEST_FOLD = "newest fold"
-"""The key of the newest fold among the objects that the process keeps."""
+"""The key of the NewestFold in `kept`."""
 
 FOLDS_SERVE = 2
-"""Number of ticks for which the fold of a tracking tick is reused."""
+"""Maximum age, in ticks, of a folded tracking log that other sensors reuse."""
 
 
 @dataclass
 class NewestFold:
-    """The fold of the log after a tick, and its time. One thread writes it and others read it. That is safe because a
-    state never changes."""
+    """The tracking log as folded by the last tick of `tracking`, and the time of this tick. One thread writes it and
+    others read it, which is safe because a WatermarkState never changes."""
 
     noted: tuple[WatermarkState, datetime] | None = None
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The parts of the lake, such as its tables. Each `user` gets its own objects, which are kept between ticks and not
-    shared between threads."""
+    """The parts of the lake, such as its tables. Each `user` (such as a sensor) gets its own objects, which are kept
+    between ticks and never shared between threads."""
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]
     clock: dg.ResourceDependency[Clock]
 
     def whole(self) -> Lake:
-        """Return the lake itself, which creates its parts and caches none of them."""
+        """Return the lake itself. Its methods create a new object per call."""
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def ownership(self) -> Ownership:
-        """Return this process's ownership of the lake, which all users share."""
+        """Return this process's ownership of the lake. All users share it."""
         return self.kept.get("ownership", lambda: Ownership(self.settings, self.clock))
 
     def tracking_log(self, user: str) -> TrackingLog:
-        """Return the numbered log of snapshots and decisions, with its live histogram."""
+        """Return the log of tracking snapshots and decisions."""
         log, noted = self._part(user, Lake.tracking_log), self.kept.get(NEWEST_FOLD, NewestFold).noted
         if noted is not None:
             log.saw(noted[0])
         return log
 
     def watermark(self) -> datetime | None:
-        """Return the watermark of the newest decision. For use in runs."""
+        """Return the watermark of the newest decision. Used by runs."""
         decided = self.tracking_log("run").newest().record
         return None if decided is None else decided.decision.watermark
 
     def watch(self) -> BacklogWatch:
-        """Return the progress of both backlogs, as this process has seen it."""
+        """Return the progress of both backlogs, as far as this process has seen it."""
         return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:
-        """Return the outlets that publish the newest decision: `watermark.json` and the signal topic. Each remembers
-        what this user has published."""
+        """Return the outlets that publish a decision: `watermark.json` and the signal topic. Each outlet remembers what
+        it has published for this user."""
         return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
 
     def past(self, user: str) -> TrackingLog:
-        """Return the log for repeated access to past entries. Each entry is read only once."""
+        """Return the tracking log for repeated access to old entries. It caches each entry that it reads."""
         return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
 
     def folded(self, state: WatermarkState) -> None:
-        """Keep the fold of the log after a tick of `tracking`, for `state`."""
+        """Store `state`, the tracking log as folded by a tick of `tracking`, for other sensors."""
         self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
-        """Return the fold of the log as of the last tick of `tracking`. If that tick is too old, or was in another
-        process, the log is read for this user. Raises the errors of `TrackingLog.catch_up`."""
+        """Return the tracking log as folded by the last tick of `tracking`. If that tick is too old or ran in another
+        process, read the log. Raises the errors of `TrackingLog.catch_up`."""
         noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
         if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
             return noted[0]
@@ -109,11 +109,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, Lake.quarantine)
 
     def new_files(self, user: str) -> tuple[NewFiles, NewFiles]:
-        """Return `heartbeats` and `quarantine` for adding files to them."""
+        """Return the writers that add files to `heartbeats` and `quarantine`."""
         return self._part(user, lambda lake: new_files(lake, self.clock), "new files")
 
     def judge(self, user: str) -> HeartbeatReader:
-        """Return the reader that judges messages by the settings. It keeps the schemas that it has read."""
+        """Return the reader that judges messages by the settings. It caches schemas."""
         names = self.settings.message.schema_names
         return self._part(
             user,
@@ -122,11 +122,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         )
 
     def diffs(self, user: str) -> WindowedTable:
-        """Return the table of computed windows."""
+        """Return the table `heartbeat_diffs`."""
         return self._part(user, Lake.diffs)
 
     def stream_status(self, user: str) -> StreamStatus:
-        """Return the table of the streams that stopped, started or missed heartbeats."""
+        """Return the table of streams that stopped, started or missed heartbeats."""
         return self._part(user, Lake.stream_status)
 
     def streams(self, user: str) -> Streams:
@@ -134,27 +134,27 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: Streams(lake.table(STREAMS), self.diffs(user).table), "streams")
 
     def own_table(self, user: str, name: str) -> OwnTable:
-        """Return a custom table, from `[tables]` or from the argument `tables` of `tidemark.dagster.pipeline`."""
+        """Return a custom table: one of `[tables]`, or of the argument `tables` of `tidemark.dagster.pipeline`."""
         return self._part(user, lambda lake: lake.own_table(name), f"tables/{name}")
 
     def staleness(self, user: str) -> Staleness:
-        """Return the check for missed heartbeats, which continues from the lake's checkpoint."""
+        """Return the check for missed heartbeats, restored from its checkpoint in the lake."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         return self._part(user, lambda lake: Staleness.restored(lake, windowing, lookback), "staleness")
 
     def late(self, user: str) -> LateHeartbeats:
-        """Return the counter of late heartbeats: those whose first landing was below the watermark."""
+        """Return the counter of late heartbeats."""
         landed = self.staleness(user).heartbeats
         return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
 
     def window_index(self, user: str) -> WindowIndex:
-        """Return the index of the windows that hold heartbeats, and of the windows that are computed."""
+        """Return the index of windows that have heartbeats, and of windows that are computed."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         tables = self.heartbeats(user), self.diffs(user).table
         return self._part(user, lambda _: WindowIndex(*tables, windowing, lookback), "window_index")
 
     def kept_windows(self) -> KeptWindows:
-        """Return the retention boundary: the first window whose input the lake still keeps."""
+        """Return the retention boundary: the first window for which the lake still has the full input."""
         return self.whole().kept_windows(self.settings.windowing)
 
     def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:

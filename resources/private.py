@@ -1,7 +1,7 @@
-"""The private parts of Dagster that tidemark uses, grouped by the function that is lost if Dagster lacks them.
+"""Dagster's private classes and functions that tidemark uses, grouped by what stops working without them.
 
-An attribute of this module, such as `private.WorkerStatus`, imports the part on first use. No other module imports a
-private part.
+An attribute of this module, such as `private.WorkerStatus`, is imported from Dagster on first use. No other module
+imports a private name of Dagster.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from tidemark.pipeline.errors import DagsterPartMissing
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """A private part of Dagster: its module, its dotted name in the module, and the consequence if it is missing."""
+    """A private class, function or attribute of Dagster: its module, its dotted name, and the consequence if Dagster
+    lacks it."""
 
     module: str
     name: str
@@ -90,12 +91,12 @@ EVENT_TABLES = {
     "asset_event_tags": ("event_id",),
     "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
-"""The tables of the event log, with the columns that housekeeping uses. If one is missing, housekeeping deletes no
-events."""
+"""The tables of Dagster's event log, with the columns that housekeeping needs. If a column is missing, housekeeping
+deletes no events."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the part with this name. Raises DagsterPartMissing."""
+    """Import the private part with this name. Raises DagsterPartMissing."""
     if name not in PARTS:
         raise AttributeError(f"{__name__} has no {name}")
     return found(PARTS[name])
@@ -103,7 +104,6 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def found(part: PrivatePart) -> Any:
-    """Import a part. Raises DagsterPartMissing."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
     except (ImportError, AttributeError):
@@ -111,25 +111,25 @@ def found(part: PrivatePart) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of `owner`. If `owner` is a class whose `__init__` sets the attribute, return its name."""
+    """Return an attribute of `owner`. If it is set only in the `__init__` of the class `owner`, return its name."""
     if isinstance(owner, type) and not hasattr(owner, name) and name in owner.__init__.__code__.co_names:  # type: ignore[misc]
         return name
     return getattr(owner, name)
 
 
 def replace(name: str, by: Any) -> None:
-    """Replace a part in its module. Raises DagsterPartMissing."""
+    """Replace a private part in its module. Raises DagsterPartMissing."""
     found(PARTS[name])
     setattr(import_module(PARTS[name].module), PARTS[name].name, by)
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """Return an error that names the part that this Dagster lacks, and the consequence."""
+    """Return an error that names the missing part, and the consequence."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 
 def why_missing(names: tuple[str, ...]) -> str | None:
-    """Return a sentence that names the first of these parts that this Dagster lacks. None if no part is missing."""
+    """Return a sentence about the first of these parts that Dagster lacks; None if it has all."""
     try:
         for name in names:
             found(PARTS[name])
@@ -139,8 +139,7 @@ def why_missing(names: tuple[str, ...]) -> str | None:
 
 
 def command(name: str) -> Callable[[], None]:
-    """Return the function of a command that Dagster installs: `dagster` or `dagster-daemon`. Commands are not
-    private."""
+    """Return the function of an installed command: `dagster` or `dagster-daemon`."""
     (entry,) = entry_points(group="console_scripts", name=name)
     loaded: Callable[[], None] = entry.load()
     return loaded

@@ -1,7 +1,5 @@
-"""Dagster's launcher, extended to check whether a run's process is alive.
-
-With Dagster's own launcher, a run whose process was killed counts as running until its time is up.
-"""
+"""Dagster's run launcher, extended to check whether a run's process is alive. With Dagster's own launcher, a run whose
+process was killed counts as running until its maximum time has passed."""
 
 from typing import Any
 
@@ -14,17 +12,19 @@ DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Asks the code server of a run whether the run is still alive."""
+    """A run launcher that asks a run's code server whether the run is alive."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
         return private.why_missing(private.RUN_HEALTH) is None
 
     def check_run_worker_health(self, run: DagsterRun) -> Any:
-        """Return RUNNING while the code server runs the run, and FAILED if the server does not know the run or is gone.
+        """Return whether a run is alive, as reported by its code server.
 
-        If a code server is too busy to answer, its runs count as running. A run that no launcher started, as by
-        `dagster asset materialize`, also counts as running, because its process cannot be queried.
+        - RUNNING if the server executes the run, or is too busy to answer.
+        - FAILED if the server does not know the run, or is gone.
+        - RUNNING for a run that no launcher started, as by `dagster asset materialize`. Its process cannot be queried.
+        - UNKNOWN if the run has not reached a code server.
         """
         answer, status = private.CheckRunHealthResult, private.WorkerStatus
         if run.remote_job_origin is None:

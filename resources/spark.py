@@ -1,4 +1,4 @@
-"""dagster-pyspark's resource, adapted to a long-lived server."""
+"""The Spark session as a Dagster resource. It extends dagster-pyspark's resource."""
 
 import uuid
 from contextlib import suppress
@@ -16,27 +16,27 @@ from tidemark.pipeline.spark.session import check_answers, classic_session, shar
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
-    """A session that is created on first use. On a Spark Connect server, all runs share it.
+    """A Spark session that is created on first use. On a Spark Connect server, all runs share one session.
 
-    If the server is unreachable, it raises SparkUnreachable at once: the client alone would retry for ten minutes.
+    If the server is unreachable, `session` raises SparkUnreachable at once. Spark's client would retry for ten minutes.
     """
 
     server_log: str = ""
-    """The log file of the server that `tidemark up` starts. If no server answers, the newest errors in this log are
-    shown."""
+    """The log file of the Spark Connect server that `tidemark up` starts. If the server is down, its newest errors are
+    quoted."""
 
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Tag the run's work on the server with the run's id, which Spark's UI and log show."""
+        """Tag the run's work on Spark with the run's id."""
         if context.run is not None:
             self._tag = f"tidemark-run-{context.run.run_id}"
         super().setup_for_execution(context)
 
     def session(self) -> SparkSession:
-        """Return the session. Raises SparkUnreachable, ToolMissing if a classic session finds no Java or connector, and
-        InvalidSettings if the executors' environment cannot be used."""
+        """Return the session. Raises SparkUnreachable, ToolMissing if a classic session lacks Java or the connector,
+        and InvalidSettings if the archive for executors is unusable."""
         if remote := self.spark_config.get("spark.remote"):
             self._check_answers(remote)
         session: SparkSession = self.spark_session
@@ -56,7 +56,6 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     @property
     def spark_session(self) -> Any:
-        """The session, created on first use."""
         if self._spark_session is None and self.spark_config.get("spark.remote"):
             self._spark_session = shared_session(self.spark_config)
             self._spark_session.addTag(self._tag)
@@ -66,11 +65,10 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     @property
     def spark_context(self) -> Any:
-        """The context of a classic session."""
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """Cancel this run's work on Spark, so that its pending call fails. May be called from any thread."""
+        """Cancel this run's work on Spark. A pending call then fails. May be called from any thread."""
         session = self._spark_session
         if session is None:
             return
@@ -80,7 +78,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             session.sparkContext.cancelAllJobs()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
-        """Cancel this run's work on the server, and stop the client or the classic session."""
+        """Cancel this run's work on Spark, and stop the client or the classic session."""
         if self._spark_session is not None:
             with suppress(Exception):  # the server may be gone, and the work with it
                 self.interrupt()

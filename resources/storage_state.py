@@ -1,7 +1,7 @@
-"""Prints the current and the expected revisions of Dagster's storage, as one line of JSON.
+"""Prints the current and the expected schema revisions of Dagster's storage, as one line of JSON.
 
-Run this file as a module, with `$DAGSTER_HOME` and the variables that `dagster.yaml` uses. It fails if the storage does
-not answer.
+Run this file as a module, with `$DAGSTER_HOME` and the variables that `dagster.yaml` uses. It fails if the storage is
+unreachable.
 """
 
 import json
@@ -11,7 +11,7 @@ import dagster as dg
 
 
 def revisions(instance: dg.DagsterInstance) -> dict[str, list[str | None]]:
-    """Return the current and the expected revision, keyed by storage. A storage without revisions is left out."""
+    """Return the current and the expected schema revision per storage. A storage without revisions is left out."""
     storages: dict[str, Any] = {
         "runs": instance.run_storage,
         "events": instance.event_log_storage,

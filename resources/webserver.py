@@ -1,7 +1,8 @@
-"""Dagster's UI behind `PageGuard`: `python -m tidemark.resources.webserver`, which `tidemark up` starts.
+"""Serves Dagster's UI behind `PageGuard`, on loopback only. `tidemark up` starts it by `python -m
+tidemark.resources.webserver`.
 
-Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting to
-prevent it. This module serves the same application, on loopback only.
+Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting
+against this.
 """
 
 import signal
@@ -22,34 +23,31 @@ from tidemark.resources.daemon import end_soon_after_a_signal
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""Maximum time for which open pages delay the server's end."""
+"""Maximum time for which open pages delay the end of the server."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20
-"""The UI's polling interval, the database's statement timeout, and its connection pooling: the defaults of Dagster's
-own command."""
+"""The UI's polling interval, the database's statement timeout, and its connection pool, as in `dagster-webserver`."""
 
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
-"""The content types that a page may send to another origin only after a preflight request, which the UI never
-grants."""
+"""Content types that a browser sends to another origin only after a preflight request. The UI grants none."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
-"""The header added to each response, so that no other page can show the UI in a frame (clickjacking)."""
+"""The header that forbids other pages to show the UI in a frame. It prevents clickjacking."""
 
 
 class PageGuard:
-    """An ASGI middleware that guards a page on loopback against requests by other pages in the same browser.
+    """An ASGI middleware that protects a page on loopback against requests by other pages in the same browser.
 
-    A request must name one of the page's hosts, and must come from the same origin. Only a request for which a browser
-    first asks permission (a *preflight*) may change anything; a GET changes nothing. Other requests are refused with
-    403, 405 or 415 and a sentence that says why.
+    A request must name one of the page's hosts and come from the page's own origin. Only a request that needs a
+    browser's preflight may change anything. Other requests are refused with 403, 405 or 415 and the reason.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
-        """`allowed_hosts` are further host names, without ports, under which users reach the page."""
+        """`allowed_hosts` are additional host names, without ports, under which users reach the page."""
         self._app = app
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
@@ -67,7 +65,7 @@ class PageGuard:
             await PlainTextResponse(f"{why}\n", status)(scope, receive, send)
 
     def refusal(self, asked: HTTPConnection) -> tuple[int, str] | None:
-        """Return the status and the sentence with which a request is refused; None if it may pass."""
+        """Return the status and the reason if the request is refused, otherwise None."""
         headers, method = asked.headers, asked.scope.get("method", "GET")
         hosts = headers.getlist("host")
         if not is_ours(hosts, self._allowed):
@@ -88,7 +86,7 @@ class PageGuard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """True if an origin is the page's own: the requested host, or a host that the settings allow."""
+        """True if an origin is the requested host, or a host that the settings allow."""
         try:
             named = urlsplit(origin)
         except ValueError:
@@ -99,7 +97,7 @@ class PageGuard:
 
 
 def _shows(asked: HTTPConnection) -> bool:
-    """True if the request is for the page GraphiQL, which executes nothing by itself."""
+    """True if the request loads the page GraphiQL, which executes nothing by itself."""
     return "text/html" in asked.headers.get("accept", "")
 
 

@@ -1,7 +1,5 @@
-"""The JAR that Spark needs for `gs://`: Google's Cloud Storage connector, fetched once into a cache.
-
-The Connect server, classic sessions and sessions on a cluster all use the same version.
-"""
+"""Fetches the JAR that Spark needs for `gs://`: Google's Cloud Storage connector. All Spark sessions use the same
+version."""
 
 import hashlib
 import os
@@ -21,28 +19,27 @@ from tidemark.pipeline.lake.store.address import spark_storage_config
 from tidemark.pipeline.settings import Settings
 
 JARS = "spark.jars"
-"""Spark's setting for a session's JARs. A value set by the user replaces tidemark's value."""
+"""Spark's setting for a session's JARs. If the user sets it, tidemark does not add its connector."""
 
 CONNECTOR_CLASS = "GoogleHadoopFileSystem"
-"""The class that Spark loads from the JAR. Without tidemark's settings, Spark looks for a class of this name in
-Hadoop's package."""
+"""The class that Spark loads from the JAR. Spark's error about a missing connector names it."""
 
 ANSWERS_WITHIN_SECONDS = 30.0
-"""Timeout for each network operation while a JAR is fetched."""
+"""Timeout for each network operation of a download."""
 
 FETCHED_WITHIN_SECONDS = 900.0
-"""Maximum total time for fetching a JAR. It is enough for 40 MB at half a megabit per second."""
+"""Maximum total time for a download. It is enough for 40 MB at half a megabit per second."""
 
 CHUNK = 1 << 20
-"""Maximum number of bytes per read while a JAR is fetched."""
+"""Maximum number of bytes per read of a download."""
 
 Progress = Callable[[int, int], None]
-"""Progress callback: called with the number of bytes fetched, and the total."""
+"""A callback that gets the number of bytes fetched so far, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A specific version of a JAR: its URL, checksum and size in bytes."""
+    """A version of a JAR. `size` is in bytes."""
 
     url: str
     sha256: str
@@ -62,22 +59,20 @@ CONNECTOR = Jar(
 
 
 def storage_config(settings: Settings) -> dict[str, str]:
-    """Return the settings that give Spark access to the lake and, for a bucket, name the connector's JAR. They apply to
-    every Spark that tidemark configures; `spark.config` overrides them."""
+    """Return the Spark settings for access to the lake. If the lake is in a bucket, they include the connector's JAR.
+    The user's `spark.config` overrides them."""
     jar = {JARS: str(connector_file())} if wants_connector(settings) else {}
     return {**spark_storage_config(settings.lake), **jar}
 
 
 def wants_connector(settings: Settings) -> bool:
-    """True if Spark needs the JAR from tidemark's cache: the lake is in a bucket, and the user has not set
-    `spark.jars`."""
+    """True if Spark needs tidemark's connector: the lake is in a bucket, and the user has not set `spark.jars`."""
     return settings.lake.folder is None and JARS not in settings.spark.config
 
 
 def connector_file() -> Path:
-    """Return the path of the connector's JAR: in `$XDG_CACHE_HOME/tidemark` or, without that variable, in
-    `~/.cache/tidemark`. Raises ToolMissing if the user has no home folder, such as an arbitrary user id in a
-    container."""
+    """Return the path of the connector's JAR in the cache: `$XDG_CACHE_HOME/tidemark` or, if that variable is not set,
+    `~/.cache/tidemark`. Raises ToolMissing if the user has no home folder, as in some containers."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "tidemark" / CONNECTOR.name
     try:
@@ -90,9 +85,8 @@ def connector_file() -> Path:
 
 
 def check_connector(config: Mapping[str, str]) -> None:
-    """Raise ToolMissing if a session's configuration names the JAR in tidemark's cache, and this file is missing or
-    incomplete. The message says how to get the JAR. Only the size is checked: the checksum was verified when the file
-    was fetched."""
+    """Raise ToolMissing if a session's configuration names the JAR in the cache, and the file is missing or has another
+    size. The checksum is not checked again, because `fetch` has verified it."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(
@@ -103,7 +97,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 @contextmanager
 def naming_what_lacks() -> Iterator[None]:
-    """Within this block, turn Spark's error about the missing connector into ToolMissing, which says what to do."""
+    """Within this block, turn Spark's error about a missing connector into ToolMissing, which says what to do."""
     try:
         yield
     except Exception as error:
@@ -117,7 +111,7 @@ def naming_what_lacks() -> Iterator[None]:
 
 
 def is_there(file: Path) -> bool:
-    """True if the file exists and is the connector's JAR, by its checksum."""
+    """True if the file exists and has the connector's checksum."""
     if not file.is_file() or file.stat().st_size != CONNECTOR.size:
         return False
     with file.open("rb") as content:
@@ -127,12 +121,11 @@ def is_there(file: Path) -> bool:
 def fetch(
     clock: Clock, file: Path | None = None, source: str | None = None, progress: Progress = lambda _done, _of: None
 ) -> bool:
-    """Fetch the connector's JAR to `file` (by default, in the cache), unless the JAR is already there. Returns True if
-    it was fetched.
+    """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if the file was already there.
 
-    `source` replaces the JAR's URL: an address, or a file's path. The checksum is verified, whatever the source. The
-    file appears whole or not at all, and any number of processes may fetch it concurrently. Raises ToolMissing, which
-    says how to install the JAR without a network.
+    `source` is another URL or the path of a file. The checksum is always verified. The file appears whole or not at
+    all, and several processes may fetch it concurrently. Raises ToolMissing, which says how to install the JAR without
+    a network.
     """
     file, jar = file or connector_file(), CONNECTOR
     if is_there(file):
@@ -157,8 +150,7 @@ def fetch(
 
 
 def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Progress) -> None:
-    """Copy the content of the address to `target`. Raises OSError, HTTPException, and ValueError if the content is not
-    the JAR."""
+    """Download the address to `target`. Raises OSError, HTTPException, and ValueError if the content is not the JAR."""
     until = clock.monotonic() + FETCHED_WITHIN_SECONDS
     digest, done = hashlib.sha256(), 0
     with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)

@@ -1,13 +1,14 @@
-"""Packs an archive of tidemark and its dependencies, and ships it to executors whose Python lacks them.
+"""Packs tidemark and its dependencies into an archive, and ships it to executors whose Python lacks them.
 
-The archive contains packages, but no Python. An executor's Python of the same minor version imports the packages, so
-the archive does not depend on where it was created or is unpacked. Spark unpacks it on each executor. The program
-`bin/python` in the archive starts the executor's Python with the archive's packages.
+The archive contains packages, but no Python. An executor's Python of the same minor version imports them. Spark unpacks
+the archive on each executor. The archive's program `bin/python` starts the executor's Python with the packages.
 
-A Spark Connect server has two working folders. A session's Python workers start in the session's folder, where Spark
-unpacks the session's archives. The workers of a streaming query start in the executor's folder, where Spark unpacks the
-archives with which the server was started. If a server was started with the archive, it can use it for both: its
-sessions get only a link to the archive.
+A Spark Connect server has two working folders:
+- A session's Python workers start in the session's folder, where Spark unpacks the archives of the session.
+- The Python workers of a streaming query start in the executor's folder, where Spark unpacks the archives of the
+  server.
+
+If a server was started with the archive, its sessions get only a link to the archive in the executor's folder.
 """
 
 import gzip
@@ -34,22 +35,21 @@ from tidemark.pipeline.spark.executors import CONTRACT, PYTHON
 from tidemark.pipeline.version import DISTRIBUTION, own_version
 
 ENDINGS = (".tar.gz", ".tgz")
-"""Allowed endings of the archive's file name. Spark recognizes the archive's format by the ending."""
+"""Allowed endings of the archive's file name. Spark recognizes an archive's format by its ending."""
 
 LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspark", "py4j"})
-"""Distributions that are not packed: executors have their own PySpark, and do not run Dagster. Dependencies that only
-these distributions need are not packed either."""
+"""Distributions that are not packed, because executors have their own PySpark and do not run Dagster. Their
+dependencies are packed only if another packed distribution needs them."""
 
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
-"""Files of an installation that are not packed: they reveal its location and its source, including any credentials in
-the source's URL."""
+"""Files of an installed package that are not packed. They reveal its location or source URL, which may have
+credentials."""
 
 OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
-"""Endings of tidemark's own files that are packed. In a checkout, there are also settings files with other endings,
-which are not packed."""
+"""Endings of tidemark's own files that are packed. A checkout also has settings files, which are not packed."""
 
 COMPRESSION = 3
-"""gzip's level, from 1 to 9. A higher level takes several times as long and makes the archive a tenth smaller."""
+"""gzip's level, from 1 to 9. A higher level takes several times as long, and makes the archive only 10 % smaller."""
 
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
@@ -69,32 +69,32 @@ exit 1
 """
 
 FOLDER = "tidemark_environment"
-"""The name under which Spark unpacks the archive, in the folder where an executor's Python workers start."""
+"""Name of the folder to which Spark unpacks the archive, relative to the folder where Python workers start."""
 
 ARCHIVE = "spark.tidemark.executor_environment"
-"""The setting of a session that names the archive."""
+"""The session setting that names the archive."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The setting of a session that records which archive was already sent to the session: the result of `identity`."""
+"""The session setting with the `identity` of the archive that was already sent to the session."""
 
 MUST_AGREE = ("python", "machine")
 
 ARCHIVES = "spark.archives"
-"""Spark's setting for the archives that each executor unpacks in its own folder when it starts."""
+"""Spark's setting for the archives that each executor unpacks when it starts."""
 
 LINK = """\
 #!/bin/sh
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program in the link archive, which a session gets if its server was started with the whole archive. The program
-starts the one in the executor's folder, which contains the session's folder."""
+"""The program `bin/python` of the link archive, which a session gets if its server was started with the whole archive.
+It starts `bin/python` of the whole archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The manifest of an archive: the Python version of its packages (such as `3.11`), the machine type, the version of
-    tidemark, and the CONTRACT of the tasks that it runs."""
+    tidemark, and the CONTRACT of tidemark's tasks."""
 
     python: str
     machine: str
@@ -103,7 +103,7 @@ class Manifest:
 
 
 def own_manifest() -> Manifest:
-    """Return the manifest of an archive packed by this process."""
+    """Return the manifest for an archive that this process packs."""
     return Manifest(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         machine=f"{platform.system().lower()}-{platform.machine()}",
@@ -113,9 +113,9 @@ def own_manifest() -> Manifest:
 
 
 def pack(file: Path) -> list[str]:
-    """Write the archive to `file`, replacing an existing file, and return the names of the packed distributions.
+    """Write the archive to `file`, and return the names of the packed distributions. An existing file is replaced.
 
-    Raises InvalidSettings for a file name that Spark would not unpack, and ToolMissing if an installed package cannot
+    Raises InvalidSettings if Spark would not unpack a file of this name, and ToolMissing if an installed package cannot
     be packed. After an error, an existing file is unchanged.
     """
     if not file.name.endswith(ENDINGS):
@@ -154,8 +154,8 @@ def manifest_of(file: Path) -> Manifest:
 
 
 def distributions() -> dict[str, metadata.Distribution]:
-    """Return the distributions that an executor needs to run tidemark, including tidemark itself, by name. Raises
-    ToolMissing if any is not installed."""
+    """Return the distributions that executors need for tidemark, including tidemark itself, keyed by name. Raises
+    ToolMissing if a distribution is not installed."""
     found: dict[str, metadata.Distribution] = {}
     extras_of: dict[str, set[str]] = {}
     wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]
@@ -201,8 +201,7 @@ def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield tidemark's own files, each as its path below `site-packages` and its source file. A wheel and a checkout
-    give the same files."""
+    """Yield tidemark's own files, each as its path below `site-packages` and its source file."""
     root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
     for folder, _, names in os.walk(root, followlinks=True):
         for file in (Path(folder) / name for name in sorted(names)):
@@ -211,15 +210,14 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Add a file with this content to the archive. The file gets no user and no time, so that the archive is
-    reproducible."""
+    """Add a file with this content to the archive, without owner and time, so that the archive is reproducible."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the packing user's name and ids, and make the file readable for every user."""
+    """Remove the owner's name and ids from an archive's file, and make the file readable for every user."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o100 else 0o644
@@ -227,13 +225,13 @@ def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def environment_config(archive: str | None) -> dict[str, str]:
-    """Return the settings that make a session's executors use the packages of the archive; empty without an archive."""
+    """Return the session settings that make executors use the archive's packages; empty if `archive` is None."""
     return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
 
 
 def check_archive(config: Mapping[str, str]) -> None:
-    """Raise InvalidSettings if the configuration names an archive on this machine that does not exist, that `tidemark
-    provision --executors` did not create, or that is for another Python or machine type."""
+    """Raise InvalidSettings if the configuration names a local archive that is missing, that was not made by `tidemark
+    provision --executors`, or that is for another Python version or machine type."""
     archive = config.get(ARCHIVE)
     if archive is None or is_address(archive):
         return
@@ -248,21 +246,25 @@ def check_archive(config: Mapping[str, str]) -> None:
 
 
 def archives_config(archive: str, others: str = "") -> dict[str, str]:
-    """Return the setting that makes executors unpack the archive when they start, in addition to the `others` in
-    `spark.archives`. For an address, return no setting: Spark would read the address before it loads any JAR, so each
-    machine would need the connector for gs://."""
+    """Return the setting `spark.archives` with this archive and the `others`. Executors unpack these archives when they
+    start.
+
+    If `archive` is an address such as gs://, return no setting, because Spark would read the address before it loads
+    the connector.
+    """
     return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
 
 
 def carry_environment(session: SparkSession, archive: str) -> None:
-    """Make the session's executors use the archive's packages from the next task on, including executors that start
+    """Make the session's executors use the archive's packages from the next task on. This includes executors that start
     later.
 
-    - A Spark Connect server that was started with an archive for executors keeps using that archive.
-    - To any other Spark Connect server, an archive on this machine is sent once per session.
-    - In all other cases, Spark itself reads the archive.
+    - If the session's Spark Connect server was started with an archive for executors, the executors keep using that
+      archive.
+    - On any other Spark Connect server, a local archive is sent once per session.
+    - Otherwise, Spark itself reads the archive.
 
-    Assumption: no other archive was sent to the session before. Raises InvalidSettings if the archive is unusable, and
+    No other archive may have been sent to the session before. Raises InvalidSettings if the archive is unusable, and
     ToolMissing if Spark cannot read gs://.
     """
     config = environment_config(archive)
@@ -288,14 +290,14 @@ def is_brought(session: SparkSession) -> bool:
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """True if this session's streaming queries cannot start Python, because they look for it in a folder that does not
-    contain the archive."""
+    """True if streaming queries of this session cannot use the archive: it is only in the session's folder, and their
+    Python workers start in the executor's folder."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 
 def _link(session: SparkSession) -> None:
-    """Send the session an archive that contains only a link to the archive in the executor's folder. The content is
-    always the same, because a server refuses a different archive of the same name."""
+    """Send the session an archive with only the program LINK. Its content is always the same, because a server refuses
+    a different archive of the same name."""
     program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"
@@ -305,7 +307,7 @@ def _link(session: SparkSession) -> None:
 
 
 def identity(archive: str) -> str:
-    """Return a name for the archive's content: the address itself, or the file's path, size and modification time."""
+    """Return a text that identifies the archive's content: its address, or its path, size and modification time."""
     if is_address(archive):
         return archive
     state = Path(archive).stat()

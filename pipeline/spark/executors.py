@@ -1,7 +1,7 @@
-"""Functions that tasks run on an executor before it is known whether tidemark is installed there.
+"""Functions that Spark tasks run before it is known whether the executor has tidemark.
 
-The functions are pickled by value, so that an executor without tidemark or Polars can report what it lacks. A run that
-computes windows then fails before it writes anything, and a run of readers fails before it pulls anything.
+The functions are pickled by value, so that an executor without tidemark can report what it lacks before a run writes or
+pulls anything.
 """
 
 import pickle
@@ -18,28 +18,27 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 3
-"""Version of the data that tasks receive, and of how tasks process it. Executors may have another version of tidemark;
-they can run tasks only if this number is the same."""
+"""Version of the data that tasks receive and of their algorithm. An executor with another version of tidemark can run
+tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
-"""Number of tasks that check executors: more than one, since executors may differ."""
+"""Number of tasks for checking executors. Several tasks may reach several executors, which may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
-"""Schema of a checked executor's answer: the executor's Python and machine, and why it cannot run tidemark (null if it
+"""Schema of the result of checking an executor: its Python and machine, and why it cannot run tidemark (null if it
 can)."""
 
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.rounds")
 SOURCE = (*READERS, "ingest.source.pubsub_source")
-"""The modules of `tidemark.pipeline` that tasks need: for windows, for readers, and for `format("pubsub")`."""
+"""Modules below `tidemark.pipeline` that tasks import: for windows, for readers, and for `format("pubsub")`."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
-"""The setting that names the executors' Python. Python code that Spark runs on the driver while planning still uses the
-driver's Python."""
+"""Spark's setting for the executors' Python. Python code that runs on the driver does not use it."""
 
 ABLE = "spark.tidemark.executors_able"
-"""Prefix of the session settings that record which modules the executors can run, and with which CONTRACT and PYTHON.
-Because of this record, the executors of a shared session are checked only once."""
+"""Prefix of the session settings that record a passed check of the executors, per module. It saves later processes with
+the same session the check."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
@@ -51,14 +50,14 @@ LOCAL_REMEDY = (
     f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
     f"{sys.executable}"
 )
-"""The remedy for a local master, such as local[2], whose executors run on the driver's machine."""
+"""The remedy if the executors run on the driver's machine, as with the master local[2]."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
-"""Parts of Spark's errors that say why an executor's Python does not start."""
+"""Matches the part of a Spark error that says why an executor's Python does not start."""
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute the slices whose numbers are in the column `id`, and yield their answers: rows of the schema `of`."""
+    """Compute the slices with the numbers in the column `id`, and yield their rows in the schema `of`."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
@@ -70,7 +69,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
 
 
 def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check whether this executor can run these modules, and yield one row of SAYS per batch."""
+    """Check whether this executor can import these modules, and yield one row of SAYS per batch."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
         yield pa.RecordBatch.from_pylist([said], SAYS)
@@ -83,8 +82,7 @@ def _here() -> str:
 
 
 def _unable(needs: Sequence[str]) -> str | None:
-    """Return this executor's name and why it cannot run the driver's version of these modules. Return None if it
-    can."""
+    """Return this executor's name and why it cannot run tasks that need these modules; None if it can."""
     from importlib import import_module
 
     try:
@@ -104,10 +102,10 @@ def answers_of(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     of: pa.Schema,
 ) -> pa.Table:
-    """Run `task` in `tasks` Spark tasks, each with its number in the column `id`, and return their rows.
+    """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
 
-    Raises ExecutorsUnable if a task reports that its executor is `unable`, or if Python does not start on an executor.
-    After such an error, the next run checks the session's executors again.
+    Raises ExecutorsUnable if a task reports in `unable` that its executor lacks a module, or if Python does not start
+    on an executor. After this error, the next run checks the session's executors again.
     """
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
@@ -131,14 +129,14 @@ def answers_of(
 
 
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
-    """Run a few tiny tasks, and return the Python and the machine of each executor that ran a task. Raises
-    ExecutorsUnable within seconds if any of these executors cannot run the modules in `needs`."""
+    """Run a few tiny tasks, and return the Python and the machine of each executor that ran one. Raises ExecutorsUnable
+    within seconds if one of these executors cannot run the modules in `needs`."""
     return sorted(set(answers_of(session, LOOKS, partial(look, needs), SAYS)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
-    """Raise ExecutorsUnable if the executors cannot run the modules in `needs`. A session that has passed is not
-    checked again. Limit: an executor that joins later is checked only when it runs a task."""
+    """Raise ExecutorsUnable if the executors cannot run the modules in `needs`. A session is checked only once. An
+    executor that joins later is checked when it runs a task."""
     able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
     if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
         look_at(session, needs)

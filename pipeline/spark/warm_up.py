@@ -1,5 +1,5 @@
-"""Warms up Spark: `tidemark up` runs this module once the server listens. It runs a small query and checks the
-executors, so that the first micro-batch need not."""
+"""Warms up Spark. `tidemark up` runs this module once its Spark Connect server listens. The first run is then
+faster."""
 
 from pyspark.sql import SparkSession
 
@@ -9,8 +9,8 @@ from tidemark.pipeline.spark.session import session_config, shared_session
 
 
 def warm_up(session: SparkSession) -> int:
-    """Check the executors, which starts Python workers, and run a small query with a shuffle and a sort. Returns the
-    query's row count. Raises ExecutorsUnable."""
+    """Check the executors, which starts Python workers, and run a small query. Returns the number of the query's rows.
+    Raises ExecutorsUnable."""
     require_able(session, WINDOWS)
     rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
     return len(rows.collect())
