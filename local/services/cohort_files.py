@@ -1,5 +1,5 @@
-"""Generates the project of `tidemark init --cohort`: a pipeline for each cohort of a topic, and one for all other
-messages."""
+"""Generates the project of `tidemark init --cohort`: one pipeline per cohort of a topic's messages, and one for all
+other messages. A cohort is the messages that pass a filter."""
 
 import json
 import re
@@ -16,7 +16,7 @@ REST = "rest"
 NAMED = re.compile(r"([a-z][a-z0-9_]{0,39})\s*=\s*(.*)", re.S)
 COMBINES = re.compile(r"\b(?:AND|OR)\b")
 NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
-"""Matches a filter with several comparisons or a negation. No name is derived from such a filter."""
+"""Matches filters with several comparisons or a negation, for which no name is derived."""
 
 SETTINGS = """\
 # The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
@@ -73,9 +73,11 @@ telemetry: {{enabled: false}}
 
 
 def cohorts_of(written: Sequence[str]) -> dict[str, str]:
-    """Return the filter of each cohort, keyed by name, followed by the filter of the pipeline REST. A name is written
-    as `NAME=FILTER`, or else derived. Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter
-    of REST is too long."""
+    """Return the filter of each cohort and of the pipeline REST, keyed by name. `written` are texts `NAME=FILTER`, or
+    only `FILTER`, for which a name is derived.
+
+    Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of REST is too long.
+    """
     filters: dict[str, str] = {}
     for one in written:
         given = NAMED.fullmatch(one.strip())
@@ -97,7 +99,7 @@ def _checked(name: str, text: str, then: str = "docs/how-to/cohorts.md has examp
 
 
 def _derived(text: str) -> str:
-    """Derive a name from the last words of a single comparison: `eu` from `attributes.region = "eu"`."""
+    """Derive a name from the last words of a filter with one comparison: `eu` from `attributes.region = "eu"`."""
     words = re.findall("[a-z0-9]+", text.lower()) if not NO_NAME.search(text) else []
     for begin in range(len(words) - 1, 0, -1):
         if words[begin][0].isalpha():
@@ -106,8 +108,8 @@ def _derived(text: str) -> str:
 
 
 def project_files(filters: Mapping[str, str], pubsub: PubSubSettings, first: str | None) -> dict[str, str]:
-    """Return the contents of the project's files, keyed by name: the settings of each pipeline, with `windows.first` if
-    `first` is given, one code location, and Dagster's instance."""
+    """Return the contents of the project's files, keyed by file name: the settings of each pipeline, Dagster's
+    definitions and `dagster.yaml`. `first` is the value of `windows.first`, if any."""
     files = {}
     for name, text in filters.items():
         files[f"{name}.toml"] = SETTINGS.format(

@@ -1,4 +1,4 @@
-"""Chooses the emulator of Pub/Sub: the official one if it is installed on this machine, or else tidemark's own."""
+"""Chooses the Pub/Sub emulator: the official one if it is installed, otherwise tidemark's own."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ SDK_PLACES = (
     "/snap/google-cloud-cli/current",
     "~/google-cloud-sdk",
 )
-"""Folders that are searched for the Google Cloud SDK, after the folder of the `gcloud` on the PATH."""
+"""Folders to search for the Google Cloud SDK, after the folder of the `gcloud` on the PATH."""
 
 JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 HOW_TO_GET_IT = (
@@ -33,7 +33,7 @@ HOW_TO_GET_IT = (
 
 
 def find_emulator_jar() -> Path:
-    """Find the official emulator's newest jar. Raises ToolMissing, which says how to install it."""
+    """Find the newest jar of the official emulator. Raises ToolMissing, which says how to install the emulator."""
     places = [Path(place).expanduser() for place in SDK_PLACES]
     if gcloud := shutil.which("gcloud"):
         places.insert(0, Path(gcloud).resolve().parents[1])
@@ -45,7 +45,7 @@ def find_emulator_jar() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """An emulator: its human-readable name, and the program with its flags."""
+    """An emulator: its human-readable name, and its program with flags."""
 
     name: str
     program: tuple[str, ...]
@@ -61,11 +61,8 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """Choose an emulator: the official one if both the emulator and a suitable Java are installed, or else tidemark's
-    own.
-
-    Raises ToolMissing if `wanted` is the official emulator and it cannot run.
-    """
+    """Choose an emulator. With "auto", it is the official one if the emulator and a suitable Java are installed,
+    otherwise tidemark's own. Raises ToolMissing if `wanted` is "official" and it cannot run."""
     own = (sys.executable, "-m", "tidemark.pipeline.cli", "pubsub")
     if wanted == "local":
         return Emulator("tidemark's own Pub/Sub", own)
@@ -83,10 +80,7 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
 def heap_flags() -> list[str]:
     """Return memory flags for the official emulator's JVM: at most a quarter of the machine's memory, half of it for
-    new objects.
-
-    The emulator copies its set of undelivered messages at every pull. With the JVM's defaults a backlog of 400,000
-    messages drains at a third of the speed.
-    """
+    new objects. With the JVM's defaults, a backlog of 400,000 messages drains at a third of the speed, because the
+    emulator copies its undelivered messages at every pull."""
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]

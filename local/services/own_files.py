@@ -1,4 +1,5 @@
-"""The files that are installed with tidemark and that a user may change: the settings, and Dagster's two files."""
+"""The installed files that a user may copy and change: the settings, and Dagster's `workspace.yaml` and
+`dagster.yaml`."""
 
 import os
 import re
@@ -11,27 +12,26 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""The folder of the installed files. It is not resolved, because in a checkout the package's folders are links."""
+"""The folder of the installed files. It is not resolved, because its subfolders are links in a checkout."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
 )
-"""Matches the ports in a settings file: the ports of the emulator, Spark, the UI, the code server and the metrics."""
+"""Matches the ports in a settings file."""
 
 EVERY = "Every setting of tidemark."
-"""The beginning of the settings file."""
+"""The first sentence of the installed settings file."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after EVERY. It is removed from a file whose settings are changed, where it would be untrue."""
+"""The sentence after EVERY. It is untrue in a file with changed settings, and removed there."""
 
 MOST_PORTS = 100
-"""Maximum number of ports in a project of cohorts."""
+"""Maximum number of ports in a project of several pipelines."""
 
 SPARK_CONNECT = "Spark Connect"
-"""The name of the Spark Connect service."""
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
-"""The environment variable with the code server's port. Only tidemark's workspace.yaml uses it."""
+"""The environment variable with the code server's port. Only tidemark's `workspace.yaml` uses it."""
 
 
 def brought(name: str) -> str:
@@ -40,8 +40,8 @@ def brought(name: str) -> str:
 
 
 def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
-    """Replace the ports in the files by consecutive ports from `first` on, in order of appearance. A port that occurs
-    several times gets the same new port everywhere."""
+    """Replace the ports in the files with consecutive ports from `first` on. A port that occurs several times gets the
+    same new port everywhere."""
     ports = dict[str, int]()
 
     def another(found: re.Match[str]) -> str:
@@ -51,7 +51,7 @@ def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
 
 
 def with_values(settings: str, values: Mapping[str, str]) -> str:
-    """Replace the values of some keys in a settings file. Comments keep their column if there is room."""
+    """Replace the values of some keys in a settings file. Comments stay in their column if there is room."""
     for key, value in values.items():
 
         def line(found: re.Match[str], written: str = f'{key} = "{value}"') -> str:
@@ -72,8 +72,8 @@ def with_message(settings: str, message: str) -> str:
 
 
 def put_down(name: str, folder: Path, content: str) -> Path:
-    """Write a new file, creating its folder, and return its path. Raises InvalidSettings if the file already exists or
-    cannot be written."""
+    """Write a new file and its folder. Return the file's path. Raises InvalidSettings if it exists or cannot be
+    written."""
     path = folder / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def put_down(name: str, folder: Path, content: str) -> Path:
 
 
 def log_file(folder: Path, name: str) -> Path:
-    """Return the log file of a service in a supervisor's folder."""
+    """Return the log file of a service, in the folder of a `tidemark up`."""
     return folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
 
 
@@ -97,7 +97,7 @@ def spark_log(settings: Settings) -> Path:
 
 
 def given_home() -> Path | None:
-    """Return the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`, or else None."""
+    """Return the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`, otherwise None."""
     here = Path.cwd()
     workspace = here / WORKSPACE
     is_ours = workspace.is_file() and CODE_PORT in workspace.read_text(encoding="utf-8")
@@ -105,8 +105,9 @@ def given_home() -> Path | None:
 
 
 def dagster_home(settings: Settings) -> Path:
-    """Return the folder for DAGSTER_HOME: the current folder if it qualifies, or else a folder next to Dagster's
-    storage, to which the installed files are copied. Raises ServiceFailed."""
+    """Return the folder for DAGSTER_HOME: the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`.
+    Otherwise copy the installed files to a folder beside Dagster's storage, and return that folder. Raises
+    ServiceFailed."""
     if (given := given_home()) is not None:
         return given
     home = settings.dagster.state_folder / "dagster_home"
@@ -123,7 +124,7 @@ def dagster_home(settings: Settings) -> Path:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Convert an OSError in the folder of `tidemark up` to a ServiceFailed that says what to do."""
+    """Within this block, turn an OSError in the folder of `tidemark up` into ServiceFailed, which says what to do."""
     try:
         yield
     except OSError as error:

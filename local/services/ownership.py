@@ -1,9 +1,9 @@
-"""The ownership of a lake: a process records in `owner.json` that its pipeline writes to the lake, and other pipelines
-are refused.
+"""The ownership of a lake. A process records in `owner.json` that its pipeline writes to the lake; other pipelines are
+then refused.
 
-Each process records this once, before its first write; later, the newest entry of the log shows that the owner is
-alive. Ownership is advisory: two pipelines that record it at once, or a changed clock, cause a refusal or an overlap,
-but never lose a message.
+Each process writes the record once, before its first write to the lake. Later, the newest entry of the tracking log
+shows that the owner is alive. Ownership is only advisory: two simultaneous starts or a changed clock may cause a wrong
+refusal or two writing pipelines, but never the loss of a message.
 """
 
 import logging
@@ -34,8 +34,8 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """The state of an owner. UNCLEAR means that the owner seems dead, but clocks may differ. The state is known one of
-    the owner's ticks later."""
+    """Whether an owner is alive. UNCLEAR means that the owner has been silent for long, but its clock may be wrong. One
+    of the owner's ticks later, the state is known."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -43,8 +43,11 @@ class Life(Enum):
 
 
 class Ownership:
-    """The ownership of a lake, as one process sees it. Thread-safe. `up` is the settings file if the process is a
-    `tidemark up`. `say` receives messages, such as the name of the pipeline from which the lake is taken over."""
+    """The ownership of a lake, as one process sees it. Thread-safe.
+
+    `up` is the settings file if the process is a `tidemark up`. `say` receives messages, such as which pipeline owned
+    the lake before.
+    """
 
     def __init__(
         self, settings: Settings, clock: Clock, *, up: Path | None = None, say: Callable[[str], None] = logger.warning
@@ -69,15 +72,15 @@ class Ownership:
 
     def allow(self) -> None:
         """Raise LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise AlreadyRunning if another
-        `tidemark up` runs this pipeline. After the first success, later calls make no requests. Raises LakeError."""
+        `tidemark up` runs the same pipeline. Raises LakeError. After the first success, calls make no requests."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])
                 self._is_allowed = True
 
     def state(self) -> None:
-        """Record that this process's pipeline writes to the lake, unless a `tidemark up` of the pipeline has already
-        recorded it. After the first success, later calls make no requests. Raises the errors of `allow`."""
+        """Record that this process's pipeline writes to the lake, unless a running `tidemark up` of the pipeline has
+        recorded it. After the first success, calls make no requests. Raises the errors of `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -95,8 +98,8 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but first wait until it is known whether the owner is alive. The wait takes one or two of the
-        owner's ticks."""
+        """Like `allow`, but if the owner's state is unclear, first wait one or two of the owner's ticks until it is
+        known."""
         while True:
             try:
                 self.allow()
@@ -112,8 +115,8 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record that the `tidemark up` in this folder has ended, if the note is by this `tidemark up`. Raises
-        LakeError."""
+        """Record in `owner.json` that this `tidemark up` has ended, if the record is by a `tidemark up` in the same
+        folder. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
@@ -121,8 +124,8 @@ class Ownership:
             self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
 
     def look(self) -> tuple[Owner | None, Life, bool]:
-        """Return the note (None if absent or damaged), whether the owner is alive, and whether the note is damaged.
-        Raises LakeError."""
+        """Return the owner recorded in `owner.json` (None if absent or damaged), whether the owner is alive, and
+        whether the record is damaged. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 
@@ -131,11 +134,12 @@ class Ownership:
         return owner.pipeline != self._pipeline
 
     def sentence(self, owner: Owner) -> str:
-        """Describe an owner: its pipeline, its process, and when it was last heard from."""
+        """Describe an owner: its pipeline, its process, and its last sign of life."""
         return f"{owner.pipeline}, {self._whose(owner)}"
 
     def _stands(self, there: Owner | None) -> bool:
-        """True if the note must be kept. Raises LakeOwned and AlreadyRunning."""
+        """True if the owner `there` is this pipeline's living `tidemark up`, whose record must be kept. Raises
+        LakeOwned and AlreadyRunning."""
         if there is None:
             return False
         is_up = there.folder != "" and there.process != self._process
@@ -161,7 +165,8 @@ class Ownership:
         return Life.DEAD if now - self._looked[1] >= owner.tick.total_seconds() else Life.UNCLEAR
 
     def _heard(self, owner: Owner) -> datetime:
-        """Return the time of the newest decision, or of the note if that is newer."""
+        """Return the time of the owner's last sign of life: the newest decision, or the record in `owner.json` if it is
+        newer."""
         record = self._log.newest().record
         return owner.since if record is None else max(owner.since, record.decision.at)
 
@@ -211,7 +216,7 @@ class Ownership:
 
 
 def _has_left_services(owner: Owner) -> bool:
-    """True if services started by the `tidemark up` of an owner on this machine are still running."""
+    """True if the owner is a `tidemark up` on this machine, and services that it started are still running."""
     with suppress(NewerFormat, ServiceFailed):
         return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
     return False

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""Maximum number of restarts of a service that keeps exiting."""
+"""Maximum number of restarts of a service."""
 
 STATE_FILE = "services.json"
 
@@ -30,8 +30,8 @@ STATE_FILE = "services.json"
 class ServiceSpec:
     """A process to run: its command, and the test whether it is ready.
 
-    `when_back` is called when the process is ready again after a restart, to recreate the state that it held in memory.
-    A process with `ends` finishes by itself, and is not restarted.
+    `when_back` is called when the process is ready after a restart, to recreate state that was only in memory. If
+    `ends` is true, the process finishes by itself and is not restarted.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartedService:
-    """A started service, and the offset in its log at which this start begins."""
+    """A started service. `log_from` is the offset in its log where the output of this start begins."""
 
     spec: ServiceSpec
     process: psutil.Popen
@@ -55,23 +55,22 @@ class StartedService:
 
 
 class StopAsked(Exception):
-    """A stop was requested before everything was started."""
+    """A stop was requested before all services were ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The processes that a supervisor has recorded in its folder: itself, and its services in start order."""
+    """The processes recorded in a folder by its supervisor: the supervisor itself, and its services in start order."""
 
     owner: ProcessName | None = None
     services: Mapping[str, ProcessName] = field(default_factory=dict)
 
     def living_owner(self) -> ProcessName | None:
-        """Return the supervisor if it is alive and not this process, or else None."""
+        """Return the recorded supervisor if it is alive and not this process, otherwise None."""
         owner = self.owner
         return owner if owner is not None and owner != own_process() and owner.runs() else None
 
     def alive(self) -> dict[str, ProcessName]:
-        """Return the services that are running."""
         return {name: process for name, process in self.services.items() if process.runs()}
 
 
@@ -79,12 +78,12 @@ NOTED: JsonKind[Noted] = JsonKind("", holds=Noted, part_of="state")
 
 
 def noted_file(folder: Path) -> SlotFile[Noted]:
-    """Return the file with the recorded processes of a folder."""
+    """Return the file that records the processes of a folder."""
     return SlotFile(folder / STATE_FILE, NOTED, mode=0o644)
 
 
 def noted_in(folder: Path) -> Noted:
-    """Read the recorded processes of a folder; empty if the file is absent or damaged. Raises NewerFormat,
+    """Read the recorded processes of a folder; empty if the file is absent or damaged. Raises NewerFormat and
     ServiceFailed."""
     with suppress(DamagedNote), usable(folder):
         return noted_file(folder).read() or Noted()
@@ -95,9 +94,9 @@ def noted_in(folder: Path) -> Noted:
 class Supervisor:
     """Starts services in order, restarts those that end, and stops all in reverse order.
 
-    Running services are recorded in `state_folder`, so that the next supervisor can stop the services that a killed
-    supervisor left running. `say` receives progress messages, one sentence each. Once `is_asked_to_stop` returns true,
-    waiting raises StopAsked.
+    Running services are recorded in `state_folder`. If a supervisor is killed, the next one can therefore stop its
+    services. `say` receives progress messages. Once `is_asked_to_stop` returns true, a wait for a service raises
+    StopAsked.
     """
 
     state_folder: Path
@@ -108,7 +107,8 @@ class Supervisor:
     _has_warned: bool = field(default=False, init=False)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
-        """Start a service. Raises ServiceFailed with the end of its log if it ends or is not ready in time."""
+        """Start a service and, with `wait`, wait until it is ready. Raises ServiceFailed with the end of the service's
+        log if it ends or is not ready in time."""
         self.running.append(self._started(spec))
         with usable(self.state_folder):
             self._note()
@@ -130,7 +130,8 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def restart_what_died(self) -> None:
-        """Restart services that have ended. Raises ServiceFailed if a service keeps ending."""
+        """Restart services that have ended. Raises ServiceFailed if a service has been restarted RESTARTS_AT_MOST
+        times."""
         for index, one in enumerate(self.running):
             code = one.process.poll()
             if code is None or one.spec.ends:
@@ -159,8 +160,8 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Become the owner of the folder, and end the services that an earlier owner left running. If the earlier owner
-        is alive, end nothing and raise AlreadyRunning. Raises NewerFormat."""
+        """Become the supervisor of the folder, and end the services that an earlier supervisor left running. Raises
+        AlreadyRunning if the earlier supervisor is alive, and NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
@@ -178,12 +179,11 @@ class Supervisor:
                 self._note()
 
     def log_file(self, name: str) -> Path:
-        """Return the log file of a service."""
         return log_file(self.state_folder, name)
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Ignore an OSError in the folder, so that services keep running. Only the first error is reported."""
+        """Within this block, ignore an OSError, so that services keep running. Only the first error is reported."""
         try:
             yield
         except OSError as error:
@@ -227,8 +227,8 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Return a sentence with the page's address, or a sentence that its port is taken. Must be called before the page
-    is served."""
+    """Return a sentence with the address of the status page, or a sentence that its port is taken. Call it before the
+    page is served."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
@@ -237,7 +237,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock during the block. Raises AlreadyRunning if another process holds the lock."""
+    """Hold the folder's lock during the block. Raises AlreadyRunning if another process holds it."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder))
@@ -249,7 +249,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _end(process: psutil.Process) -> None:
-    """Terminate a process, wait, and then kill it and all processes that it started."""
+    """Terminate a process, wait, and then kill the process and all its descendants."""
     started = _session_of(process.pid)
     with suppress(psutil.NoSuchProcess):
         started += process.children(recursive=True)
@@ -266,16 +266,16 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def _orphans_of(pid: int) -> list[psutil.Process]:
-    """Return the processes left in the session of a service that has ended, such as a run of a killed code server.
+    """Return the processes left in the session of an ended service, such as a run of a killed code server.
 
-    The kernel reuses a session's id only once the session is empty. So if a process has the id `pid`, no process is
-    left.
+    The kernel reuses a session's id only after the session is empty. So if the process `pid` exists, the session is
+    empty.
     """
     return [] if psutil.pid_exists(pid) else _session_of(pid)
 
 
 def _session_of(pid: int) -> list[psutil.Process]:
-    """Return the processes in the session that a service leads, regardless of their parents."""
+    """Return the processes in the session with this id, whatever their parents."""
     found = []
     for one in psutil.process_iter():
         with suppress(OSError):
@@ -287,23 +287,23 @@ def _session_of(pid: int) -> list[psutil.Process]:
 LINES_AT_END = 15
 REASONS_AT_MOST = 6
 READ_AT_END_BYTES = 1 << 20
-"""Number of bytes that are read from the end of a log. A server that ran for weeks has a long log."""
+"""Maximum number of bytes read from a log's end. The log of a long-running server is large."""
 
 REASON = re.compile(
     r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
     r"Could not (?:create|reserve|find)|All masters are unresponsive|failed to map|SIGSEGV|SIGBUS|"
     r"^(?:Caused by:|Error:|Error occurred|java\.|org\.apache\.spark\.\S*(?:Exception|Error)\b)"
 )
-"""Matches lines in which a JVM or Spark reports why it ends. Lines of a stack trace begin with a tab and `at`. Python's
-`Exception in thread Thread-1:` has no quotes and contains no reason, so it does not match."""
+"""Matches log lines in which a JVM or Spark says why it ends. It does not match lines of a stack trace, or Python's
+`Exception in thread Thread-1:`, which names no reason."""
 
 LONGEST = 400
-"""Maximum length of a quoted line, in characters. Longer lines are cut."""
+"""Maximum length of a quoted line, in characters."""
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log, preceded by earlier lines that contain reasons, if any. `since` is the offset from
-    which the log is read."""
+    """Quote the last lines of a log, from the offset `since` on. Earlier lines that say why the service ended come
+    first."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]
@@ -312,13 +312,12 @@ def log_end(log: Path, since: int = 0) -> str:
 
 
 def why_ended(log: Path, since: int = 0) -> list[str]:
-    """Return the lines of a log, from the offset `since`, that contain reasons why its service ended. Empty if there is
-    no log."""
+    """Return the lines of a log, from the offset `since` on, that say why its service ended; empty without a log."""
     return reasons(_lines(log, since))
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """Return the newest lines with reasons, without repetitions, in order."""
+    """Return the newest REASONS_AT_MOST distinct lines that match REASON, in order."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
 

@@ -1,6 +1,8 @@
 """Runs the Spark Connect server of `tidemark up` alone, for use with another supervisor: `python -m
-tidemark.local.services.spark_connect FOLDER`, with a folder for the server's files. The process becomes the server's
-JVM, which SIGTERM ends."""
+tidemark.local.services.spark_connect FOLDER`. FOLDER is for the server's files.
+
+The process becomes the server's JVM, which ends on SIGTERM.
+"""
 
 import os
 import sys
@@ -12,8 +14,8 @@ from tidemark.pipeline.settings import load_settings
 
 
 def become_the_server(folder: Path) -> None:
-    """Replace this process by the server. Raises InvalidSettings if the environment has no token. No token is
-    generated, because clients need the same token."""
+    """Replace this process by the server. Raises InvalidSettings if the environment has no token: clients need the same
+    token, so none is generated."""
     if not (token := os.environ.get(TOKEN)):
         raise InvalidSettings(f"set ${TOKEN} to a secret that the code server's environment has as well")
     folder.mkdir(parents=True, exist_ok=True)

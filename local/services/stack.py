@@ -1,4 +1,4 @@
-"""The required services in start order: an emulator if the settings have one, Spark Connect, and Dagster."""
+"""The services of `tidemark up` in start order: an emulator if the settings name one, Spark Connect, and Dagster."""
 
 import os
 import secrets
@@ -31,26 +31,24 @@ DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
-"""Number of concurrent calls that the code server handles. They are sensors that wait until their tick is due, and
-requests of runs."""
+"""Maximum number of concurrent calls to the code server. Sensors that wait for their next tick occupy some of them."""
 
 GIVES_MEMORY_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Environment variables that make Dagster's processes return memory after a tick. A tick may run in any thread of the
-code server. By default, each of glibc's arenas (eight per core) and Arrow's pool of each thread would in time keep as
-much memory as the largest tick needs. A fixed threshold also keeps large arrays mapped, apart from small ones."""
+"""Environment variables that make Dagster's processes return memory after a tick. By default, each memory arena of
+glibc (eight per core) and each thread's pool in Arrow would keep as much memory as the largest tick needs. The fixed
+threshold makes glibc return large arrays at once."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable that sets `metrics.listen`."""
 
 EMULATOR, WARM_UP = "PubSub emulator", "Spark warm-up"
-"""The names of two services."""
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
-    """Return the environment of Dagster's processes: their storage, the settings file, and the address at which the
-    code server serves its health and, on loopback, the page."""
+    """Return the environment of Dagster's processes. It includes the settings file, Dagster's storage, and the address
+    of the status page and health check."""
     return {
         LISTEN_AT: settings.metrics.listen or LISTEN,
         "DAGSTER_HOME": str(home),
@@ -64,14 +62,14 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
 
 
 def emulator_is_absent(settings: Settings) -> bool:
-    """True if the settings name an emulator on this machine and nothing listens there."""
+    """True if the settings name an emulator on this machine, and nothing listens at its address."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     return is_loopback(host) and not listens(host, int(port))
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose. The emulator keeps everything in memory, so the topic and the
-    subscriptions are provisioned again after each restart."""
+    """Start the emulator that the settings choose. The emulator has all its state in memory, so topic and subscriptions
+    are provisioned again after a restart."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
@@ -92,10 +90,10 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 
 
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
-    """Start every required service that is not running yet. On an emulator, also provision the subscriptions.
+    """Start each required service that is not running yet. On an emulator, also provision the subscriptions.
 
     Raises ServiceFailed with the end of a log if a service does not start; the caller must then stop the supervisor.
-    Raises ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and the download fails.
+    Raises ToolMissing, before anything is started, if Spark's Cloud Storage connector cannot be downloaded.
     """
     home = dagster_home(settings)
     have_connector(supervisor, settings)
@@ -165,8 +163,8 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
-    """Run the program `dagster`, and wait for its end. If it fails, raises ServiceFailed with the message `otherwise`
-    and the last lines of its stderr."""
+    """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
+    end of its stderr."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,
@@ -181,20 +179,21 @@ def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path
 
 
 def token_environment() -> dict[str, str]:
-    """Return the token for the Spark server and its clients: from the environment, or else a new one."""
+    """Return the token for the Spark server and its clients, from the environment or newly generated."""
     return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """True if windows are computed and `spark.remote` is an address of this machine where nothing listens yet."""
+    """True if `spark.remote` is an address on this machine where nothing listens, and this pipeline computes
+    windows."""
     host, port = host_and_port(settings.spark.remote)
     is_remote = not settings.spark.is_classic and not settings.pubsub.attach
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """Return the spec of the Spark Connect server. With a server, a run need not start a JVM. The process is the JVM
-    itself, and SIGTERM ends it. Raises InvalidSettings."""
+    """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
+    `spark.remote` has another host than localhost, or if the archive for executors is unusable."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
@@ -239,8 +238,8 @@ def refuse_taken_ports(settings: Settings) -> None:
 
 
 def refuse_foreign_servers(settings: Settings) -> None:
-    """Raise PubSubError or SparkUnreachable if a server of another kind or owner answers at the address of the emulator
-    or of Spark."""
+    """Raise PubSubError or SparkUnreachable if another kind of server, or another user's, answers at the address of the
+    emulator or Spark."""
     refuse_foreign_server(settings.pubsub.emulator_host)
     if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")

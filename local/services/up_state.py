@@ -16,13 +16,13 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""Maximum wait for a stop, the interval of messages, and the poll interval. Each of the five services gets ten seconds
-to end, and ten more if it must be killed. A start in progress first completes its current step."""
+"""Maximum wait for a stop, interval of messages, and poll interval. Each of five services may need ten seconds to end,
+and ten more after a kill. A start in progress first completes its current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """A service that `tidemark up` has started: whether its process runs, and whether it is ready."""
+    """A service that `tidemark up` has started."""
 
     name: str
     process: ProcessName
@@ -32,7 +32,7 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class UpState:
-    """A `tidemark up`: its process (None if it is not running), and the services that it has recorded."""
+    """The state of a `tidemark up`. `owner` is its process; None if it is not running."""
 
     folder: Path
     owner: ProcessName | None
@@ -51,9 +51,11 @@ def up_state(settings: Settings) -> UpState:
 
 
 def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
-    """Stop the `tidemark up` with these settings, wait for its end, and end the services that a killed `tidemark up`
-    left running. Only recorded processes are ended; a process is identified by its PID and start time. Raises
-    ServiceFailed if the `tidemark up` does not end in time or belongs to another user, and NewerFormat."""
+    """Stop the `tidemark up` with these settings, and wait for its end. If it was killed, end the services that it left
+    running. Only recorded processes are ended, identified by process id and start time.
+
+    Raises ServiceFailed if `tidemark up` does not end in time or belongs to another user, and NewerFormat.
+    """
     folder = settings.dagster.state_folder
     owner = noted_in(folder).living_owner()
     if owner is not None and (process := owner.running()) is not None:
@@ -89,7 +91,7 @@ def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], N
 
 
 def _probes(settings: Settings) -> Mapping[str, Callable[[], bool]]:
-    """Return the readiness tests of the services, keyed by name."""
+    """Return each service's readiness test, keyed by service name."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     found = {spec.name: spec.is_ready for spec in dagster_services(settings, {}, Path())}
     found[EMULATOR] = lambda: listens(host, int(port))

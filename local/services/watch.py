@@ -1,5 +1,4 @@
-"""The warnings that a running `tidemark up` prints. Each failure is reported once when it begins, and once when it
-ends."""
+"""The warnings that a running `tidemark up` prints, once when a failure begins and once when it ends."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,14 +21,15 @@ from tidemark.pipeline.quality.failing import (
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""Time after the start in which a missing decision is not reported."""
+"""Time after the start for which a missing decision is not reported."""
 
 LAKE_EVERY = timedelta(minutes=1)
-"""Interval at which the lake's notes of failed runs are read. In a bucket, each read takes two calls."""
+"""Interval for reading the records of failed runs from the lake. In a bucket, each read takes two calls."""
 
 
 class Watch:
-    """Reads the notes of a pipeline's process, and passes new warnings to `say`. It never waits for the lake."""
+    """Reads the records that a pipeline's process writes about its failures, and passes new warnings to `say`. It never
+    waits for the lake."""
 
     def __init__(self, settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
         self._settings, self._clock, self._say = settings, clock, say
@@ -62,7 +62,7 @@ class Watch:
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
     ) -> Mapping[str, str]:
-        """Return the failures of ticks as sentences, keyed by subject."""
+        """Return a sentence per failure of ticks, keyed by subject."""
         due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
         ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)
@@ -72,15 +72,15 @@ class Watch:
         }
 
     def _begin_to_look_at_lake(self, now: datetime, *, stands_in: bool) -> None:
-        """Start reading the lake in a thread, unless a read is in progress or the last one is recent."""
+        """Start a thread that reads the lake, unless a read is in progress or the last one is recent."""
         if now - self._looked_at >= LAKE_EVERY and (self._thread is None or not self._thread.is_alive()):
             self._looked_at = now
             self._thread = Thread(target=self._look_at_lake, args=(now, stands_in), name="watch", daemon=True)
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Read the failed runs from the lake and, if the process has no notes (`stands_in`), also the ticks. If the
-        lake does not answer, earlier findings are kept; the ticks report the outage."""
+        """Read the failed runs from the lake. With `stands_in`, also read the failed ticks, because the process has
+        left no record of them. If the lake is unreachable, keep the earlier results."""
         settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):
