@@ -225,4 +225,4 @@ def pause_of(
     failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
     if not failures or now - ended_at(failures[0]) >= (pause := rest_after(len(failures), longest)):
         return None
-    return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"
+    return f"the last {len(failures)} runs failed; the next run is requested {pause} after the last failure"

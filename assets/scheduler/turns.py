@@ -138,7 +138,7 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
         return ""
     first = min(resting, key=lambda rest: rest.until)
     key = windowing.numbered(first.window).key
-    return f"{len(resting)} windows are on hold after failures, {key} until {iso(first.until)}"
+    return f"{len(resting)} windows are on hold after failures, the first of them, {key}, until {iso(first.until)}"
 
 
 def room_for_older(
@@ -154,14 +154,14 @@ def room_for_older(
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):
-        return 0, f"the last {len(failed)} runs over such windows failed; the next is tried at {iso(until)}"
+        return 0, f"the last {len(failed)} runs over older windows failed; the next run is requested at {iso(until)}"
     time = LONGEST
     if at_once == 1:
         time = min(time, timedelta(0) if live_due else front.gap)
         if time < SHORTEST and waited < PATIENCE:
             return 0, "a live window is due, or about to close"
     elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
-        return 0, "the last slot is for live windows"
+        return 0, "the last free slot for runs is reserved for live windows"
     time = max(time, SHORTEST)
     last = next((run for run in ended if run.is_backlog and run.windows and not run.failed), None)
     if last is None:

@@ -154,7 +154,7 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
 def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
     had, reading = set(granted), setup.settings.pubsub.reading
     lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
-    nothing = " (nothing is granted on it, or it is missing)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
+    nothing = " (it grants no permission, or does not exist)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
     for permission, parts in lacking.items():
         why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
         spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)
@@ -165,7 +165,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
             f"{'' if is_fatal else f'Without this permission, {spared}. '}{_remedy(parts, permission)}",
         )
     if not lacking:
-        yield ok(f"every permission on {resource} that {', '.join(setup.components)} need is granted")
+        yield ok(f"these credentials have every permission on {resource} for {', '.join(setup.components)}")
 
 
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:

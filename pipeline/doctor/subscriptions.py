@@ -65,8 +65,8 @@ def check_topic(setup: Setup) -> Iterator[Said]:
             topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
         yield ok(
-            f"the topic {pubsub.topic_path} cannot be checked without pubsub.topics.get on it, which only "
-            "`tidemark provision` needs; whether the topic's schema fits message.payload is unknown"
+            f"the topic {pubsub.topic_path} and its schema were not checked: this requires pubsub.topics.get on the "
+            "topic, which only `tidemark provision` needs"
         )
         return
     if topic is None:
@@ -126,8 +126,8 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
             yield broken(f"{error}: messages of {topic} are read with this schema")
         else:
             yield ok(
-                f"the schema {name} of {topic} cannot be checked without {LIST} on it, which nothing here needs; "
-                f"whether its type is {written.encoding} is unknown"
+                f"the type of the schema {name} of {topic} was not checked: this requires {LIST} on the schema, which "
+                "nothing here needs"
             )
         return
     except SubscriptionMissing:

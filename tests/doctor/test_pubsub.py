@@ -129,7 +129,7 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "cannot be checked without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
+        assert "this requires pubsub.schemas.listRevisions on the schema, which nothing here" in found[0].said
 
 
 OF_PERMISSIONS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
@@ -179,7 +179,7 @@ def test_publishing_is_asked_for_on_the_topic_of_the_signal_where_there_is_one(w
     world.publish_to = "signal"
     (finding,) = lacking(world)
     path = f"projects/{world.pubsub.project}/topics/signal"
-    assert f"lack pubsub.topics.publish on {path} (nothing is granted on it, or it is missing)" in finding.said
+    assert f"lack pubsub.topics.publish on {path} (it grants no permission, or does not exist)" in finding.said
     assert (finding.level, "tidemark.tracker.signal" in finding.said) == (Level.BROKEN, True)
     world.granted[path] = {"pubsub.topics.publish"}
     assert lacking(world) == []
