@@ -1,4 +1,4 @@
-"""The methods of `google.pubsub.v1` that tidemark uses, over a model behind one lock."""
+"""The gRPC methods of `google.pubsub.v1` that tidemark uses, over a PubSubModel that one lock guards."""
 
 import logging
 import re
@@ -21,29 +21,29 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_PULL = 1000
 BYTES_PER_PULL = 10_000_000
-"""Maximum size of an answer, in bytes. The message that reaches this size is the last one in the answer."""
+"""Maximum size of an answer, in bytes. The message that reaches it is the last one of the answer."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""Maximum time for which a pull waits for messages, even if its deadline is later."""
+"""Maximum time for which a pull waits for messages."""
 
 STREAM_SILENCE_SECONDS = 5.0
-"""A stream without messages sends an empty answer this often as a sign of life. The Java client closes a stream that is
-silent for 15 s after its request."""
+"""Interval of the empty answers that a stream without messages sends. The Java client closes a stream that is silent
+for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
-"""Maximum number of waiting pulls. Further pulls are answered at once: each waiting pull occupies a thread, and some
-threads must be left for other calls."""
+"""Maximum number of waiting pulls. Each one occupies a thread, and other calls need threads too. Further pulls are
+answered at once."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
-"""A waiting pull gives up this long before its caller's deadline. Otherwise the messages of a late answer would be
-leased, although the caller has gone."""
+"""A waiting pull ends this long before its caller's deadline. After the deadline, it would lease messages to a caller
+that has gone."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone`, a pull still waits for this long after its caller's deadline. Messages that are
-delivered then are leased, although the caller has gone."""
+"""With the fault `answers_the_gone`, a pull waits for this long after its caller's deadline. It then leases messages to
+a caller that has gone."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
-"""Settings of a topic that are stored and returned but have no effect."""
+"""Settings of a topic that are stored and returned, but have no effect."""
 
 IGNORED = frozenset(
     {
@@ -58,7 +58,7 @@ IGNORED = frozenset(
         "retry_policy",
     }
 )
-"""Like IGNORED_OF_A_TOPIC, for a subscription."""
+"""Settings of a subscription that are stored and returned, but have no effect."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
     "ack_deadline_seconds",
@@ -70,8 +70,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model that all services share. `changed` is both the lock that every call holds, and the condition that pulls
-    wait for."""
+    """The model and the lock that all services share. `changed` is the lock, which each call holds, and the condition
+    for which pulls wait."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model
@@ -82,24 +82,24 @@ class Shared:
         self._latest = clock.now()
 
     def now(self) -> datetime:
-        """Return the model's time, which stands still if the clock goes back. The caller holds the lock."""
+        """Return the model's time, which never goes back. The caller must hold the lock."""
         self._latest = max(self._latest, self.clock.now())
         return self._latest
 
     def wake(self) -> None:
-        """Wake the waiting pulls. The caller does not hold the lock."""
+        """Wake the waiting pulls. The caller must not hold the lock."""
         with self.changed:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """End all waits."""
+        """End all waiting pulls."""
         self.closed = True
         self.wake()
 
 
 class Service:
-    """The base of the services. Each public method is a method of the API. It takes a plain protobuf request and the
-    call's context, and returns the answer, the answer's fields, or its bytes. The caller holds the lock. Raises
+    """The base of the services. Each public method is a gRPC method: it gets a plain protobuf request and the call's
+    context, and returns the answer, the answer's fields, or its bytes. The caller must hold the lock. Raises
     ModelErrors."""
 
     def __init__(self, shared: Shared) -> None:
@@ -144,7 +144,7 @@ class PublisherService(Service):
 
 
 class SubscriberService(Service):
-    """Subscriptions, pulling from them, and snapshots."""
+    """Subscriptions, pulls and snapshots."""
 
     # Subscriptions
 
@@ -177,7 +177,7 @@ class SubscriberService(Service):
     # Messages
 
     def pull(self, request: Any, context: Any) -> bytes:
-        """Return messages, waiting for them until shortly before the caller's deadline."""
+        """Return messages. If there are none, wait for some until shortly before the caller's deadline."""
         limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it must be at least 1")
@@ -194,10 +194,11 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Yield the answers of consecutive pulls until the caller goes, and an empty answer after each silence.
+        """Yield answers with messages until the caller goes, and an empty answer after each STREAM_SILENCE_SECONDS.
 
-        Unlike other methods, it takes the lock itself. It reads only the first request, because clients acknowledge and
-        extend leases by separate calls."""
+        Unlike other methods, this method takes the lock itself. It ignores all requests but the first, because clients
+        acknowledge messages and extend leases by separate calls.
+        """
         first = next(requests)
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
@@ -291,7 +292,7 @@ class SubscriberService(Service):
 
 
 class SchemaService(Service):
-    """Schemas and their revisions, which are stored and returned unchanged. Messages are not checked against them."""
+    """Schemas and their revisions, stored and returned unchanged. Messages are not validated against a schema."""
 
     def create_schema(self, request: Any, _: Any) -> Any:
         name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")
@@ -310,13 +311,13 @@ class SchemaService(Service):
 
 
 def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:
-    """Return the requested page of a project's resources, as the fields of the answer."""
+    """Return one page of a project's resources, as the fields of the answer."""
     prefix = limits.project(request.project)
     return page(field, [one for one in resources if one.name.startswith(prefix)], request)
 
 
 def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
-    """Return the requested page of a list, as the fields of the answer. A page size below 1 returns everything."""
+    """Return one page of a list, as the fields of the answer. If the page size is below 1, return the whole list."""
     if not re.fullmatch("[0-9]{0,9}", request.page_token):
         raise Invalid(f"page_token = {request.page_token!r} was not issued here")
     start = int(request.page_token or 0)
@@ -325,7 +326,7 @@ def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
 
 
 def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
-    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid for a field that cannot change."""
+    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if a field may not change."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:
@@ -338,6 +339,6 @@ def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
 
 
 def warn_of_ignored(config: Any, ignored: frozenset[str]) -> None:
-    """Log a warning about settings that are stored and returned but have no effect."""
+    """Log a warning about settings that have no effect."""
     if named := sorted(field.name for field, _ in config.ListFields() if field.name in ignored):
         logger.warning("%s: %s has no effect here", config.name, ", ".join(named))

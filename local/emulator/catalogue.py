@@ -1,4 +1,4 @@
-"""Stores topics, subscriptions and schemas by name, and draws the faults that may happen in any call."""
+"""Stores topics, subscriptions and schemas by name, and raises the faults that may happen in any call."""
 
 import random
 from collections.abc import Iterable
@@ -16,19 +16,18 @@ from tidemark.pipeline.clock import to_us
 Found = TypeVar("Found")
 
 DELETED_TOPIC = "_deleted-topic_"
-"""The service's name for the topic of a subscription whose topic was deleted."""
+"""Google's placeholder for the topic of a subscription whose topic was deleted."""
 
 
 ENCODINGS = {int(types.Encoding.JSON): "JSON", int(types.Encoding.BINARY): "BINARY"}
 
 
 Snapshot = tuple[Any, dict[int, Any]]
-"""A snapshot and its messages, keyed by number: the messages that were unacknowledged when the snapshot was taken, and
-the messages published since. Taking a snapshot costs a step per unacknowledged message."""
+"""A snapshot, and its messages keyed by number: those unacknowledged when it was taken, and those published since."""
 
 
 class State:
-    """A subscription with its messages. `passes` is its filter, which never changes; None passes every message. Raises
+    """A subscription and its messages. `passes` is its filter, which never changes; None passes every message. Raises
     Invalid if the filter cannot be parsed."""
 
     def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
@@ -40,45 +39,44 @@ class State:
         self.readings: list[datetime] = []  # expiry times of the last snapshots
 
     def passing(self, numbered: Iterable[tuple[int, Any]]) -> dict[int, Any]:
-        """Return the numbered messages that pass the filter. All other messages count as acknowledged on this
-        subscription."""
+        """Return the numbered messages that pass the filter."""
         passes = self.passes
         return dict(numbered) if passes is None else {n: one for n, one in numbered if passes(one.attributes)}
 
     def configure(self, config: Any) -> None:
-        """Replace the settings; the messages stay."""
+        """Replace the subscription's settings. Its messages stay."""
         self.config = config
         self.ack_deadline = timedelta(seconds=config.ack_deadline_seconds)
         self.retention: timedelta = config.message_retention_duration.ToTimedelta()
 
 
 class Schemas:
-    """Stores schemas by name, each with its revisions in order, and returns the attributes with which Pub/Sub names a
-    message's schema. It does not parse definitions."""
+    """Stores schemas by name, each with its revisions in order. Definitions are not parsed."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._revisions: dict[str, list[Any]] = {}
 
     def create(self, name: str, schema: Any, at: datetime) -> Any:
-        """Store a new schema's first revision. Raises AlreadyExists."""
+        """Store the first revision of a new schema. Raises AlreadyExists."""
         if name in self._revisions:
             raise AlreadyExists(f"schema {name} exists already")
         self._revisions[name] = []
         return self._add(name, schema, at)
 
     def commit(self, name: str, schema: Any, at: datetime) -> Any:
-        """Add a revision. Raises NotFound, and Invalid for another type of schema."""
+        """Add a revision to a schema. Raises NotFound, and Invalid if the revision has another type than the schema."""
         if schema.type_ != self.of(name)[-1].type_:
             raise Invalid(f"a revision of {name} must have the type of its schema")
         return self._add(name, schema, at)
 
     def of(self, name: str) -> list[Any]:
-        """Return a schema's revisions. Raises NotFound."""
+        """Return all revisions of a schema, oldest first. Raises NotFound."""
         return _found(self._revisions, "schema", name)
 
     def get(self, name: str) -> Any:
-        """Return the newest revision of `projects/…/schemas/ID`, or the revision `…/ID@REVISION`. Raises NotFound."""
+        """Return the newest revision of a schema for `projects/…/schemas/ID`, or one revision for `…/ID@REVISION`.
+        Raises NotFound."""
         schema, _, revision = name.partition("@")
         for found in reversed(self.of(schema)):
             if revision in ("", found.revision_id):
@@ -86,7 +84,7 @@ class Schemas:
         raise NotFound(f"there is no revision {name}")
 
     def attributes(self, settings: Any) -> dict[str, str]:
-        """Return the attributes that Pub/Sub adds to each message of a topic with these schema settings. Raises
+        """Return the attributes that Pub/Sub adds to the messages of a topic with these schema settings. Raises
         NotFound."""
         if not settings.schema:
             return {}
@@ -108,8 +106,8 @@ class Schemas:
 class Catalogue:
     """Creates, looks up and deletes topics and subscriptions. A name is any text, unique within its kind.
 
-    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, stored unchanged. `faults` may be
-    replaced at any time. Every call may raise the `Transient` errors that `faults` configures.
+    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`. `faults` may be replaced at any time.
+    Each call may raise a `Transient` error, with the chances in `faults`.
     """
 
     def __init__(self, rng: random.Random, faults: Faults) -> None:
@@ -123,7 +121,6 @@ class Catalogue:
         self._newest_publish_us = 0
 
     def create_topic(self, topic: Any) -> None:
-        """Create a topic. Raises AlreadyExists."""
         self._before()
         if topic.name in self._topics:
             raise AlreadyExists(f"topic {topic.name} exists already")
@@ -131,7 +128,6 @@ class Catalogue:
         self._after()
 
     def get_topic(self, name: str) -> Any:
-        """Return the topic of that name. Raises NotFound."""
         self._before()
         return self._topic(name)
 
@@ -150,10 +146,10 @@ class Catalogue:
         self._after()
 
     def create_subscription(self, config: Any, at: datetime) -> None:
-        """Create a subscription. It gets messages published from now on, with publish times of at least `at`.
+        """Create a subscription. It gets the messages published after this call, with publish times of at least `at`.
 
-        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound if the topic does not
-        exist, and Invalid if the filter cannot be parsed.
+        `config` must have an ack deadline and a retention. Raises AlreadyExists, NotFound if the topic does not exist,
+        and Invalid if the filter cannot be parsed.
         """
         self._before()
         if config.name in self._subscriptions:
@@ -165,25 +161,24 @@ class Catalogue:
         self._after()
 
     def get_subscription(self, name: str) -> Any:
-        """Return the subscription of that name. Raises NotFound."""
         self._before()
         return self._state(name).config
 
     def list_subscriptions(self, topic: str | None = None) -> list[Any]:
-        """Return all subscriptions, or the subscriptions of a topic. Raises NotFound if the topic does not exist."""
+        """Return all subscriptions, or only those of a topic. Raises NotFound if the topic does not exist."""
         self._before()
         if topic is not None:
             self._topic(topic)
         return [state.config for state in self._subscriptions.values() if topic in (None, state.config.topic)]
 
     def update_subscription(self, changed: Any) -> None:
-        """Replace the settings of the subscription of that name; its messages stay. Raises NotFound."""
+        """Replace a subscription's settings. Its messages stay. Raises NotFound."""
         self._before()
         self._state(changed.name).configure(changed)
         self._after()
 
     def delete_subscription(self, name: str) -> None:
-        """Delete a subscription with its messages; its snapshots stay. Raises NotFound."""
+        """Delete a subscription and its messages. Its snapshots stay. Raises NotFound."""
         self._before()
         self._state(name)
         del self._subscriptions[name]
@@ -208,7 +203,7 @@ class Catalogue:
         return chance > 0 and self._rng.random() < chance
 
     def _before(self) -> None:
-        """Raise an error if a fault is drawn that happens before the call has done anything."""
+        """Draw the faults that happen before a call has an effect, and raise the error of the first."""
         if self._happens(self.faults.unavailable):
             raise Unavailable("no answer (a fault); nothing was done")
         if self._happens(self.faults.deadline_exceeded):
@@ -217,8 +212,8 @@ class Catalogue:
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:
-        """Raise an error if a fault is drawn that loses the answer after the call has done its work. `also` is an
-        additional chance of this fault."""
+        """Draw the fault that loses the answer of a call that took effect, and raise its error. `also` is an additional
+        chance of this fault."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
             raise Unavailable("the answer was lost (a fault); the call took effect")
 

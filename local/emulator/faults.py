@@ -1,18 +1,18 @@
-"""The model's faults and their chances, drawn from the model's random numbers."""
+"""The faults that the model can have, with their chances."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
 FEW = 20
-"""Maximum number of messages in a small answer."""
+"""Maximum number of messages in an answer with the fault `small_answer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults of a model, by default none. A number is the chance of a fault: per message in the first group, per
-    call in the second.
+    """The faults of a model; by default, there are none. A number is the chance of a fault, per message in the first
+    group and per call in the second.
 
-    Raises ValueError for a chance outside 0 to 1, and for a negative duration.
+    Raises ValueError if a chance is outside 0 to 1, or a duration is negative.
     """
 
     shuffled: bool = False  # messages are delivered in random order instead of the order of publication
@@ -56,5 +56,5 @@ LIKE_THE_SERVICE = Faults(
     answered_after=timedelta(milliseconds=60),
     answers_the_gone=True,
 )
-"""The service's normal faults, at a higher rate. Calls take 20 to 60 ms, answers are small or empty despite a backlog,
-messages are redelivered, quota runs out, and messages are leased to a caller that has gone."""
+"""The normal faults of Google's service, at a higher rate. Calls take 20 to 60 ms, answers are small or empty despite a
+backlog, messages are redelivered, quota runs out, and messages are leased to a caller that has gone."""

@@ -4,9 +4,9 @@
     term       = [ NOT | - ] ( comparison | "(" expression ")" )
     comparison = attributes:KEY | attributes.KEY = STRING | attributes.KEY != STRING | hasPrefix(attributes.KEY, STRING)
 
-A key is letters, digits, hyphens and underscores, or a string. A string is in double quotes. Operators are in capitals.
-Only parentheses combine AND with OR. Syntax that the documentation does not show is refused, so that the service
-accepts every filter that is accepted here.
+A key consists of letters, digits, hyphens and underscores, or is a string. A string is in double quotes. Operators are
+in capitals. To combine AND with OR, parentheses are needed. Syntax that Google does not document is refused, so
+Google's service accepts every filter that is accepted here.
 """
 
 import re
@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from tidemark.local.emulator.refusals import Invalid
 
 BYTES = 256
-"""Maximum length of a filter. Source: "The maximum length of a filter is 256 bytes"."""
+"""Maximum length of a filter. Google documents: "The maximum length of a filter is 256 bytes"."""
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""A function that returns whether a message with these attributes passes."""
+"""A function that returns whether a message with these attributes passes the filter."""
 
 SPACE = r"[ \t\r\n]*"
 NEGATION = re.compile(rf"NOT(?=[ \t\r\n(]){SPACE}|-")
@@ -28,8 +28,8 @@ HAS, OF, PREFIX = re.compile("attributes:"), re.compile(r"attributes\."), re.com
 EQUALITY = re.compile(rf"(!?=){SPACE}")
 KEY = re.compile(rf"([A-Za-z0-9_-]+){SPACE}")
 ESCAPE = r"""\\(u(?![Dd][89A-Fa-f])[0-9A-Fa-f]{4}|x[0-7][0-9A-Fa-f]|[01][0-7]{2}|[abfnrtv\\"'])"""
-"""Matches escapes: Unicode, hexadecimal, octal and single characters. Hexadecimal and octal are limited to ASCII,
-because the documentation does not say whether larger values are bytes or characters."""
+"""Matches an escape in a string: Unicode, hexadecimal, octal or a single character. Hexadecimal and octal escapes are
+limited to ASCII, because Google does not document whether larger values are bytes or characters."""
 
 STRING = re.compile(rf'"((?:[^"\\\x00-\x1f\x7f]|{ESCAPE})*)"{SPACE}')
 A_STRING = r"a string in double quotes, with escapes such as \", \\, \n or \u00E9"
@@ -37,7 +37,8 @@ MEANT = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter. Raises Invalid, which names the position, if the filter is too long or cannot be parsed."""
+    """Parse a filter. Raises Invalid if it is too long or cannot be parsed. The message names the position of the
+    error."""
     if (size := len(text.encode())) > BYTES:
         raise Invalid(f"the filter is {size} bytes long; the maximum is {BYTES} bytes")
     parser = _Parser(text)
@@ -48,8 +49,8 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Parser:
-    """Parses from left to right; `at` is the position. Each method also consumes the whitespace after the text that it
-    reads."""
+    """Parses a filter from left to right. `at` is the position. Each method also consumes the whitespace after the text
+    that it reads."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -115,7 +116,7 @@ class _Parser:
 
 
 def _meant(escape: str) -> str:
-    """Return the character that an escape, given without its backslash, stands for."""
+    """Return the character for an escape without its backslash."""
     if escape[0] in "ux":
         return chr(int(escape[1:], 16))
     return chr(int(escape, 8)) if escape[0].isdigit() else MEANT.get(escape, escape)

@@ -1,7 +1,5 @@
-"""Checks of requests against the limits that the service documents under "Quotas and limits".
-
-Each check raises Invalid, which names the limit and the value that exceeds it.
-"""
+"""Checks requests against the limits that Google documents under "Quotas and limits". Each check raises Invalid, which
+names the limit and the value."""
 
 import re
 from collections.abc import Sequence
@@ -29,13 +27,14 @@ RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)
 
 EXPIRES_UNUSED_AFTER = timedelta(days=31)
-"""The default expiration policy of the service. Here no subscription expires."""
+"""Google's default for the expiration of an unused subscription. The emulator returns it, but no subscription
+expires."""
 
 ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
 
 def resource(kind: str, name: str) -> str:
-    """Check a full name, `projects/PROJECT/KIND/ID`, and return it."""
+    """Check a resource name such as `projects/PROJECT/topics/ID`, and return it."""
     parts = name.split("/")
     if len(parts) != 4 or parts[0] != "projects" or not parts[1] or parts[2] != kind:
         raise Invalid(f"{name!r} is not a name such as projects/PROJECT/{kind}/ID")
@@ -55,7 +54,6 @@ def project(name: str) -> str:
 
 
 def publishable(request: Any) -> None:
-    """Check the messages of a publish request."""
     messages = request.messages
     if not messages:
         raise Invalid("there is no message to publish")
@@ -85,7 +83,6 @@ def _attributes(attributes: Any) -> None:
 
 
 def ack_ids(ids: Sequence[str]) -> None:
-    """Check the ack ids of a request."""
     if not ids:
         raise Invalid("there is no acknowledgement id")
     if sum(map(len, ids)) > BYTES_OF_IDS:
@@ -93,7 +90,7 @@ def ack_ids(ids: Sequence[str]) -> None:
 
 
 def durations(subscription: Any) -> None:
-    """Check a subscription's durations, and fill in the default of each missing one."""
+    """Check a subscription's durations, and set missing ones to their defaults."""
     deadline = subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS
     if not 10 <= deadline <= 600:
         raise Invalid(f"ack_deadline_seconds = {deadline}: it must be 10 to 600")
@@ -111,7 +108,7 @@ def durations(subscription: Any) -> None:
 
 
 def moment(name: str, timestamp: Any) -> datetime:
-    """Convert a timestamp in a request to a time in UTC. Raises Invalid."""
+    """Convert the timestamp of a request to a UTC time. Raises Invalid."""
     try:
         found: datetime = timestamp.ToDatetime(UTC)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Pub/Sub as a single-threaded state machine, with faults that a seed replays.
+"""Pub/Sub as a single-threaded state machine, with faults that depend only on a seed.
 
-Time is an argument of every call: the model reads no clock and never sleeps. It does not depend on gRPC. A message is a
+Each call gets the time as an argument: the model reads no clock and never sleeps. It does not use gRPC. A message is a
 plain protobuf of `google.pubsub.v1`, stored once for all subscriptions of its topic.
 """
 
@@ -18,20 +18,17 @@ from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
-"""A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
+"""Time from the publish time of a snapshot's oldest message until the snapshot expires, as Google documents."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
-"""A snapshot that would expire sooner than this is refused. Source: `CreateSnapshot`."""
+"""A new snapshot is refused if it would expire within this time, as Google documents."""
 
 READINGS_KEPT = 16
-"""Number of earlier readings from which a stale reading is drawn."""
+"""Number of earlier expiry times from which the fault `stale_reading` draws one."""
 
 
 class PubSubModel(Catalogue):
-    """Topics, subscriptions and snapshots, in memory.
-
-    Assumption: `at`, an aware moment, never goes back from call to call.
-    """
+    """Topics, subscriptions and snapshots, in memory. `at` is the time of a call, which must never go back."""
 
     def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
         super().__init__(rng, faults)
@@ -40,11 +37,11 @@ class PubSubModel(Catalogue):
     # Messages
 
     def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
-        """Publish to every subscription of the topic, and return the messages' ids, in order.
+        """Publish to every subscription of the topic, and return the messages' ids in order.
 
-        Sets each message's `message_id` and `publish_time`, and keeps the object: the caller must not change it later.
-        Publish times never go back. A message that does not pass a subscription's filter is acknowledged there at once.
-        Raises NotFound.
+        Sets each message's `message_id` and `publish_time`, and keeps the object, which the caller must not change
+        later. Publish times never go back. If a message does not pass a subscription's filter, it counts as
+        acknowledged on this subscription. Raises NotFound.
         """
         self._before()
         added = self.schemas.attributes(self._topic(topic).schema_settings)
@@ -83,11 +80,11 @@ class PubSubModel(Catalogue):
     def pull(
         self, subscription: str, max_messages: int, at: datetime, *, max_bytes: int | None = None, goes_on: bool = False
     ) -> list[Delivered]:
-        """Return the next messages, leased for the ack deadline. Raises NotFound.
+        """Return the next messages, leased for the ack deadline. If a message is not acknowledged before its lease
+        ends, it is redelivered with the same id and publish time. Raises NotFound.
 
-        With `max_bytes`, the message that reaches this size is the last. A message is redelivered, with the same id and
-        publish time, unless it is acknowledged before its lease ends. `goes_on` marks a further attempt of a call that
-        has found nothing so far. Faults are drawn once per call, not per attempt.
+        With `max_bytes`, the message that reaches this size is the last one. `goes_on` means that a waiting call tries
+        again: faults are drawn only at its first attempt.
         """
         if not goes_on:
             self._before()
@@ -104,19 +101,18 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """True if the fault `empty_answer` happens now: the pull gets an empty answer although messages are waiting."""
+        """Draw the fault `empty_answer`. True if a pull must be answered at once, without messages."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """Return a random duration for a call, as the fault `answered_after` says."""
+        """Draw the duration of a call, by the fault `answered_after`."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
-        """Acknowledge messages. An id still counts after its lease has ended; the id of an acknowledged message is
-        ignored.
+        """Acknowledge messages, also if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid if an id belongs to another subscription. In both cases nothing is acknowledged.
+        Raises NotFound, and Invalid if an id belongs to another subscription. After an error, nothing is acknowledged.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -139,10 +135,8 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for `seconds` from now. With 0 seconds, the messages can be delivered again at once.
-
-        Has no effect on an id whose lease has ended. Raises the errors of `acknowledge`.
-        """
+        """Lease messages for `seconds` from `at`. With 0 seconds, they can be delivered again at once. If a message's
+        lease has ended, it is ignored. Raises the errors of `acknowledge`."""
         self._before()
         state = self._state_at(subscription, at)
         ids = _parsed(ack_ids, state)
@@ -150,17 +144,18 @@ class PubSubModel(Catalogue):
         self._after()
 
     def next_change(self, subscription: str) -> datetime | None:
-        """Return the moment until which an empty subscription stays empty without further calls (None: forever)."""
+        """Return the time before which a subscription without ready messages gets none, unless there are further calls;
+        None if it gets none at all."""
         next_us = self._state(subscription).outstanding.next_us()
         return None if next_us is None else from_us(next_us)
 
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
-        """Return the publish time of the oldest visible unacknowledged message, without faults."""
+        """Return the publish time of the oldest visible unacknowledged message. No faults apply."""
         state = self._state_at(subscription, at)
         return self._oldest(state)
 
     def unacknowledged(self, subscription: str) -> Iterable[Any]:
-        """Return all unacknowledged messages, including those not visible yet, without faults."""
+        """Return all unacknowledged messages, including those not visible yet. No faults apply."""
         return self._state(subscription).outstanding.messages.values()
 
     # Snapshots
@@ -168,11 +163,11 @@ class PubSubModel(Catalogue):
     def create_snapshot(
         self, name: str, subscription: str, at: datetime, labels: Mapping[str, str] | None = None
     ) -> Any:
-        """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or seven days after `at`
-        if there is none.
+        """Take a snapshot. It expires seven days after the publish time of the oldest unacknowledged message or,
+        without one, seven days after `at`.
 
         Raises AlreadyExists, NotFound, and Refused if the snapshot would expire within an hour. The faults
-        `stale_reading` and `reading_unavailable` affect this call.
+        `stale_reading` and `reading_unavailable` apply.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -198,37 +193,37 @@ class PubSubModel(Catalogue):
         return snapshot
 
     def list_snapshots(self, at: datetime) -> list[Any]:
-        """Return all snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def get_snapshot(self, name: str, at: datetime) -> Any:
-        """Return the snapshot of that name. Raises NotFound, also if the snapshot has expired."""
+        """Return a snapshot. Raises NotFound, also if the snapshot has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
     def update_snapshot(self, changed: Any, at: datetime) -> None:
-        """Replace the description of the snapshot of that name. Raises NotFound."""
+        """Replace the labels and the expiry time of a snapshot. Raises NotFound."""
         self._before()
         _, held = self._snapshot(changed.name, at)
         self._snapshots[changed.name] = (changed, held)
         self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
-        """Delete a snapshot. Raises NotFound."""
         self._before()
         self._snapshot(name, at)
         del self._snapshots[name]
         self._after()
 
     def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
-        """Seek to a time, or to a snapshot by name.
+        """Seek to a time, or to a snapshot by name. Raises NotFound, and Refused for a snapshot of another topic.
 
-        After a seek to a time, earlier messages are acknowledged. Later messages become unacknowledged if they are
-        still retained, as with `retain_acked_messages`. After a seek to a snapshot, the snapshot's messages and all
-        messages published since are unacknowledged, and all others are acknowledged. Leased messages are delivered when
-        their leases end. Raises NotFound, and Refused for a snapshot of another topic.
+        - Seek to a time: earlier messages become acknowledged. Later messages become unacknowledged, if they are
+          retained.
+        - Seek to a snapshot: its messages and all messages published since become unacknowledged, all others
+          acknowledged.
+
+        Messages that are leased are delivered when their leases end.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -251,8 +246,8 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """Bring a subscription up to the time `at`, and return it: end leases, undo acknowledgements that are to be
-        undone, and drop expired messages. Raises NotFound."""
+        """Return a subscription as of the time `at`: end leases, undo the acknowledgements that faults undo, and drop
+        messages that are past their retention. Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)
@@ -269,7 +264,7 @@ class PubSubModel(Catalogue):
         return state
 
     def _forget(self, state: State, number: int) -> Any | None:
-        """Acknowledge a message and return it; None if it was already acknowledged."""
+        """Acknowledge a message and return it; None if it was acknowledged already."""
         message = state.outstanding.forget(number)
         if message is not None and state.config.retain_acked_messages:
             state.retained[number] = message
@@ -277,7 +272,7 @@ class PubSubModel(Catalogue):
 
 
 def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
-    """Parse each id to `(delivery, number)`. Raises Invalid."""
+    """Parse each ack id to `(delivery, message number)`. Raises Invalid."""
     parsed = []
     for ack_id in ack_ids:
         try:

@@ -1,4 +1,4 @@
-"""Errors of the model. Each names the gRPC status of the service's error."""
+"""Errors of the model. `status` is the gRPC status with which Google's service reports the error."""
 
 
 class ModelError(Exception):
@@ -20,24 +20,24 @@ class AlreadyExists(ModelError):
 
 
 class Invalid(ModelError):
-    """The request is malformed, regardless of the state. Nothing was done."""
+    """The request is malformed, whatever the state of the model. Nothing was done."""
 
     status = "INVALID_ARGUMENT"
 
 
 class Refused(ModelError):
-    """The state does not allow the request: a snapshot would expire within an hour, or a seek names another topic's
-    snapshot. Nothing was done."""
+    """The state of the model does not allow the request: a snapshot would expire within an hour, or a seek names a
+    snapshot of another topic. Nothing was done."""
 
     status = "FAILED_PRECONDITION"
 
 
 class Transient(ModelError):
-    """A temporary fault: a retry may succeed. The caller cannot know whether the call took effect."""
+    """A temporary fault. A retry may succeed. Some of these errors do not say whether the call took effect."""
 
 
 class Unavailable(Transient):
-    """There was no answer."""
+    """The call got no answer."""
 
     status = "UNAVAILABLE"
 

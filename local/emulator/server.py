@@ -1,4 +1,4 @@
-"""Serves the model over gRPC, on loopback."""
+"""Serves a PubSubModel over gRPC, on loopback."""
 
 import logging
 import random
@@ -22,11 +22,11 @@ CALLS_AT_ONCE = api.PULLS_WAIT_AT_MOST + 64
 """Number of threads: one per waiting pull, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
-"""gRPC's maximum size of a request. It is twice the maximum of a publish request, so that the model, not gRPC, refuses
-an oversized request."""
+"""Maximum size of a request for gRPC. It is twice Google's maximum for publishing, so that the model, not gRPC, refuses
+a request that is too large."""
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
-"""The requests whose type is not named `<Method>Request`."""
+"""The types of requests that are not called `<Method>Request`."""
 
 
 @contextmanager
@@ -38,10 +38,10 @@ def served(
     clock: Clock | None = None,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
 ) -> Iterator[str]:
-    """Serve the model during the block, and yield `host:port`. Port 0 means any free port. Interceptors see every call.
+    """Serve the model during the block, and yield `host:port`. With port 0, a free port is chosen.
 
-    Assumptions: `host` is loopback, because there is no authentication. Nothing else uses the model during the block,
-    except to replace its `faults`. Raises ServiceFailed if the port is taken.
+    `host` must be loopback, because there is no authentication. During the block, the caller may only replace the
+    model's `faults`. Raises ServiceFailed if the port is taken.
     """
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
@@ -66,7 +66,7 @@ def served(
 
 
 def handlers(shared: api.Shared) -> list[Any]:
-    """Return the services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
+    """Return the gRPC handlers of all services. Requests and answers are plain protobufs."""
     services = {
         "google.pubsub.v1.Publisher": api.PublisherService(shared),
         "google.pubsub.v1.Subscriber": api.SubscriberService(shared),

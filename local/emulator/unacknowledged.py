@@ -1,8 +1,7 @@
-"""One subscription's unacknowledged messages: their leases, and the order of their delivery.
+"""The unacknowledged messages of one subscription: their leases, and the order of their delivery.
 
-A message is identified by its number; messages are numbered in the order of publication. The cost of an operation
-depends on the messages that it handles, not on the number of waiting messages: numbers of acknowledged messages stay in
-the queues, and are dropped when they reach the front.
+A message is identified by its number, in the order of publication. The cost of an operation does not depend on the
+number of waiting messages. For this, an acknowledged message's number stays in a queue until it reaches the front.
 """
 
 import heapq
@@ -21,7 +20,7 @@ class Delivered(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The lease of a delivery's messages. They are not redelivered before `until_us`, in microseconds since the
+    """The lease of the messages of one delivery. They are not redelivered before `until_us`, in microseconds since the
     epoch."""
 
     delivery: int
@@ -29,7 +28,7 @@ class Lease(NamedTuple):
 
 
 class Unacknowledged:
-    """The unacknowledged messages of one subscription. Assumption: time never goes back from call to call."""
+    """The unacknowledged messages of one subscription. The times that callers pass must never go back."""
 
     def __init__(self, tag: str, rng: random.Random) -> None:
         self.messages: dict[int, Any] = {}  # including those not visible yet
@@ -46,19 +45,19 @@ class Unacknowledged:
         self._deliveries = 0
 
     def add(self, messages: Mapping[int, Any]) -> None:
-        """Add newly published messages, which are visible at once. Their numbers must be ascending, and larger than all
-        earlier numbers."""
+        """Add new messages, which are visible at once. Their numbers must be ascending, and larger than all earlier
+        numbers."""
         self.messages.update(messages)
         self._order.extend(messages)  # still a heap: nothing in it is larger
         self._ready.extend(messages)
 
     def add_unseen(self, number: int, message: Any, visible_us: int) -> None:
-        """Add a newly published message that becomes visible later."""
+        """Add a new message that becomes visible at `visible_us`."""
         self.messages[number] = message
         self._plan(visible_us, partial(self._show, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
-        """Make acknowledged messages unacknowledged again. They are delivered before other messages."""
+        """Make acknowledged messages unacknowledged again. They are delivered before all other messages."""
         for number, message in sorted(messages.items(), reverse=True):
             if number not in self.messages:
                 self.messages[number] = message
@@ -66,28 +65,29 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def forget(self, number: int) -> Any | None:
-        """Acknowledge a message and return it; None if it was already acknowledged."""
+        """Acknowledge a message and return it; None if it was acknowledged already."""
         self._leases.pop(number, None)
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Plan to undo the acknowledgement of a message at the time `at_us`, unless it was undone once before."""
+        """Undo the acknowledgement of a message at the time `at_us`. A message's acknowledgement is undone only
+        once."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             self._plan(at_us, partial(self.restore, {number: message}))
 
     def pass_time(self, now_us: int) -> None:
-        """End the leases, show the messages and undo the acknowledgements that are due at `now_us`."""
+        """Apply all planned changes up to `now_us`: end leases, show messages and undo acknowledgements."""
         while self._plans and self._plans[0][0] <= now_us:
             _, _, happen = heapq.heappop(self._plans)
             happen()
 
     def next_us(self) -> int | None:
-        """Return the time of the next planned change for `pass_time`; None if there is none."""
+        """Return the time of the next planned change; None if nothing is planned."""
         return self._plans[0][0] if self._plans else None
 
     def oldest(self) -> int | None:
-        """Return the smallest number of a visible unacknowledged message; None if there is none."""
+        """Return the number of the oldest visible unacknowledged message; None if there is none."""
         while self._order and self._order[0] not in self.messages:
             heapq.heappop(self._order)
         return self._order[0] if self._order else None
@@ -95,7 +95,8 @@ class Unacknowledged:
     def take(
         self, at_most: int, max_bytes: int | None, until_us: int, shuffled: bool, duplicates: float
     ) -> list[Delivered]:
-        """Deliver and lease the next messages: up to `at_most`, and none after the message that reaches `max_bytes`."""
+        """Deliver and lease the next messages, at most `at_most`. The message that reaches `max_bytes` is the last
+        one."""
         taken: dict[int, None] = {}  # in order; a number may wait twice
         size = 0
         messages, leases = self.messages, self._leases
@@ -125,7 +126,7 @@ class Unacknowledged:
         return delivered
 
     def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
-        """Extend the leases of the `(delivery, number)` pairs to `until_us`, except leases that have ended."""
+        """Extend the leases of these `(delivery, number)` pairs to `until_us`. Leases that have ended are ignored."""
         by_delivery: dict[int, list[int]] = {}
         for delivery, number in ids:
             if self.is_leased(delivery, number, now_us):
@@ -139,7 +140,7 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
-        """True if the message's newest lease belongs to this delivery, and has not ended."""
+        """True if the message's newest lease is by this delivery and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 

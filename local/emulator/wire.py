@@ -1,7 +1,7 @@
-"""Encodes a pull's answer as bytes. Copying the messages into a protobuf answer costs three times as much.
+"""Encodes the answer of a pull as bytes, because copying messages into a protobuf answer takes three times as long.
 
-The layout is defined by `google.pubsub.v1.PullResponse`. Field 1 of the answer is a received message. Field 1 of a
-received message is its ack id, and field 2 is the message.
+The layout is that of `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
+ack id and field 2 the message.
 """
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from functools import lru_cache
 from tidemark.local.emulator.unacknowledged import Delivered
 
 FIRST, SECOND = b"\x0a", b"\x12"
-"""The tags of fields 1 and 2. A tag is followed by a length and that number of bytes."""
+"""The tags of the protobuf fields 1 and 2. A tag is followed by a length, and by that number of bytes."""
 
 
 def pull_response(delivered: Iterable[Delivered]) -> bytes:
-    """Encode the answer with these messages, in order."""
+    """Encode the answer of a pull with these messages, in order."""
     pieces: list[bytes] = []
     for one in delivered:
         ack_id = one.ack_id.encode()
