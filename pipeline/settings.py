@@ -73,7 +73,6 @@ class ReadFrom:
 
     @classmethod
     def of(cls, file: Path, text: bytes) -> "ReadFrom":
-        """Describe a file whose content is `text`."""
         return cls(str(file), hashlib.sha256(text).hexdigest())
 
 

@@ -363,7 +363,6 @@ class TableSettings(Section):
 
     @property
     def is_python(self) -> bool:
-        """True if the file holds a decorated function, not a query."""
         return self.file.endswith(".py")
 
     @model_validator(mode="after")
@@ -506,7 +505,6 @@ class LakeSettings(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The local folder, or None for a bucket."""
         return _folder_named(self.uri)
 
 
@@ -540,7 +538,6 @@ class SparkSettings(Section):
 
     @property
     def driver_memory(self) -> str:
-        """Memory of the server that `tidemark up` starts, or of a classic session."""
         return self.config.get("spark.driver.memory", DRIVER_MEMORY)
 
 
@@ -601,7 +598,6 @@ class MetricsSettings(Section):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port for health, the page and Prometheus' metrics."""
         host, _, port = (self.listen or LISTEN).rpartition(":")
         return host.strip("[]"), int(port)
 
@@ -612,12 +608,10 @@ class MetricsSettings(Section):
 
     @property
     def listens(self) -> bool:
-        """True if the code server serves health or metrics."""
         return self.listen is not None or self.export == "prometheus"
 
     @property
     def is_on(self) -> bool:
-        """True if metrics are recorded."""
         return self.listens or self.export != ""
 
 

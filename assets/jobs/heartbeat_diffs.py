@@ -174,13 +174,13 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
     """Figures about silent streams, for each of a run's windows. `behind` are windows whose status is missing, or
-    computed from older input than their diffs. `streams` is the number of known streams."""
+    computed from older input than their diffs. `streams` is the number of known streams. `named` has rows about at most
+    NAMED streams per `StatusKind`, by window."""
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
     streams: int
     named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
-    """Rows about at most NAMED streams per `StatusKind`, by window."""
 
 
 def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:

@@ -32,7 +32,6 @@ PIPELINE = "tidemark/pipeline"
 """The tag that identifies a run's pipeline: `pipeline_tag` of its lake."""
 
 TICK = "tidemark/tick"
-"""The tag with the id of the tick that requested a run."""
 
 WINDOWS = "tidemark/windows"
 """The tag that names the windows of a run, such as `2026-11-21T05-20Z..06-10Z (11)`: the first window, the last window

@@ -37,7 +37,6 @@ MONITORED_WITHIN = timedelta(minutes=4)
 minute, visible up to two minutes later. One minute is added as a margin."""
 
 STEPS = {"a minute": 60_000_000, "a second": 1_000_000}
-"""Units to which a reading may be rounded, each with its number of microseconds."""
 
 
 class Verdict(StrEnum):

@@ -221,8 +221,6 @@ class ThrowAwayTopic:
         return [Received(**row, at=at) for row in table.to_pylist(maps_as_pydicts="strict")]
 
     def _take(self, path: str, wanted: Collection[str], within: timedelta | None = None) -> dict[str, Received]:
-        """Pull until all wanted messages have been received or the time is over. Return all received messages by their
-        ids."""
         until = self._clock.monotonic() + (within or self._plan.patience).total_seconds()
         found: dict[str, Received] = {}
         while not found.keys() >= set(wanted) and (left := until - self._clock.monotonic()) > 0:
