@@ -1,4 +1,4 @@
-"""Checks that a message contract reads the messages of a shape as their publisher intends."""
+"""Checks that a pipeline's settings read the messages of a shape as the publisher intends."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,14 +17,12 @@ Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Number of streams, and number of beats per stream, that are tried. They are large enough to include a change of the
-schema."""
+"""Numbers of streams and of heartbeats per stream to check. They are large enough to include the change of a schema."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
-    """Judge heartbeats such as the source would publish. Return the trial, and a sentence about the first difference
-    from what the publisher intended (None if there is no difference). Raises TidemarkError if a schema is
-    unavailable."""
+    """Read heartbeats such as the source publishes. Return the result, and a sentence about the first heartbeat that is
+    not read as intended (None if all are). Raises TidemarkError if a schema is unavailable."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

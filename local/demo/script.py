@@ -1,4 +1,4 @@
-"""The demonstration, from an empty folder to a summary checked against the truth."""
+"""Runs the demonstration, from an empty folder to a summary that compares the lake with the truth."""
 
 import json
 import shutil
@@ -58,23 +58,27 @@ code_port = {code}
 """
 
 IN_THE_FOLDER = LakeSettings(uri="file:lake")
-"""The default lake: a folder next to the settings file."""
+"""The default lake: a folder beside the settings file."""
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
-"""The source stops this long before a window's end, so that the last window closes soon after."""
+"""The source stops this long before a window's end, so that this window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of a wait. If a wait takes longer, something is wrong."""
+"""Maximum duration of each wait for the pipeline."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a demonstration: the number of streams, the duration of the outage before the pipeline starts, the
-    minimum duration of live traffic, and the length of the silence after which the last windows close."""
+    """The size of a demonstration.
+
+    - `backlog` is the duration of the outage before the pipeline starts.
+    - `live` is the minimum duration of live traffic.
+    - `idle_timeout` is the length of the silence after which the last windows close.
+    """
 
     streams: int
     backlog: timedelta
@@ -83,13 +87,13 @@ class Scale:
 
 
 QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
-"""A size that is small enough for the official emulator, whose pulls slow down with every outstanding message."""
+"""A size for Google's official emulator, whose pulls slow down with every outstanding message."""
 
 FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
 
 
 class DemoFolder:
-    """The paths of one demonstration."""
+    """The paths of a demonstration's files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,8 +103,8 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings and the files that they name. Use the usual ports if they are free,
-        or else other free ports."""
+        """Empty the folder, and write the settings file and the shape's files. Use the usual ports or, if they are
+        taken, other free ports."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
@@ -114,7 +118,7 @@ class DemoFolder:
 
 @dataclass
 class LakeWatch:
-    """Waits until the lake has reached a state, and prints its progress."""
+    """Waits until the lake has reached a state. Prints the progress."""
 
     settings: Settings
     source: Source
@@ -127,8 +131,8 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
-        """Read the lake's report every `every` seconds until `reached` accepts it, and return the report. Raises
-        ServiceFailed after `PATIENCE`."""
+        """Read the lake's report every `every` seconds until `reached` is true for it. Raises ServiceFailed after
+        PATIENCE."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < PATIENCE.total_seconds():
             self.supervisor.restart_what_died()
@@ -170,12 +174,11 @@ def run_demo(
     scale: Scale = QUICK,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
-    """Play an outage and live traffic in `root`, print the progress and the summary, and stop everything that was
-    started.
+    """Play an outage and live traffic in the folder `root`. Print the progress and the summary, and stop all started
+    services.
 
-    The source has the scale's number of streams. The lake is kept, in `root` or in a bucket. In a bucket, it must be
-    new. Raises ToolMissing before anything else if Java is missing, and LakeError if the bucket has objects under the
-    lake's prefix.
+    The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, and LakeError if a bucket
+    has objects under the lake's prefix.
     """
     find_java()
     refuse_used(lake)
@@ -210,7 +213,7 @@ def run_demo(
 
 
 def show_next_steps(folder: DemoFolder, console: Console) -> None:
-    """Print commands for exploring the lake."""
+    """Print the commands with which the user can explore the lake."""
     started = Path(sys.argv[0])
     program = shown(started) if started.stem == "tidemark" else "tidemark"
     console.print("\nLook closer:", style="bold")
@@ -225,14 +228,12 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as a user types it: relative if it is inside the current folder."""
+    """Return a path for use in a command: relative if it is inside the current folder."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
-    """Publish the backlog, start the pipeline, publish live traffic, wait through a silence, and compare the lake with
-    the truth."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
     start_emulator(supervisor, settings)
@@ -280,14 +281,15 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
 
 
 def refuse_used(lake: LakeSettings) -> None:
-    """Raise LakeError if a bucket has objects under the lake's prefix. The demonstration never empties a bucket."""
+    """Raise LakeError if a bucket has objects under the lake's prefix, because the demonstration never empties a
+    bucket."""
     if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
         raise LakeError(f"the demonstration needs a new lake, but {lake.uri}/{found} exists: name another prefix")
 
 
 def copy_tables(lake: LakeSettings, folder: Path) -> None:
-    """Copy the compared tables out of a bucket, byte for byte. A table's log is copied before its files, so that every
-    file named in the copied log exists."""
+    """Copy the compared tables from a bucket to a folder. A table's log is copied before its files, so that every file
+    in the copied log exists."""
     objects = open_objects(lake)
     for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
         for name in objects.names(f"{table}/"):
@@ -297,7 +299,7 @@ def copy_tables(lake: LakeSettings, folder: Path) -> None:
 
 
 def free_port(wanted: int) -> int:
-    """Return the wanted port if it is free on the loopback interface, or else any free port."""
+    """Return the wanted port if it is free on loopback, otherwise any free port."""
     for port in (wanted, 0):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

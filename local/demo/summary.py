@@ -1,4 +1,4 @@
-"""The demonstration's results, as a human-readable table and as plain values for scripts."""
+"""The demonstration's results, as a human-readable table and as JSON values."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,18 +23,19 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
-        """Return the median and the maximum of the values; None without values."""
+        """Return the median and the maximum; None without values."""
         known = list(seconds)
         return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The demonstration's results. Seconds are wall-clock time.
+    """The demonstration's results. `seconds` is its duration.
 
-    `ready` is the delay from a window's end to its computation. `live_ready` is this delay for windows of live traffic.
-    `landed_after` is the time from the pipeline's start until the backlog had landed. `live` is the time during which
-    only live traffic landed.
+    - `ready` is the delay from a window's end until the window is computed, in seconds.
+    - `live_ready` is the same delay, only for windows that end during live traffic.
+    - `landed_after` is the number of seconds from the pipeline's start until the backlog had landed.
+    - `live` is the range of time during which only live traffic landed.
     """
 
     published: Published
@@ -48,7 +49,7 @@ class Summary:
 
     @property
     def is_right(self) -> bool:
-        """True if the lake holds the whole truth and nothing else."""
+        """True if the lake has exactly the rows that the truth file demands."""
         found = self.comparison
         return (
             found.rows > 0
@@ -59,7 +60,7 @@ class Summary:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate at which the backlog landed, including the pipeline's start."""
+        """The rate at which the backlog landed. The time includes the pipeline's start."""
         return round(self.backlog_messages / self.landed_after, 1)
 
     def as_json(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Publishes the synthetic source's heartbeats, each at its planned time, and records the truth."""
+"""Publishes the heartbeats of a synthetic source, each at its planned time, and records them in a truth file."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, rep
 from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
-"""Number of messages per request: the service's maximum. A message is under a kilobyte, so a request stays below the
-maximum size of 10 MB."""
+"""Number of messages per request: Google's maximum. A message is under a kilobyte, so a request is under the maximum
+size of 10 MB."""
 
 LIVE_PAUSE_SECONDS = 0.2
-"""The poll interval for messages that are due."""
+"""Pause between two checks for messages that are due."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
@@ -47,7 +47,6 @@ class Published:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate over the whole run, including waits."""
         return self.messages / self.seconds if self.seconds else 0.0
 
 
@@ -66,14 +65,14 @@ def publish(
 ) -> Published:
     """Publish every message with an event time in `[start, end)`, in the order of publication times.
 
-    No message is sent before its publication time. Past messages are sent as fast as Pub/Sub accepts them, or at most
-    at `speed_up` times real time. Then publishing continues live until all are sent or `stop()` is true. `progress`
-    gets the number of messages confirmed so far, and the publication time reached.
+    No message is sent before its publication time. Messages of the past are sent as fast as Pub/Sub accepts them or,
+    with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
+    true. `progress` gets the number of confirmed messages and the publication time reached.
 
-    The truth file is readable however the run ends, and has every message that Pub/Sub confirmed. After Ctrl-C, the
-    last request may be missing. A request retried after a lost answer may be on the topic twice, under different
-    message ids. Raises PubSubUnreachable, SubscriptionMissing (if the topic does not exist), PermissionMissing,
-    LakeUnwritable (for the truth file) and InvalidSettings.
+    The truth file is readable however the run ends, and has every confirmed message. After Ctrl-C, it may lack the last
+    request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different
+    message ids. Raises PubSubUnreachable, SubscriptionMissing if the topic does not exist, PermissionMissing,
+    LakeUnwritable for the truth file, and InvalidSettings.
     """
     began = clock.monotonic()
 
@@ -93,7 +92,7 @@ def publish(
 def _when_due(
     pieces: Iterator[Rows], horizon_us: Callable[[], int], clock: Clock, stop: Callable[[], bool]
 ) -> Iterator[Rows]:
-    """Yield batches of the messages due by the horizon; wait while none is due."""
+    """Yield the messages in batches, each when its publication time is before `horizon_us()`."""
     for rows in pieces:
         sent = 0
         while sent < len(rows):
@@ -110,14 +109,15 @@ def _when_due(
 
 
 Sent = tuple[Sequence[Message], Sequence[str], datetime]
-"""A confirmed request: its messages, the messages' ids, and the time when it was sent."""
+"""A confirmed request: its messages, their ids, and the time of sending."""
 
 
 @dataclass(slots=True)
 class _Sender:
-    """Sends one request at a time, in order. Meanwhile it composes the next request and records the previous one.
+    """Sends one request at a time, in order. While a request is in flight, it records the previous request, and the
+    caller composes the next one.
 
-    On exit, whatever the reason, it waits for the request in flight and records it.
+    On exit, it waits for the request in flight and records it.
     """
 
     source: SyntheticSource
@@ -138,7 +138,7 @@ class _Sender:
             self._record(self._confirmed())
 
     def send(self, rows: Rows) -> None:
-        """Send a batch once the previous batch is confirmed. Raises the error of the previous batch, if it failed."""
+        """Send a batch, once the previous batch is confirmed. Raises the error of the previous batch."""
         composed = compose(self.source, rows)
         request = PublishRequest.pb(PublishRequest())
         request.topic = self.topic
@@ -160,7 +160,7 @@ class _Sender:
         self._record(before)
 
     def published(self, seconds: float) -> Published:
-        """Return the counts of the confirmed messages, for a run of `seconds`."""
+        """Return the counts of the confirmed messages. `seconds` is the duration of the run."""
         first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
         return Published(
             messages=self.kinds.total(),
@@ -188,10 +188,10 @@ class _Sender:
 
 @dataclass
 class Source:
-    """Publishes in a separate thread, beginning with the event time `begin`, until it is stopped or has published a
-    day.
+    """Publishes heartbeats in a thread, from the event time `begin` on, until it is stopped or has published a day's
+    heartbeats.
 
-    `sent` is the number of messages confirmed so far, and `reached` the publication time reached.
+    `sent` is the number of confirmed messages, and `reached` the publication time reached.
     """
 
     beats: SyntheticSource
@@ -221,12 +221,12 @@ class Source:
         )
 
     def stop(self) -> Published | None:
-        """Stop publishing, and return what was published. Raises the error of a failed run."""
+        """Stop publishing, and return what was published. Raises the error with which publishing failed."""
         self._stop.set()
         return None if self._published is None else self._published.result()
 
     def raise_failure(self) -> None:
-        """Raise the publishing thread's error, if any."""
+        """Raise the error with which publishing failed, if it has failed."""
         if self._published is not None and self._published.done():
             self._published.result()
 

@@ -1,7 +1,8 @@
-"""The synthetic source's heartbeats as numpy rows: a pure function of the source, a start and an end.
+"""Generates the messages of a synthetic source as numpy rows, which depend only on the source and a range of event
+time.
 
-Every stream beats once per period, at its own phase. A row says when its message is published and what it contains;
-`compose` creates the message.
+Each stream has one heartbeat per period. A row says when its message is published, and what it contains; `compose`
+creates the message.
 """
 
 from collections.abc import Iterator
@@ -19,17 +20,17 @@ from tidemark.pipeline.errors import InvalidSettings
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
-"""The names of kinds. A row's `kind` is an index into them."""
+"""The names of kinds, in the order of the numbers in a row's `kind`."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""Minimum number of broken messages, if there are any: both variants of every kind."""
+"""Minimum number of broken messages, unless there are none: two variants for each reason."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
 TEXT_TEMPERATURE_SHARE = 0.001
 WARN_SHARE = 0.02
 NO_STATUS_SHARE = 0.002
-"""The share of heartbeats without a status. Like the other shares above, these are unusual but valid."""
+"""The share of heartbeats that have no status."""
 
 NUMBER, NULL, TEXT = 0, 1, 2
 STATUSES = ("ok", "warn", None)
@@ -37,7 +38,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Minimum number of rows in a piece. The last piece may have fewer rows."""
+"""Minimum number of rows per piece, except the last."""
 
 ROW = np.dtype(
     [
@@ -53,7 +54,7 @@ ROW = np.dtype(
         ("temperature", np.float64),
     ]
 )
-"""A row describes one message. Each time is counted from the epoch, in the unit at the end of its name."""
+"""A row describes one message. The end of a time's name is its unit; times are counted from the epoch."""
 
 Rows = NDArray[np.void]
 
@@ -63,13 +64,16 @@ JSON_OBJECT = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """A synthetic source. Shares of heartbeats are from 0 to 1; durations count to the millisecond.
+    """A synthetic source. Shares are from 0 to 1. Durations are rounded down to milliseconds.
 
-    A heartbeat is published `lag` plus up to `jitter` after its event time, and a straggler another `straggler_delay`
-    later. So without stragglers and late copies the disorder is at most `jitter`. A duplicate is a second copy of a
-    message. It is published at once or, for `duplicate_delay_share` of the duplicates, `duplicate_delay` later. Broken
-    messages are added evenly over time, and cycle through the kinds that the shape has. A silent beat is never
-    published. Raises InvalidSettings for impossible values.
+    - A heartbeat is published `lag` plus at most `jitter` after its event time. A straggler is published another
+      `straggler_delay` later. Without stragglers and late copies, the disorder is at most `jitter`.
+    - A duplicate is a second copy of a message. A `duplicate_delay_share` of the duplicates is published
+      `duplicate_delay` later than the original, the others at once.
+    - Broken messages are added evenly over time, with each reason of the shape in turn.
+    - Silent heartbeats are not published.
+
+    Raises InvalidSettings for impossible values.
     """
 
     streams: int = 10_000
@@ -107,10 +111,10 @@ class SyntheticSource:
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """Yield all messages with event times in `[start, end)`, in the order of publication, in pieces.
+    """Yield all messages with event times in `[start, end)`, in pieces, in the order of publication.
 
-    The same source, start and end give the same rows, however they are cut into pieces. A piece has whole periods, and
-    at least `rows_at_least` rows. One piece and the messages delayed beyond it are in memory.
+    The rows do not depend on how they are cut into pieces. A piece covers whole periods, and has at least
+    `rows_at_least` rows. Only one piece is in memory, plus the delayed messages that belong to later pieces.
     """
     plan = _Plan(source, start, end)
     waiting, gathered = [np.empty(0, ROW)], 0
@@ -128,8 +132,8 @@ def messages(
 
 
 class _Plan:
-    """Computes the rows of a run, period by period. A period is `[start + n * period, start + (n + 1) * period)` of
-    event time."""
+    """Computes the rows of a run by period. Period n is the event time from `start + n * period` to `start + (n + 1) *
+    period`."""
 
     def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
         if end <= start:
@@ -150,11 +154,11 @@ class _Plan:
         return np.random.default_rng(np.random.SeedSequence(self._source.seed, spawn_key=(number,)))
 
     def earliest_publish_us(self, period: int) -> int:
-        """Return a lower bound of the publication times of this and all later periods."""
+        """Return a lower bound for the publication times in this and all later periods."""
         return (self._start_ms + period * self._period_ms) * 1000 + duration_us(self._source.lag)
 
     def beats(self, period: int) -> Rows:
-        """Return the period's heartbeats and their copies, each original before its copy."""
+        """Return the period's heartbeats and their copies. An original comes before its copy."""
         source, random, count = self._source, self._random(2 * period + 1), self._source.streams
         rows = np.zeros(count, ROW)
         jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
@@ -175,8 +179,8 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """Return the period's broken messages. Message j of a run with B broken messages is at the fraction (j + 1/2) /
-        B of the run. The kinds take turns."""
+        """Return the period's broken messages. They are spread evenly: of B broken messages, number j is at the
+        fraction `(j + 1/2) / B` of the run. The reasons take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
@@ -201,7 +205,7 @@ class _Plan:
         return rows
 
     def _broken_before(self, moment_ms: int) -> int:
-        """Return the number of broken messages before this moment."""
+        """Return the number of the run's broken messages before this time."""
         if not self.broken_total:
             return 0
         passed = moment_ms - self._start_ms
@@ -213,7 +217,7 @@ class _Plan:
 
 
 def _measure(rows: Rows, random: np.random.Generator) -> None:
-    """Fill in the measurements: a temperature that follows the time of day, sometimes null or text, and a status."""
+    """Fill in a status, and a temperature that follows the time of day and is sometimes null or text."""
     count = len(rows)
     of_the_day = 2 * np.pi * ((rows["event_ms"] % DAY_MS) / DAY_MS + rows["stream"] % 97 / 97)
     rows["temperature"] = np.round(20 + 8 * np.sin(of_the_day) + random.normal(0, 0.3, count), 2)
@@ -228,7 +232,7 @@ def _measure(rows: Rows, random: np.random.Generator) -> None:
 
 
 def compose(source: SyntheticSource, rows: Rows) -> list[Message]:
-    """Return the messages of rows, in order, in the source's shape."""
+    """Return the messages of these rows in the source's shape, in order."""
     return source.shape.messages([source.shape.said(beat) for beat in _beats(rows)])
 
 

@@ -1,4 +1,4 @@
-"""The truth file, which the synthetic source writes: Parquet with one row per published beat."""
+"""The truth file: Parquet with one row per heartbeat that the synthetic source has published."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,11 +32,11 @@ SCHEMA = pa.schema(
 NO_TIME = (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME)
 
 ROW_GROUP = 50_000
-"""Number of rows that are buffered in memory before they are written."""
+"""Number of rows in memory before they are written."""
 
 
 class TruthFile:
-    """A Parquet file that is complete after the block, even if the block fails. Raises LakeUnwritable."""
+    """A truth file, which is complete after the block even if the block fails. Raises LakeUnwritable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class TruthFile:
             self._writer.close()
 
     def add(self, batch: Any) -> None:
-        """Add the messages of one request, a record batch of `SCHEMA`, in order."""
+        """Add the heartbeats of one request: a record batch of SCHEMA, in order."""
         self._gathered.append(batch)
         self._rows += len(batch)
         if self._rows >= ROW_GROUP:
@@ -79,8 +79,8 @@ class TruthFile:
 
 
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
-    """Return the beats of published messages as a record batch of `SCHEMA`. The values are the intended ones, whatever
-    the shape of the messages."""
+    """Return the heartbeats of published messages as a record batch of SCHEMA. The values are those that the publisher
+    intended."""
     carried = [
         (beat, message, message.id_of(number, its_id))
         for message, its_id in zip(messages, message_ids, strict=True)

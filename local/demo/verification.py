@@ -1,6 +1,7 @@
-"""Compares the lake with the publisher's truth file in SQL, without the pipeline's code.
+"""Compares the lake with the publisher's truth file in SQL.
 
-The Delta library is used only to list files. The expected rows are derived from the truth file alone.
+It does not use the pipeline's code, and uses the Delta library only to list files. The expected rows follow from the
+truth file alone.
 """
 
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 @dataclass(frozen=True, slots=True)
 class TruthComparison:
-    """The result of a comparison. `by_what` counts the differences by kind, and `examples` are some of the rows that
+    """The result of a comparison. `by_what` is the number of differences per kind. `examples` are some of the rows that
     differ."""
 
     rows: int
@@ -109,7 +110,7 @@ class TruthComparison:
 
 
 def compare(truth: Path, lake: Path, windows: WindowSettings) -> TruthComparison:
-    """Compare every row of `heartbeat_diffs`, and every message of `quarantine`, with the truth."""
+    """Compare every row of `heartbeat_diffs`, and every message in `quarantine`, with the truth file."""
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
 

@@ -33,7 +33,7 @@ class Refused(ModelError):
 
 
 class Transient(ModelError):
-    """A temporary fault. A retry may succeed. Some of these errors do not say whether the call took effect."""
+    """A temporary fault. A retry may succeed. Unless the error says otherwise, the call may have taken effect."""
 
 
 class Unavailable(Transient):

@@ -1,4 +1,4 @@
-"""JSON shapes, and the shape whose values are all in attributes."""
+"""Message shapes with JSON payloads, and a shape with all values in attributes."""
 
 import gzip
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,15 @@ from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Message,
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 
 SITES = ("north", "south", "west")
-"""The sites of nested messages."""
 
 LONGEST = 5
-"""Maximum number of readings in an array message, so that the message stays under a kilobyte."""
+"""Maximum number of readings per message. The message then stays under a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject(Shape):
-    """The default: the payload is a JSON object, and the event time, the stream and the id are attributes.
-
-    The attributes may have other names, as in a pipeline's settings.
-    """
+    """The default shape: the payload is a JSON object; event time, stream and id are attributes, whose names can be
+    chosen."""
 
     settings = f"""
 [message]
@@ -44,15 +41,15 @@ publisher_id = "attribute:heartbeat_id"
 
 
 def measurements(beat: Beat) -> bytes:
-    """Return the measurements as a JSON object, without `status` if there is none."""
+    """Return a heartbeat's measurements as a JSON object."""
     said = {} if beat.status is None else {"status": beat.status}
     return orjson.dumps({"temperature": beat.temperature, **said, "sequence": beat.sequence})
 
 
 @dataclass(frozen=True, slots=True)
 class Nested(Shape):
-    """Nested JSON objects, without attributes. Each device belongs to a site, and its name is unique within the
-    site."""
+    """Nested JSON objects, without attributes. A stream is a device at a site. The device's name is unique only within
+    its site."""
 
     settings = """
 [message]
@@ -82,7 +79,7 @@ status = { path = "metrics.states[-1].text", kind = "text" }
 
 @dataclass(frozen=True, slots=True)
 class Seconds(Shape):
-    """A flat JSON object. The event time is a number of seconds such as 1795238400.25, as `time.time()` returns it."""
+    """A flat JSON object. The event time is a number of seconds such as 1795238400.25."""
 
     settings = f"""
 [message]
@@ -100,8 +97,8 @@ publisher_id = "payload:id"
 
 @dataclass(frozen=True, slots=True)
 class AttributesShape(Shape):
-    """All values are attributes, and there is no payload. A temperature that is text gets a unit, because digits alone
-    would be read as a number."""
+    """All values are attributes, and there is no payload. If a temperature is text, it gets a unit, because digits
+    alone would be read as a number."""
 
     settings = """
 [message]
@@ -127,10 +124,9 @@ status = { path = "attribute:status", kind = "text" }
 
 @dataclass(frozen=True, slots=True)
 class Arrays(Shape):
-    """Several readings in one message, as an array.
+    """Several readings per message, as an array in the order of publication.
 
-    Readings are grouped in the order of publication. A message has at most one broken reading, because a message is
-    rejected only once; its other readings land.
+    A message has at most one broken reading, because a message is rejected only once. Its other readings land.
     """
 
     settings = """
@@ -159,7 +155,8 @@ def _reading(beat: Beat) -> dict[str, Any]:
 
 
 def _grouped(beats: Sequence[Beat]) -> Iterator[list[Beat]]:
-    """Yield the beats of each message. A beat with an unreadable payload is alone in its message."""
+    """Yield the heartbeats of each message. If a payload is meant to be unreadable, its message has only one
+    heartbeat."""
     together: list[Beat] = []
     for beat in beats:
         is_alone = beat.broken is RejectionReason.UNREADABLE_PAYLOAD
@@ -180,8 +177,8 @@ PLAIN = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class Gzipped(Shape):
-    """A compressed JSON object. Every other beat of a stream names the compression in an attribute. In the other beats
-    it can be recognized only by the first bytes."""
+    """A compressed JSON object. Every other message of a stream names the compression in an attribute. In the others,
+    only the first bytes show it."""
 
     settings = PLAIN.settings
 
@@ -195,8 +192,8 @@ class Gzipped(Shape):
 
 @dataclass(frozen=True, slots=True)
 class CloudEvents(Shape):
-    """CloudEvents, in both modes of their Pub/Sub binding: every other beat of a stream is structured, the others
-    binary."""
+    """CloudEvents in both modes of their Pub/Sub binding. A stream's messages alternate between structured and binary
+    mode."""
 
     settings = f"""
 [message]

@@ -1,4 +1,5 @@
-"""Shapes with a schema, which gets a new field while the demonstration runs: devices are upgraded gradually."""
+"""Message shapes with a schema. While the demonstration runs, devices are gradually upgraded to a second revision,
+which has a new field."""
 
 import io
 import json
@@ -12,13 +13,13 @@ from tidemark.local.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 
 FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
-"""The ids of the two revisions, and of a revision that does not exist."""
+"""The ids of the two revisions of the schema, and of a revision that does not exist."""
 
 UPGRADED_OVER = 6
-"""Number of beats over which all devices are upgraded, a sixth of the devices at each beat."""
+"""Number of heartbeats over which all devices are upgraded: at each, a sixth of the devices."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
-"""The attributes with which Pub/Sub names a message's schema."""
+"""The attributes by which Pub/Sub names the schema of a message."""
 
 SETTINGS = f"""
 [message]
@@ -31,13 +32,13 @@ publisher_id = "payload:id"
 
 
 def revision_of(beat: Beat) -> str:
-    """Return the revision of a beat's message: first or second."""
     return FIRST if beat.sequence < 1 + int(beat.stream[-5:]) % UPGRADED_OVER else SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class OfSchema(Shape):
-    """A shape with a schema. Each message names its revision of the schema. The first revision has no status."""
+    """A shape with a schema. Each message names its revision of the schema. The first revision has no field
+    `status`."""
 
     def said(self, beat: Beat) -> Beat:
         return beat._replace(status=None) if revision_of(beat) == FIRST else beat
@@ -50,7 +51,7 @@ class OfSchema(Shape):
         return named, beat.broken_payload(whole, whole)
 
     def written(self, beat: Beat, revision: str) -> bytes:
-        """Return the payload, encoded by a revision of the schema."""
+        """Return the payload, encoded by this revision of the schema."""
         raise NotImplementedError
 
 
@@ -66,8 +67,8 @@ def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
-"""The schema of each revision. The new field is between others, so that reading with the wrong revision cannot go
-unnoticed."""
+"""The schema per revision. The new field is between others, so a reader that uses the wrong revision reads wrong
+values."""
 
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 
@@ -87,8 +88,7 @@ class Avro(OfSchema):
 
 
 Fields = tuple[tuple[str, str, int], ...]
-"""The type, the name and the number of each field. All fields have presence, so an absent value differs from a
-default."""
+"""The type, name and number of each field. All fields are optional, so an absent value differs from a default."""
 
 ALWAYS: Fields = (("sint64", "at", 1), ("string", "device", 2), ("double", "temperature", 3), ("string", "id", 9))
 FIELDS: dict[str, Fields] = {FIRST: ALWAYS, SECOND: (*ALWAYS, ("string", "status", 4))}
@@ -100,7 +100,7 @@ def _text(fields: Fields) -> str:
 
 
 def _type(fields: Fields) -> Any:
-    """Return a message class, equivalent to one compiled from `_text`."""
+    """Return the message class for the schema that `_text` writes."""
     file = descriptor_pb2.FileDescriptorProto(name="beat.proto", syntax="proto2")
     message = file.message_type.add(name="Beat")
     for kind, name, number in fields:
@@ -115,8 +115,7 @@ TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
-    """Protobuf messages. Event times are numbers, so no event time is unreadable. Temperatures that are text are left
-    out."""
+    """Protobuf messages. Event times are numbers, so none is unreadable. A temperature that is text is left out."""
 
     settings = SETTINGS % "protobuf"
     files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}

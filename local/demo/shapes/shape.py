@@ -1,4 +1,4 @@
-"""The base of message shapes, which encode beats as messages and have the settings to read them."""
+"""The base of message shapes. A shape encodes heartbeats as messages, and has the settings that read the messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,30 +16,28 @@ REASONS = (
     RejectionReason.BEFORE_FIRST_WINDOW,
     RejectionReason.IN_THE_FUTURE,
 )
-"""The reasons why messages are meant to be rejected. TOO_OLD is left out: `message.max_age` is off in the
-demonstration, so that its history may have any age."""
+"""The reasons for which broken messages must be rejected. TOO_OLD is not among them: the demonstration does not set
+`message.max_age`, because its backlog may have any age."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event time of a broken message, in two variants. None means that the message has no event time."""
+"""The event time of a broken message, in two variants per reason. None means that the message has no event time."""
 
 BYTES_CUT = 3
-"""Number of bytes that are cut off the end of a payload to break it."""
+"""Number of bytes cut off a payload's end to make it unreadable."""
 
 SAME_NAMES = """
 [message.fields]
 temperature = "number"
 status = "text"
 """
-"""The settings of fields that have the same names in the settings and in the payload."""
+"""Settings for fields that have the same names in the settings and in the payload."""
 
 
 class ShapeName(StrEnum):
-    """The name of a message shape."""
-
     JSON = "json"
     NESTED = "nested"
     SECONDS = "seconds"
@@ -52,10 +50,10 @@ class ShapeName(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The values of one heartbeat, as intended by the publisher. The truth file records beats.
+    """The values of one heartbeat, as the publisher intends them. The truth file records them.
 
-    A temperature is a number, null, or a text, which counts as null. `broken` is the reason why the message is meant to
-    be rejected, if any; `variant`, 0 or 1, selects one of two ways to break the message.
+    `temperature` is a number, null, or a text, which must be read as null. `broken` is the reason for which the message
+    must be rejected, if any. `variant`, 0 or 1, selects one of two ways to break the message.
     """
 
     event_ms: int
@@ -71,21 +69,20 @@ class Beat(NamedTuple):
 
     @property
     def time(self) -> str | int:
-        """The event time as most shapes write it: a number of milliseconds, or text."""
+        """The event time as most shapes write it: milliseconds since the epoch, or RFC 3339 text."""
         return self.rfc_3339 if self.is_rfc_3339 else self.event_ms
 
     @property
     def rest(self) -> dict[str, Any]:
-        """The values of a flat object other than the event time and the stream."""
+        """The values of a flat JSON object, except event time and stream."""
         return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
 
     @property
     def rfc_3339(self) -> str:
-        """The event time as text."""
         return iso(from_us(self.event_ms * 1000))
 
     def time_or_spoilt(self, usual: Any) -> Any:
-        """Return the event time as a shape usually writes it, or its substitute in a broken message."""
+        """Return `usual`, the event time as the shape writes it, or its substitute in a broken message."""
         return usual if self.broken not in SPOILT_TIMES else SPOILT_TIMES[self.broken][self.variant]
 
     @property
@@ -94,14 +91,14 @@ class Beat(NamedTuple):
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """Return the payload. If the beat is meant to have a broken payload, truncate it or return `other`."""
+        """Return the payload. If it must be unreadable, return it truncated, or return `other`."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]
 
 
 class Message(NamedTuple):
-    """A message as published, and its beats."""
+    """A message to publish, and the heartbeats that it contains."""
 
     attributes: dict[str, str]
     payload: bytes
@@ -109,16 +106,18 @@ class Message(NamedTuple):
     is_array: bool = False
 
     def id_of(self, number: int, message_id: str) -> str:
-        """Return the id of a beat: an element's id if it is a valid element of an array, otherwise the message's id."""
+        """Return the id of a heartbeat: the message id, with `#number` added for a valid heartbeat in an array."""
         return f"{message_id}#{number}" if self.is_array and self.beats[number].broken is None else message_id
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to encode beats as messages. A subclass has `encode`, or `messages` if a message has several beats.
+    """A way to encode heartbeats as messages. A subclass implements `encode`, or `messages` if its messages have
+    several heartbeats.
 
-    `settings` are the lines of `[message]` that read the messages; `files` are the files that they name, keyed by path
-    relative to the settings. `reasons` are all reasons for which a message of this shape can be rejected.
+    `settings` is the section `[message]` that reads the messages. `files` are the files that `settings` names, keyed by
+    their path relative to the settings file. `reasons` are the reasons for which messages of this shape can be
+    rejected.
     """
 
     settings: ClassVar[str]
@@ -126,15 +125,15 @@ class Shape:
     reasons: ClassVar[tuple[RejectionReason, ...]] = REASONS
 
     def said(self, beat: Beat) -> Beat:
-        """Return the beat as far as this shape can express it. The truth file records this beat."""
+        """Return the heartbeat with only the values that this shape can express. The truth file records the result."""
         return beat
 
     def messages(self, beats: Sequence[Beat]) -> list[Message]:
-        """Return the messages of beats, in order, each under a kilobyte."""
+        """Return the messages for these heartbeats, in order. Each is under a kilobyte."""
         return [Message(*self.encode(beat), (beat,)) for beat in beats]
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:
-        """Return the attributes and the payload of a message with one beat."""
+        """Return the attributes and the payload of a message with one heartbeat."""
         raise NotImplementedError
 
 
