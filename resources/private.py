@@ -104,6 +104,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def found(part: PrivatePart) -> Any:
+    """Import a private part. Raises DagsterPartMissing."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
     except (ImportError, AttributeError):

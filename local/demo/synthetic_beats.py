@@ -64,7 +64,7 @@ JSON_OBJECT = JsonObject()
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """A synthetic source. Shares are from 0 to 1. Durations are rounded down to milliseconds.
+    """A synthetic source. Shares are from 0 to 1. The resolution of durations is a millisecond.
 
     - A heartbeat is published `lag` plus at most `jitter` after its event time. A straggler is published another
       `straggler_delay` later. Without stragglers and late copies, the disorder is at most `jitter`.

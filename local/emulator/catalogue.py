@@ -121,6 +121,7 @@ class Catalogue:
         self._newest_publish_us = 0
 
     def create_topic(self, topic: Any) -> None:
+        """Raises AlreadyExists."""
         self._before()
         if topic.name in self._topics:
             raise AlreadyExists(f"topic {topic.name} exists already")
@@ -128,6 +129,7 @@ class Catalogue:
         self._after()
 
     def get_topic(self, name: str) -> Any:
+        """Raises NotFound."""
         self._before()
         return self._topic(name)
 
@@ -161,6 +163,7 @@ class Catalogue:
         self._after()
 
     def get_subscription(self, name: str) -> Any:
+        """Raises NotFound."""
         self._before()
         return self._state(name).config
 

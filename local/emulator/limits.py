@@ -54,6 +54,7 @@ def project(name: str) -> str:
 
 
 def publishable(request: Any) -> None:
+    """Check a publish request."""
     messages = request.messages
     if not messages:
         raise Invalid("there is no message to publish")
@@ -83,6 +84,7 @@ def _attributes(attributes: Any) -> None:
 
 
 def ack_ids(ids: Sequence[str]) -> None:
+    """Check the ack ids of a request."""
     if not ids:
         raise Invalid("there is no acknowledgement id")
     if sum(map(len, ids)) > BYTES_OF_IDS:

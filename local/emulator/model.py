@@ -193,6 +193,7 @@ class PubSubModel(Catalogue):
         return snapshot
 
     def list_snapshots(self, at: datetime) -> list[Any]:
+        """Return all snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
@@ -210,6 +211,7 @@ class PubSubModel(Catalogue):
         self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
+        """Raises NotFound."""
         self._before()
         self._snapshot(name, at)
         del self._snapshots[name]

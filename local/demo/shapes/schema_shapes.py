@@ -32,6 +32,7 @@ publisher_id = "payload:id"
 
 
 def revision_of(beat: Beat) -> str:
+    """Return the schema revision that a heartbeat's device uses: FIRST or SECOND."""
     return FIRST if beat.sequence < 1 + int(beat.stream[-5:]) % UPGRADED_OVER else SECOND
 
 
@@ -67,8 +68,7 @@ def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
-"""The schema per revision. The new field is between others, so a reader that uses the wrong revision reads wrong
-values."""
+"""The schema per revision. The new field is between others, so that reading with the wrong revision is noticed."""
 
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 
