@@ -222,7 +222,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
     detail, mostly = printable(found.detail or ""), ""
-    waiting = "".join(f"; {printable(said)}" for said in lake.watch().waiting.values() if said)
+    waiting = "".join(f"; {printable(said)}" for one in lake.watch().came.values() if (said := one.waiting.sentence()))
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "

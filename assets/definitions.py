@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from inspect import getdoc
+from threading import Event
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -26,7 +27,7 @@ from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.ingest.pace import AtWork, Pace
+from tidemark.pipeline.ingest.pace import Pace
 from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import name_of
@@ -93,7 +94,8 @@ def _landing(
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     job, requeue = compute_windows_job(settings, partitions), requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
-    asking, landing = OneAsks(clock), AtWork()
+    asking, landing = OneAsks(clock), Event()
+    landing.set()
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),

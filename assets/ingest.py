@@ -1,12 +1,12 @@
 """The job `ingest`, whose readers on Spark pull in place of the ticks, and the sensor that starts the job to catch up,
 or keeps it running."""
 
-import logging
 import math
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import dagster as dg
@@ -21,19 +21,12 @@ from tidemark.pipeline.clock import Clock, format_duration, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.outcome import Settled, Side
 from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
-from tidemark.pipeline.ingest.rounds import (
-    PLAN,
-    Ended,
-    RoundDone,
-    Rounds,
-    RunPlan,
-    SparkReaders,
-    readers_for,
-    sentence_of,
-)
+from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, read_on_spark, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -47,10 +40,6 @@ do."""
 MOST_OF_A_TAG = 1000
 """Maximum number of characters of an error in a tag."""
 
-SLOW = 1.5
-"""A round is reported as slow if it takes this many times its planned duration. The first round is exempt, because it
-also waits for Spark's workers."""
-
 UNABLE_PAUSE = timedelta(minutes=10)
 """The pause after a run whose executors could not run tidemark. Until an operator installs what is missing, only ticks
 pull."""
@@ -63,41 +52,25 @@ AGAIN_WITHIN = timedelta(minutes=10)
 its full time."""
 
 
-@dataclass(slots=True)
-class Report:
-    """The rounds that a run has committed and acknowledged, in total and since its last report. The run reports at most
-    once per tick, even if rounds are shorter."""
-
-    clock: Clock
-    settings: Settings
-    round: timedelta
-    total: Settled = field(default_factory=Settled)
-    _untold: list[RoundDone] = field(default_factory=list)
-    _told_at: float = -math.inf
-
-    def add(self, done: RoundDone) -> bool:
-        """Add a round. Return True if a report is due."""
-        self.total += done.settled
-        self._untold.append(done)
-        return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
-
-    def sentence(self) -> str:
-        """Describe the unreported rounds. There must be at least one."""
-        last, says = self._untold[-1], sentence_of(self._untold)
-        if last.readers_seconds < SLOW * self.round.total_seconds() or self._untold[0].number == 0:
-            return says
-        return (
-            f"{says}. A round should take {format_duration(self.round)}: Spark needs a task slot for each of the "
-            f"{last.share.readers} readers, and for windows"
-        )
-
-    def told(self, log: logging.Logger) -> list[dg.AssetMaterialization]:
-        """Log the unreported rounds, and return their materializations."""
-        if self._untold:
-            log.info(self.sentence())
-        settled = sum((one.settled for one in self._untold), Settled())
-        self._untold, self._told_at = [], self.clock.monotonic()
-        return [*landing_events(self.settings, settled.landed), *histogram_events(self.settings, settled.persisted)]
+def _reported(
+    context: dg.OpExecutionContext, lake: Lake, settings: Settings, clock: Clock, rounds: Iterable[RoundDone]
+) -> Generator[dg.AssetMaterialization, None, Settled]:
+    """Report rounds that a run has committed and acknowledged, and return their total. The run reports at most once per
+    tick, even if rounds are shorter."""
+    total, untold, told_at = Settled(), list[RoundDone](), -math.inf
+    for done in chain(rounds, (None,)):
+        if done is not None:
+            untold.append(done)
+            if done.number == 0:
+                context.instance.add_run_tags(context.run_id, {READS: "true"})
+                lake.failed_runs().settled(context.job_name)
+        if untold and (done is None or clock.monotonic() - told_at >= settings.watermark.tick.total_seconds()):
+            context.log.info(sentence_of(untold))
+            settled = sum((one.settled for one in untold), Settled())
+            total, untold, told_at = total + settled, [], clock.monotonic()
+            yield from landing_events(settings, settled.landed)
+            yield from histogram_events(settings, settled.persisted)
+    return total
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
@@ -112,37 +85,34 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Lands and tracks in rounds. Each round commits one transaction and one log entry, and then acknowledges."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
-        report, began = Report(clock, settings, plan.round), clock.monotonic()
+        began = clock.monotonic()
         with (
             lake.whole().failed_runs().noting(context.run_id, (), clock, context.job_name),
-            _tagging_why_not(context),
             closing(pubsub.base()) as base,
             closing(pubsub.tracking()) as tracking,
         ):
-            session = spark.session()
-            readers = SparkReaders(session, spark.interrupt)
-            readers.require_able()
+            try:
+                session = spark.session()
+                require_able(session)
+            except ExecutorsUnable as error:  # Dagster's retries do not fix it
+                context.instance.add_run_tags(context.run_id, {WHY_NOT: str(error)[:MOST_OF_A_TAG]})
+                raise
+            both = {Side.TRACKING: tracking, Side.BASE: base}
             rounds = Rounds(
                 settings=settings,
                 run=context.run_id,
-                readers=readers_for(settings, cores_of(session)),
-                settling=Settling(lake.tracking_log("settling"), clock, tracking, base, *lake.new_files("settling")),
-                read=readers,
+                readers=min(settings.ingest.readers, max(1, cores_of(session) - 1)),  # one slot is left for windows
+                settling=Settling(lake.tracking_log("settling"), clock, both, lake.new_files("settling")),
+                read=partial(read_on_spark, session, spark.interrupt),
                 newest=lake.tracking_log("run").newest,
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
-                clock=clock,
                 plan=plan,
             )
             stays = settings.ingest.is_continuous or STAYS in context.run.tags
-            for done in rounds.rounds(plan.run_for, until_young=not stays):
-                if done.number == 0:
-                    context.instance.add_run_tags(context.run_id, {READS: "true"})
-                    lake.whole().failed_runs().settled(context.job_name)
-                if report.add(done):
-                    yield from report.told(context.log)
-            yield from report.told(context.log)
+
+            done = rounds.rounds(plan.run_for, until_young=not stays)
+            total = yield from _reported(context, lake.whole(), settings, clock, done)
         context.instance.add_run_tags(context.run_id, {ENDED: str(rounds.ended)})
-        total = report.total
         metadata: dict[str, Any] = {
             "ended": str(rounds.ended),
             "tracked": total.persisted.messages,
@@ -154,16 +124,6 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
         yield dg.Output(None, metadata=metadata)
 
     return ingest
-
-
-@contextmanager
-def _tagging_why_not(context: dg.OpExecutionContext) -> Iterator[None]:
-    """Tag the run with the error if executors cannot run tidemark, which Dagster's retries do not fix."""
-    try:
-        yield
-    except ExecutorsUnable as error:
-        context.instance.add_run_tags(context.run_id, {WHY_NOT: str(error)[:MOST_OF_A_TAG]})
-        raise
 
 
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:

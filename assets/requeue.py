@@ -14,9 +14,9 @@ from tidemark.assets.sensors.staleness import CHECK_EVERY
 from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
+from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import CONTRACT, REQUEUE, name_of
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, lake_of
@@ -39,8 +39,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges quarantined messages by the current message contract, and lands those that pass."""
         lake = lake_of(context, settings).whole()
-        accepted = lake.accepted_schemas(settings.message.schema_names)
-        done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock).run()
+        done = Requeuer.of(lake, judge_of(settings, lake), clock).run()
         lake.judged_by().note(settings.contract_digest, clock.now())
         metadata: dict[str, Any] = {
             "landed": done.landed,

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -29,7 +30,7 @@ from benchmarks.memory import MB
 from benchmarks.ticks import pull_and_acknowledge
 from tests.spark.standalone import Cluster, cluster
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, SparkReaders
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, read_on_spark
 from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
@@ -127,15 +128,15 @@ def a_run(world: World, spark: SparkSession, landers: int, run: str) -> Iterator
         closing(world.subscription(pubsub.tracking_path)) as tracking,
         closing(world.subscription(pubsub.base_path)) as base,
     ):
+        both = {Side.TRACKING: tracking, Side.BASE: base}
         yield Rounds(
             settings=world.settings.model_copy(update={"ingest": chosen}),
             run=run,
             readers=chosen.readers,
-            settling=Settling(world.tracking_log, world.clock, tracking, base, *new_files(world.lake, world.clock)),
-            read=SparkReaders(spark),
+            settling=Settling(world.tracking_log, world.clock, both, new_files(world.lake, world.clock)),
+            read=partial(read_on_spark, spark, lambda: None),
             newest=world.landing_log.newest,
             backlogs={Side.TRACKING: world.backlog(pubsub.tracking_path), Side.BASE: world.backlog(pubsub.base_path)},
-            clock=world.clock,
         )
 
 

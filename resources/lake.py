@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 import dagster as dg
@@ -11,7 +12,7 @@ from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.progress import BacklogWatch
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.settle import judge_of, new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import PAST_BYTES, STREAMS, Lake
@@ -24,7 +25,6 @@ from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.landings import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -72,8 +72,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def watermark(self) -> datetime | None:
         """Return the watermark of the newest decision. Used by runs."""
-        decided = self.tracking_log("run").newest().record
-        return None if decided is None else decided.decision.watermark
+        return self.tracking_log("run").newest().watermark
 
     def watch(self) -> BacklogWatch:
         """Return the progress of both backlogs, as far as this process has seen it."""
@@ -114,12 +113,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def judge(self, user: str) -> HeartbeatReader:
         """Return the reader that judges messages by the settings. It caches schemas."""
-        names = self.settings.message.schema_names
-        return self._part(
-            user,
-            lambda lake: reader_of(self.settings.contract, self.settings.pubsub, lake.accepted_schemas(names)),
-            "judge",
-        )
+        return self._part(user, partial(judge_of, self.settings), "judge")
 
     def diffs(self, user: str) -> WindowedTable:
         """Return the table `heartbeat_diffs`."""

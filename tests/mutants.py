@@ -40,7 +40,7 @@ COUNTING, BY_NAME = "ingest/counting.py", "ingest/source/named.py"
 THE_LOG, KEPT = "lake/log/tracking_log.py", "pubsub/leases.py"
 APPEND = "self.log.append(entry, judged_by=_contract(tracked))"
 REMEMBER = "self.copies.settle({one.attempt for one in tracked})"
-VISIBLE, ACKNOWLEDGE = "make_visible(taken)", "acknowledged = self._of(side).acknowledge(ack_ids)"
+VISIBLE, ACKNOWLEDGE = "make_visible(taken)", "acknowledged = self.subscriptions[side].acknowledge(ack_ids)"
 LINE = "\n        "
 
 MUTANTS = (
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant("acknowledged before it is visible", SETTLE, f"{VISIBLE}{LINE}{ACKNOWLEDGE}",
            f"{ACKNOWLEDGE}{LINE}{VISIBLE}"),
     Mutant("remembered before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}", f"{REMEMBER}{LINE}{APPEND}"),
-    Mutant("nothing is quarantined", SETTLE, "self.quarantine.add(", "(lambda *_: None)("),
+    Mutant("nothing is quarantined", SETTLE, "quarantine.add(", "(lambda *_: None)("),
     Mutant("base asks for no contract", SETTLE, "self.log.refuse_other(_contract(landed))", "pass"),
     Mutant("tracking asks for no contract", SETTLE, APPEND, "self.log.append(entry)"),
     Mutant("what was not settled is not given back", SETTLE, "self.give_back(taken)\n            raise", "raise"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 
 import dagster as dg
@@ -18,7 +19,7 @@ from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ti
 from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
-from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
+from tidemark.pipeline.ingest.pace import Closings, Pace
 from tidemark.pipeline.ingest.ticks import land, tick_budget, track
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -50,10 +51,10 @@ def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
 
 
 def tracking_sensor(
-    settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: AtWork | None = None, jobs: Jobs = ()
+    settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: Event | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
     """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that a
-    decision closes. If `landing` is None, this pipeline lands nothing, and no run pulls messages."""
+    decision closes. `landing` is set while no landing tick is running; it is None if this pipeline lands nothing."""
     policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
@@ -81,7 +82,7 @@ def tracking_sensor(
         pace.wait()
         pulls = budget
         if landing is not None:
-            landing.wait(LANDS_WITHIN)
+            landing.wait(LANDS_WITHIN.total_seconds())
             if run_at_work(Runs(context.instance, settings), clock.now()) is not None:
                 pubsub.tracking().close()
                 pulls = replace(budget, max_messages=0)
@@ -116,10 +117,9 @@ def tracking_sensor(
     return tracking
 
 
-def landing_sensor(
-    settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
-) -> dg.SensorDefinition:
-    """Define the sensor that lands what base delivers, shortly before each tick of `tracking`."""
+def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
+    """Define the sensor that lands what base delivers, shortly before each tick of `tracking`. It sets `rests` while no
+    tick of it is running."""
     budget, judged_by = tick_budget(settings, Side.BASE), settings.judged_by
 
     @ticking_sensor(
@@ -144,7 +144,8 @@ def landing_sensor(
             pubsub.base().close()
             return f"run {run[:8]} lands and tracks, so this tick pulls nothing"
         heartbeats, quarantine = lake.new_files("landing")
-        with at_work.working():
+        rests.clear()
+        try:
             landed = land(
                 pubsub.base(),
                 heartbeats=heartbeats,
@@ -157,6 +158,8 @@ def landing_sensor(
                 spending=pubsub.spending(),
                 contract=judged_by,
             )
+        finally:
+            rests.set()
         _remember(lake, Side.BASE, "landing", landed)
         observer_of(lake).landed(landed)
         said = dg.SkipReason(landing_sentence(landed))
@@ -166,6 +169,5 @@ def landing_sensor(
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
-    watch, waits = lake.watch(), came.waiting.sentence()
-    watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
-    note_problem(lake, sensor, waits)
+    lake.watch().came[side] = came
+    note_problem(lake, sensor, came.waiting.sentence())

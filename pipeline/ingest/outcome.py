@@ -38,10 +38,9 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """Undecided messages: how many, the publish time of the oldest, and why one of them is undecided."""
+    """Undecided messages: how many, and why one of them is undecided."""
 
     messages: int = 0
-    oldest: datetime | None = field(default=None, metadata=OLDEST)
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:

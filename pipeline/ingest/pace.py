@@ -5,10 +5,7 @@ evaluation may begin up to 5 s before its tick.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from threading import Event
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.figures import quantile
@@ -96,27 +93,6 @@ class Pace:
         Between two short ticks the daemon checks only once, and a tick that is due before the check begins late. So
         short ticks move only later, until they are due just after a check."""
         return STEP if self._tick <= LOOK else self._tick / 2
-
-
-class AtWork:
-    """Shows whether a tick is running, so that another thread can wait for its end."""
-
-    def __init__(self) -> None:
-        self._rests = Event()
-        self._rests.set()
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Mark the tick as running during the block."""
-        self._rests.clear()
-        try:
-            yield
-        finally:
-            self._rests.set()
-
-    def wait(self, at_most: timedelta) -> None:
-        """Wait until no tick is running, or for `at_most`."""
-        self._rests.wait(at_most.total_seconds())
 
 
 class Closings:

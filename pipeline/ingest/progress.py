@@ -1,11 +1,11 @@
 """Estimates whether reading catches up with publishing, and when, from a few minutes of the log."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import rough
-from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.readings import EffectiveReading
@@ -48,16 +48,6 @@ class BacklogLook:
         return cls(decision.at, oldest, used)
 
 
-def looks_of(entries: Iterable[Entry]) -> Iterator[BacklogLook]:
-    """Yield the backlogs that each decision saw, from consecutive log entries."""
-    used = NOTHING
-    for entry in entries:
-        if isinstance(entry, DecisionRecord | Snapshot):
-            used += entry.usage or NOTHING
-        if isinstance(entry, DecisionRecord):
-            yield BacklogLook.of(entry.decision, used)
-
-
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
     """Return the backlogs that recent decisions saw, from the log's entries up to `number`. Raises LakeError."""
     entries = list[Entry]()
@@ -65,7 +55,13 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLo
         entries.append(log.entry(before))
         if isinstance(entries[-1], DecisionRecord) and entries[-1].decision.at < now - WATCHED - AT_LEAST:
             break
-    return list(looks_of(reversed(entries)))
+    looks, used = list[BacklogLook](), NOTHING
+    for entry in reversed(entries):
+        if isinstance(entry, DecisionRecord | Snapshot):
+            used += entry.usage or NOTHING
+        if isinstance(entry, DecisionRecord):
+            looks.append(BacklogLook.of(entry.decision, used))
+    return looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +112,10 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
 
 @dataclass
 class BacklogWatch:
-    """The recent backlogs, as one process remembers them. `leaves_more` says for each side whether the last tick left
-    messages to pull. `waiting` describes each side's undecided messages in a sentence."""
+    """The recent backlogs, as one process remembers them. `came` holds the result of each side's last tick."""
 
     looks: list[BacklogLook] = field(default_factory=list)
-    leaves_more: dict[Side, bool] = field(default_factory=dict)
-    waiting: dict[Side, str] = field(default_factory=dict)
+    came: dict[Side, Ingested] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
         """Remember the backlogs that the newest decision saw, unless the decision is already known."""
@@ -138,4 +132,5 @@ class BacklogWatch:
     def too_slow(self) -> Progress | None:
         """Return the progress of a side that is too slow although its ticks read as much as they may. None if both
         sides keep up."""
-        return next((one for one in self.progress() if one.is_slow and self.leaves_more.get(one.side)), None)
+        slow = (one for one in self.progress() if one.is_slow)
+        return next((one for one in slow if one.side in self.came and self.came[one.side].leaves_more), None)

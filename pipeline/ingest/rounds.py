@@ -22,11 +22,11 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.clock import Clock, SystemClock, rough
+from tidemark.pipeline.clock import Clock, SystemClock, format_duration, rough
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
-from tidemark.pipeline.ingest.settle import Settling, new_files
+from tidemark.pipeline.ingest.settle import Settling, judge_of, new_files
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES, SMALL_SHARE, Batches, Budget, Keeper, Landing, Tracking, take
 from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.kept import Kept
@@ -35,10 +35,8 @@ from tidemark.pipeline.lake.log.tracking_log import Newest
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.situation import has_no_backlog
@@ -72,6 +70,10 @@ round."""
 
 NEW = timedelta(minutes=1)
 """A decision older than this does not count as a reading of the backlogs: no sensor is ticking."""
+
+SLOW = 1.5
+"""A round is reported as slow if it takes this many times its planned duration. The first round is exempt, because it
+also waits for Spark's workers."""
 
 A_TRACKER_IN = 4
 """One reader in this many reads tracking, which costs less than base. While tracking is behind, every reader reads
@@ -128,7 +130,7 @@ class Reader:
         self.copies = RememberedCopies(settings.copies_remembered)
         self._leases = Kept()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
-        self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
+        self.judge = judge_of(settings, lake)
         self.heartbeats, self.quarantine = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
@@ -158,9 +160,6 @@ def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper:
     return taken
 
 
-Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
 def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
     """Run the readers whose numbers are in the column `id`, and yield their answers as rows of TAKEN. Spark calls this
     in its tasks. Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, the retry takes
@@ -183,37 +182,21 @@ def taken_of_rows(rows: pa.Table) -> list[Taken]:
     return [AS_JSON.validate_json(answer) for answer in answers.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class SparkReaders:
-    """Runs readers as tasks of a Spark job. `interrupt` stops the session's running jobs. `read` is the function that
-    the tasks run.
+def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: Share) -> list[Taken]:
+    """Run the readers of one round as tasks of a Spark job, and return what they took. `interrupt` stops the session's
+    running jobs, and is called if the round overruns its time by HANGS_AFTER.
 
-    Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark.
+    Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark. Raises
+    Spark's error if a task fails too often.
     """
-
-    spark: SparkSession
-    interrupt: Callable[[], object] = lambda: None
-    read: Read = read_share
-
-    def require_able(self) -> None:
-        """Raise ExecutorsUnable if executors lack tidemark. Nothing is pulled before this check."""
-        require_able(self.spark)
-
-    def __call__(self, share: Share) -> list[Taken]:
-        """Run the readers of one round, and return what they took. Raises Spark's error if a task fails too often."""
-        watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), self.interrupt)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            readers = self.spark.range(0, share.readers, 1, share.readers)
-            return taken_of_rows(readers.mapInArrow(partial(self.read, share), from_arrow_schema(TAKEN)).toArrow())
-        finally:
-            watchdog.cancel()
-
-
-def readers_for(settings: Settings, places: int) -> int:
-    """Return the number of readers for a run on `places` Spark slots. One slot is left for windows."""
-    return min(settings.ingest.readers, max(1, places - 1))
+    watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), interrupt)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        readers = spark.range(0, share.readers, 1, share.readers)
+        return taken_of_rows(readers.mapInArrow(partial(read_share, share), from_arrow_schema(TAKEN)).toArrow())
+    finally:
+        watchdog.cancel()
 
 
 # The driver
@@ -293,7 +276,6 @@ class Rounds:
     read: Callable[[Share], Sequence[Taken]]
     newest: Callable[[], Newest]
     backlogs: Mapping[Side, Backlog]
-    clock: Clock
     beside: Beside | None = None
     plan: RunPlan = PLAN
     ended: Ended = Ended.TIME_IS_UP
@@ -309,13 +291,13 @@ class Rounds:
         however many runs and ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`.
         Rounds settled before the error stay; other messages are redelivered.
         """
-        begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
+        begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.settling.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
-            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
+            until, done = self.settling.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
             under_way: Future[RoundDone] | None = None
             for number in count():
-                if self.clock.monotonic() >= until:
+                if self.settling.clock.monotonic() >= until:
                     break
                 taken = self._taken(number)
                 try:
@@ -336,31 +318,31 @@ class Rounds:
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
         """Run the readers of one round, then hold the leases of their messages."""
-        watermark, began, since = self.newest().watermark, self.clock.now(), self.clock.monotonic()
+        watermark, began, since = self.newest().watermark, self.settling.clock.now(), self.settling.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
         attempts = frozenset[str]().union(*self._attempts)
         share = Share(self.settings, self.plan.round, self.readers - trackers, trackers, watermark, attempts)
         taken = self.read(share)
         self.settling.hold(taken)
-        return share, taken, began, self.clock.monotonic() - since
+        return share, taken, began, self.settling.clock.monotonic() - since
 
     def _settled(
         self, number: int, share: Share, taken: Sequence[Taken], began: datetime, readers_seconds: float
     ) -> RoundDone:
-        since = self.clock.monotonic()
+        since = self.settling.clock.monotonic()
         settled = self.settling.settle(taken, says_of(self.run, number), self._used)
         self._attempts.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
         self._used = settled.unsaid
         oldest = ((side, one.oldest_publish_time) for side, one in settled.sides.items())
         ages = {side: began - moment for side, moment in oldest if moment is not None}
-        done = RoundDone(number, share, settled, readers_seconds, self.clock.monotonic() - since, ages)
+        done = RoundDone(number, share, settled, readers_seconds, self.settling.clock.monotonic() - since, ages)
         self._tracking_is_dry = done.is_dry and not share.landers  # whatever an older decision says
         return done
 
     def _decision(self) -> Decision | None:
         """Return the newest decision, or None if it is too old."""
-        record, now = self.newest().record, self.clock.now()
+        record, now = self.newest().record, self.settling.clock.now()
         is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
         return record.decision if record is not None and is_new else None
 
@@ -370,7 +352,7 @@ class Rounds:
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
-            if effective is not None and effective.newest.observed_at >= self.clock.now() - NEW:
+            if effective is not None and effective.newest.observed_at >= self.settling.clock.now() - NEW:
                 ages[side] = effective.newest.age
             elif decision is None:
                 with suppress(ReadingUnavailable):
@@ -419,10 +401,15 @@ def sentence_of(rounds: Sequence[RoundDone]) -> str:
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""
     ages = ", ".join(f"{side} {rough(age)}" for side, age in last.ages.items())
+    is_slow = first.number > 0 and last.readers_seconds >= SLOW * share.time.total_seconds()
+    slow = (
+        f". A round should take {format_duration(share.time)}: Spark needs a task slot for each of the {share.readers} "
+        "readers, and for windows"
+    )
     return (
         f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
         f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
         f"{settled.persisted.messages} messages; {rate}the {share.landers} readers of base and {share.trackers} of "
         f"tracking took {last.readers_seconds:.1f} s, settling {max(one.settle_seconds for one in rounds):.1f} s at "
-        f"most{f'; age of the backlog: {ages}' if ages else ''}"
+        f"most{f'; age of the backlog: {ages}' if ages else ''}{slow if is_slow else ''}"
     )

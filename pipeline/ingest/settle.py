@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
@@ -16,7 +17,9 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
@@ -26,27 +29,26 @@ SAYS_NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Settles messages in one process. A process that settles only one side needs only the parts of that side. `copies`
-    are the messages that this process remembers, if its own readers read tracking."""
+    """Settles messages in one process, from the `subscriptions` that it has. To settle messages of base, it needs
+    `tables`: the writers of `heartbeats` and `quarantine`. `copies` are the messages that this process remembers, if
+    its own readers read tracking."""
 
     log: TrackingLog
     clock: Clock
-    tracking: PubSubSubscription | None = None
-    base: PubSubSubscription | None = None
-    heartbeats: NewFiles | None = None
-    quarantine: NewFiles | None = None
+    subscriptions: Mapping[Side, PubSubSubscription]
+    tables: Sequence[NewFiles] = ()
     copies: RememberedCopies = field(default_factory=RememberedCopies)
 
     def hold(self, taken: Sequence[Taken]) -> None:
         """Hold the leases of messages that other processes have taken."""
         for one in taken:
-            self._of(one.side).hold(one.ack_ids)
+            self.subscriptions[one.side].hold(one.ack_ids)
 
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Release the leases of messages that were not settled, so that they are redelivered at once."""
         for one in taken:
             with suppress(PubSubError):
-                self._of(one.side).give_back(one.ack_ids)
+                self.subscriptions[one.side].give_back(one.ack_ids)
 
     def settle(
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
@@ -77,7 +79,7 @@ class Settling:
         if not ack_ids:
             return ingested
         make_visible(taken)
-        acknowledged = self._of(side).acknowledge(ack_ids)
+        acknowledged = self.subscriptions[side].acknowledge(ack_ids)
         return replace(ingested, acknowledged=acknowledged, snapshots=1 if side is Side.TRACKING else 0)
 
     def _persist(self, tracked: Sequence[Taken], usage: Usage | None) -> None:
@@ -87,17 +89,10 @@ class Settling:
         self.copies.settle({one.attempt for one in tracked})
 
     def _add(self, landed: Sequence[Taken], says: Mapping[str, str]) -> None:
-        if self.heartbeats is None or self.quarantine is None:
-            raise ValueError("messages of base are settled by a process with both tables")
+        heartbeats, quarantine = self.tables
         self.log.refuse_other(_contract(landed))
-        self.quarantine.add([file for one in landed for file in one.rejected], says)
-        self.heartbeats.add([file for one in landed for file in one.heartbeats], says)
-
-    def _of(self, side: Side) -> PubSubSubscription:
-        subscription = self.tracking if side is Side.TRACKING else self.base
-        if subscription is None:
-            raise ValueError(f"messages of {side} are settled by a process with that subscription")
-        return subscription
+        quarantine.add([file for one in landed for file in one.rejected], says)
+        heartbeats.add([file for one in landed for file in one.heartbeats], says)
 
 
 def _contract(taken: Sequence[Taken]) -> str:
@@ -110,3 +105,9 @@ def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
     """Return the writers of `heartbeats` and `quarantine`, for readers and for settling."""
     heartbeats = lake.heartbeats()
     return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)
+
+
+def judge_of(settings: Settings, lake: Lake) -> HeartbeatReader:
+    """Return the reader that judges messages by the settings and by the schemas that the lake has accepted."""
+    accepted = lake.accepted_schemas(settings.message.schema_names)
+    return reader_of(settings.contract, settings.pubsub, accepted)

@@ -219,9 +219,9 @@ def take(
                 ids, unread = unread[: part.messages], unread[part.messages :]
                 now, waits = clock.now(), defaultdict[int, list[str]](list)
                 for position, why in part.undecided.items():
-                    published = from_us(int(published_us[position]))
-                    waits[seconds_of(now - published, keeper.patience)].append(ids[position])
-                    waiting += Waiting(1, published, why.why)
+                    waited = now - from_us(int(published_us[position]))
+                    waits[seconds_of(waited, keeper.patience)].append(ids[position])
+                    waiting += Waiting(1, why.why)
                 for seconds, these in waits.items():
                     subscription.give_back(these, seconds)
                 back += [ids[position] for position in part.left]

@@ -16,6 +16,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
+from tidemark.pipeline.ingest.pace import LOOK
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Batches, Budget, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.log.notes import WatermarkObject
@@ -38,16 +39,13 @@ PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 """The part of a tick spent pulling, and its maximum. The remaining time is for writing and acknowledging the last
 batch, so that the next tick is on time. Dagster allows a tick 60 s in total."""
 
-SHORTEST_TICK = timedelta(seconds=5)
-"""The interval at which Dagster's daemon checks its sensors."""
-
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 """`TOLERATED` is how far this machine's clock may be behind the server's before a tick reports a problem."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
     """Return the limits of one tick's pulling."""
-    pulls = min(PULL_SHARE * max(settings.watermark.tick, SHORTEST_TICK), LONGEST_PULL)
+    pulls = min(PULL_SHARE * max(settings.watermark.tick, LOOK), LONGEST_PULL)
     return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
@@ -82,7 +80,7 @@ def land(
     PubSubError or LakeError.
     """
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
-    settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
+    settling = Settling(log, clock, {Side.BASE: subscription}, (heartbeats, quarantine))
 
     def watermark() -> datetime | None:
         return watermarks.pop() if watermarks else log.newest().watermark
@@ -125,7 +123,7 @@ def track(
     if spending is not None:
         spending.learn(state)
     remembered = RememberedCopies() if copies is None else copies
-    settling = Settling(log, clock, tracking=subscription, copies=remembered)
+    settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=remembered)
     keeper = partial(Tracking, reader, remembered, policy.band, clock, contract)
     persisted = _rounds(subscription, settling, Side.TRACKING, keeper, budget, until_gone, spending)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.

@@ -28,8 +28,7 @@ class NamedLanding:
     """The messages that landed under one name.
 
     `pieces` are the names of the objects that contain the heartbeats. `oldest_publish_time` also takes rejected
-    messages into account. `is_served` is true if an earlier attempt or another reader landed the messages, so that this
-    reader acknowledged nothing.
+    messages into account.
     """
 
     pieces: tuple[str, ...]
@@ -37,7 +36,6 @@ class NamedLanding:
         Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_us)] | None,
         Field(alias="oldest_publish_time_us"),
     ]
-    is_served: Annotated[bool, Field(exclude=True)] = True
 
 
 MANIFEST = JsonKind(FOLDER, "restore a copy: the messages it lists are acknowledged already", holds=NamedLanding)

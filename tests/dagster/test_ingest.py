@@ -13,6 +13,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, keys, metadata_of, publish, settings_of
 from tests.quick import classic
 from tests.watermark.builders import ints
+from tidemark.assets import ingest
 from tidemark.assets.ingest import (
     AGAIN_WITHIN,
     OVERTIME,
@@ -25,8 +26,8 @@ from tidemark.assets.ingest import (
 )
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
-from tidemark.pipeline.ingest import rounds, ticks
-from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest import ticks
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
@@ -131,9 +132,10 @@ def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> No
         BacklogLook(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
         BacklogLook(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
     ]
+    left = Ingested(leaves_more=True)
     assert why(state, now, BacklogWatch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
-    assert why(state, now, BacklogWatch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
-    due = why(state, now, BacklogWatch(looks, {Side.BASE: True}))
+    assert why(state, now, BacklogWatch(looks, {Side.TRACKING: left})) is None, "tracking catches up"
+    due = why(state, now, BacklogWatch(looks, {Side.BASE: left}))
     assert due == (
         "ticks do not catch up: falling behind: 0 messages/s are read, and the oldest message of base is 4m old"
     )
@@ -319,7 +321,7 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     def refuse(session: object) -> None:
         raise ExecutorsUnable("Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')")
 
-    monkeypatch.setattr(rounds, "require_able", refuse)
+    monkeypatch.setattr(ingest, "require_able", refuse)
     run, _ = run_of(ticking, succeeds=False)
     assert rows(ticking) == 0
     assert WHY_NOT in run.tags

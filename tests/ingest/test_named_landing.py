@@ -1,7 +1,6 @@
 """Landing under a name: served when asked again, one winner of any number of readers, and nothing lost to a crash."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -88,7 +87,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     assert len(world.steps.of_kind("acknowledge base")) == 1
     assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
     assert sum(Notes(world.objects, PIECE).read(piece)["late"].to_pylist().count(True) for piece in landing.pieces) == 2
-    assert (landing.oldest_publish_time, landing.is_served) == (at(1000), False)
+    assert landing.oldest_publish_time == at(1000)
     assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
 
@@ -100,8 +99,7 @@ def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: Piece
     world.restart()
     again = world.land_as(NAME)
     assert world.steps.taken == []
-    assert again.is_served
-    assert again == replace(first, is_served=True)
+    assert again == first
     assert len(ids(world.land_as("run/000000002-0000"), world.objects)) == 5
 
 
@@ -121,7 +119,7 @@ def test_the_losing_twin_acknowledges_nothing_and_serves_what_the_winner_landed(
         return False
 
     served = world.land_as(NAME, is_over=twin_first)
-    assert (served.is_served, served.pieces, ids(served, world.objects)) == (True, winners[0].pieces, ["1", "2", "3"])
+    assert (served, ids(served, world.objects)) == (winners[0], ["1", "2", "3"])
     assert parquet_files(world) == {Path(piece).name for piece in winners[0].pieces}
     assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
     world.wait(60)

@@ -68,7 +68,7 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
 
 def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_up_takes_long() -> None:
     def watched(gained: float, *, leaves_more: bool) -> Progress | None:
-        watch = BacklogWatch(leaves_more={Side.BASE: leaves_more})
+        watch = BacklogWatch(came={Side.BASE: Ingested(leaves_more=leaves_more)})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
         assert len(watch.progress()) == 1

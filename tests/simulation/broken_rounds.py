@@ -45,13 +45,14 @@ def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: An
 
 
 @plant("a driver acknowledges tracking before its entry", "settling", 3, in_rounds, about="rounds")
-def settling_acknowledging_tracking_first(*, tracking: Any, **others: Any) -> Settling:
-    return Settling(tracking=Early(tracking), **others)
+def settling_acknowledging_tracking_first(*, subscriptions: Any, **others: Any) -> Settling:
+    early = Early(subscriptions[Side.TRACKING])
+    return Settling(subscriptions={**subscriptions, Side.TRACKING: early}, **others)
 
 
 @plant("a driver acknowledges base before its commit", "settling", 3, in_rounds, about="rounds")
-def settling_acknowledging_base_first(*, base: Any, **others: Any) -> Settling:
-    return Settling(base=Early(base), **others)
+def settling_acknowledging_base_first(*, subscriptions: Any, **others: Any) -> Settling:
+    return Settling(subscriptions={**subscriptions, Side.BASE: Early(subscriptions[Side.BASE])}, **others)
 
 
 @plant("a driver keeps no leases", "settling", 438, in_rounds, about="rounds")
@@ -94,8 +95,8 @@ class AddedTwice:
         self._files.add(files, says)
 
 
-def settling_adding_twice(*, heartbeats: Any, quarantine: Any, **others: Any) -> Settling:
-    return Settling(heartbeats=AddedTwice(heartbeats), quarantine=AddedTwice(quarantine), **others)  # type: ignore[arg-type]
+def settling_adding_twice(*, tables: Any, **others: Any) -> Settling:
+    return Settling(tables=[AddedTwice(table) for table in tables], **others)  # type: ignore[misc]
 
 
 @plant("copies of what was not settled are remembered", "copies", 19, in_rounds, about="rounds")

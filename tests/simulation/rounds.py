@@ -321,15 +321,12 @@ class Driver(Worker):
                     WorkersObjects(world.objects, thread), checkpoint_every=world.plan.checkpoint_every
                 ),
                 clock=world.clock,
-                tracking=tracking,
-                base=base,
-                heartbeats=WorkersNewFiles(world.heartbeats, thread),
-                quarantine=WorkersNewFiles(world.quarantine, thread),
+                subscriptions={Side.TRACKING: tracking, Side.BASE: base},
+                tables=[WorkersNewFiles(table, thread) for table in (world.heartbeats, world.quarantine)],
             ),
             read=lambda share: self.read(run, share),
             newest=self.newest,
             backlogs=self.backlogs,
-            clock=world.clock,
             plan=world.rounds_played.run_plan,
             beside=lambda work: self.beside(run, {Side.TRACKING: tracking, Side.BASE: base}, work),  # type: ignore[arg-type, return-value]
         )

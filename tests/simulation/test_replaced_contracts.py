@@ -40,7 +40,8 @@ def taken_by_the_old_one(world: World, side: Side) -> Taken:
 def test_what_the_replaced_contract_has_judged_comes_again(side: Side, world: World) -> None:
     taken = taken_by_the_old_one(world, side)
     TrackingLog(world.stored(), checkpoint_every=4).judge_by(NEW)
-    settling = Settling(world.log, world.clock, world.tracking, world.base, world.heartbeats, world.quarantine)
+    subscriptions = {Side.TRACKING: world.tracking, Side.BASE: world.base}
+    settling = Settling(world.log, world.clock, subscriptions, (world.heartbeats, world.quarantine))
     with pytest.raises(ContractReplaced):
         settling.settle([taken])
     assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 1

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.rounds import Read, RoundDone, Rounds, RunPlan, Share, SparkReaders, read_share
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, RunPlan, Share, read_on_spark, read_share
 from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
@@ -35,10 +36,13 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.watermark.state import Snapshot
 
 CLOCK = SystemClock()
 CLIENTS = Kept()
+Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 NOTHING = Budget(max_messages=0, max_bytes=0, max_time=timedelta(seconds=1), batch_messages=1)
 
 HANDED_OVER = timedelta(seconds=6)
@@ -75,21 +79,22 @@ def a_run(
     pubsub = settings.pubsub
     client = CLIENTS.get(pubsub.server, lambda: subscriber_client(*pubsub.server))
     paths = {Side.TRACKING: pubsub.tracking_path, Side.BASE: pubsub.base_path}
-    lake, on_spark = lake_of(settings), SparkReaders(spark, interrupt, read)
-    on_spark.require_able()
+    lake = lake_of(settings)
+    require_able(spark)
     with (
+        patch.object(module, "read_share", read),
         closing(PubSubSubscription(client, paths[Side.TRACKING], CLOCK, pubsub)) as tracking,
         closing(PubSubSubscription(client, paths[Side.BASE], CLOCK, pubsub)) as base,
     ):
+        both = {Side.TRACKING: tracking, Side.BASE: base}
         yield Rounds(
             settings=settings,
             run=uuid.uuid4().hex,
             readers=settings.ingest.readers,
-            settling=Settling(lake.tracking_log(), CLOCK, tracking, base, *new_files(lake, CLOCK)),
-            read=on_spark,
+            settling=Settling(lake.tracking_log(), CLOCK, both, new_files(lake, CLOCK)),
+            read=partial(read_on_spark, spark, interrupt),
             newest=lake_of(settings).tracking_log().newest,
             backlogs={side: SnapshotBacklog(client, path, CLOCK) for side, path in paths.items()},
-            clock=CLOCK,
             plan=plan,
         )
 

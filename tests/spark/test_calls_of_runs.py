@@ -3,6 +3,7 @@ housekeeping, on servers that record every call."""
 
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.micro_batch import compute_windows
 from tidemark.pipeline.doctor.identity import IN_PARTS, Component
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.rounds import Rounds, SparkReaders
+from tidemark.pipeline.ingest.rounds import Rounds, read_on_spark
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
@@ -28,6 +29,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.resources.lake import LakeResource
 
@@ -46,18 +48,17 @@ def ingest(spark: SparkSession, settings: Settings) -> None:
     kept = Kept()
     pubsub = Subscriptions(settings, kept, CLOCK)
     lake = LakeResource(settings=settings, kept=kept, clock=CLOCK)
-    readers = SparkReaders(spark)
-    readers.require_able()
+    require_able(spark)
     with closing(pubsub.base()) as base, closing(pubsub.tracking()) as tracking:
+        both = {Side.TRACKING: tracking, Side.BASE: base}
         rounds = Rounds(
             settings=settings,
             run="run",
             readers=settings.ingest.readers,
-            settling=Settling(lake.tracking_log("settling"), CLOCK, tracking, base, *lake.new_files("settling")),
-            read=readers,
+            settling=Settling(lake.tracking_log("settling"), CLOCK, both, lake.new_files("settling")),
+            read=partial(read_on_spark, spark, lambda: None),
             newest=lake.tracking_log("run").newest,
             backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
-            clock=CLOCK,
         )
         list(rounds.rounds(timedelta(minutes=1), until_young=True))
 

@@ -79,8 +79,8 @@ class OnTheModel:
     def settling(self) -> Settling:
         """The driver's side, on the same messages."""
         world = self.world
-        tracking, base = self.subscription(Side.TRACKING), self.subscription(Side.BASE)
-        return Settling(world.log, world.clock, tracking, base, world.heartbeats, world.quarantine)
+        subscriptions = {side: self.subscription(side) for side in Side}
+        return Settling(world.log, world.clock, subscriptions, (world.heartbeats, world.quarantine))
 
     def rounds(self, **parts: Any) -> Rounds:
         """A run; `parts` replace its own."""
@@ -93,7 +93,6 @@ class OnTheModel:
             "read": self.read,
             "newest": world.lake().tracking_log().newest,
             "backlogs": {Side.TRACKING: world.tracking_backlog, Side.BASE: world.base_backlog},
-            "clock": world.clock,
             "beside": at_once,
             "plan": self.plan,
         }

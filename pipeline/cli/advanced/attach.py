@@ -16,6 +16,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.ingest.ticks import Tracked, tick_budget, track
 from tidemark.pipeline.kept import Kept
@@ -24,7 +25,6 @@ from tidemark.pipeline.observe.recorder import OFF, Recorder
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.pubsub.readings import Subscriptions
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.quality.failing import TRACKING, TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
@@ -80,9 +80,7 @@ class Attached:
         self._tracking: PubSubSubscription | None = None
         self._lake, self._ownership = lake_of(settings, clock), Ownership(settings, clock, say=_say)
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
-        self._judge = reader_of(
-            settings.contract, settings.pubsub, self._lake.accepted_schemas(settings.message.schema_names)
-        )
+        self._judge = judge_of(settings, self._lake)
         self._copies = RememberedCopies(settings.copies_remembered)
         metrics, hosts = settings.metrics, settings.dagster.allowed_hosts
         every = {TRACKING: settings.watermark.tick}

@@ -20,8 +20,8 @@ from tidemark.pipeline.cli.output import (
 )
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.requeue import Requeuer
+from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.recent import newest_waiting, read_reasons
 
 MOST_MESSAGES = 10_000
@@ -75,8 +75,7 @@ def quarantine(
 
 def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None:
     settings, lake = at.settings, at.lake
-    accepted = lake.accepted_schemas(settings.message.schema_names)
-    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), at.clock)
+    requeuer = Requeuer.of(lake, judge_of(settings, lake), at.clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))

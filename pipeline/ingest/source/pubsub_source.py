@@ -99,8 +99,7 @@ class Connections:
 
     def watermark(self) -> datetime | None:
         """Return the newest decision's watermark; None if tidemark does not track the topic in this lake."""
-        decided = self.lake.tracking_log().newest().record
-        return None if decided is None else decided.decision.watermark
+        return self.lake.tracking_log().newest().watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,6 @@ class PubSubDataSource(DataSource):
     """The source `pubsub`, for PySpark 4.2 or newer. Register it with `spark.dataSource.register(PubSubDataSource)`.
     Only the options are sent to the executors, which need tidemark installed."""
 
-    connections: type[Connections] = Connections
     called, has_streams = "pubsub", True
 
     @classmethod
@@ -189,7 +187,7 @@ class PubSubDataSource(DataSource):
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:
             raise InvalidSettings(f"the source pubsub has no column {unknown[0]}; it has {', '.join(known)}")
-        return self.connections(options)
+        return Connections(options)
 
 
 class TidemarkDataSource(PubSubDataSource):
