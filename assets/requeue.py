@@ -1,7 +1,6 @@
 """The job that judges quarantined messages again, and the sensor that requests it when the message contract changes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -39,7 +38,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges quarantined messages by the current message contract, and lands those that pass."""
         lake = lake_of(context, settings).whole()
-        done = Requeuer.of(lake, judge_of(settings, lake), clock).run()
+        done = Requeuer(lake, judge_of(settings, lake), clock).run()
         lake.judged_by().note(settings.contract_digest, clock.now())
         metadata: dict[str, Any] = {
             "landed": done.landed,
@@ -57,18 +56,10 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     return requeue
 
 
-@dataclass
-class JudgedMemory:
-    """The sensor's memory in one code server. The contract cannot change while a code server runs, so the sensor stops
-    checking once quarantine was judged by that contract."""
-
-    is_done: bool = False
-    requests: int = 0
-
-
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
     """Define the sensor that requests a run if quarantine was last judged by a contract other than the current one."""
-    memory = JudgedMemory()
+    # The contract cannot change while a code server runs: once quarantine was judged by it, nothing is checked again.
+    is_done, requested = False, 0
 
     @ticking_sensor(
         settings,
@@ -81,17 +72,18 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         ),
     )
     def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
-        memory.is_done = memory.is_done or is_judged(lake.whole(), settings, clock)
-        if memory.is_done:
+        nonlocal is_done, requested
+        is_done = is_done or is_judged(lake.whole(), settings, clock)
+        if is_done:
             return "quarantine has been judged by this contract"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
             return pause
-        if memory.requests == MOST_REQUESTS:
+        if requested == MOST_REQUESTS:
             return (
                 f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
                 "then run `tidemark quarantine --requeue`"
             )
-        memory.requests += 1
+        requested += 1
         context.log.info("the message contract has changed since quarantine was judged last")
         return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest[:12]})])
 

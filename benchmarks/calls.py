@@ -123,8 +123,7 @@ class Ticks:
         pubsub = self.pubsub
         land(
             pubsub.base(),
-            heartbeats=self.heartbeats,
-            quarantine=self.quarantine,
+            tables=(self.heartbeats, self.quarantine),
             log=self.landing_log,
             reader=self.reader,
             budget=AMPLE,

@@ -114,11 +114,9 @@ class World:
 
     def land(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Ingested:
         """One landing tick."""
-        heartbeats, quarantine = new_files(self.lake, self.clock)
         return land(
             subscription or self.subscription(self.settings.pubsub.base_path),
-            heartbeats=heartbeats,
-            quarantine=quarantine,
+            tables=new_files(self.lake, self.clock),
             log=self.landing_log,
             reader=self.reader,
             budget=budget,

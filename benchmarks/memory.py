@@ -101,13 +101,7 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
 
     def land_tick(budget: Budget) -> int:
         return land(
-            subscription,
-            heartbeats=heartbeats,
-            quarantine=quarantine,
-            log=log,
-            reader=reader,
-            budget=budget,
-            clock=clock,
+            subscription, tables=(heartbeats, quarantine), log=log, reader=reader, budget=budget, clock=clock
         ).messages
 
     tick: Callable[[Budget], int] = {"track": track_tick, "land": land_tick}[stage]

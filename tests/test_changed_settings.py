@@ -395,7 +395,7 @@ class Probe:
 
     def verdicts(self) -> object:
         """What a requeue would do with rejected messages."""
-        found = Requeuer.of(self.lake, HeartbeatReader(self.settings.contract), self.clock).run(dry_run=True)
+        found = Requeuer(self.lake, HeartbeatReader(self.settings.contract), self.clock).run(dry_run=True)
         return found.landed, found.there, found.rejected
 
     def recomputed(self) -> object:

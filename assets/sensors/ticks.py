@@ -55,7 +55,6 @@ def tracking_sensor(
 ) -> dg.SensorDefinition:
     """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that a
     decision closes. `landing` is set while no landing tick is running; it is None if this pipeline lands nothing."""
-    policy, judged_by = settings.policy, settings.judged_by
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
     follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
@@ -92,14 +91,13 @@ def tracking_sensor(
             base_backlog=pubsub.base_backlog(),
             log=lake.tracking_log("tracking"),
             reader=lake.judge("tracking"),
-            policy=policy,
+            policy=settings.policy,
             copies=copies,
             budget=pulls,
             clock=clock,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
             signals=lake.signals("tracking"),
-            contract=judged_by,
         )
         _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
         lake.folded(tracked.state)
@@ -120,7 +118,7 @@ def tracking_sensor(
 def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
     """Define the sensor that lands what base delivers, shortly before each tick of `tracking`. It sets `rests` while no
     tick of it is running."""
-    budget, judged_by = tick_budget(settings, Side.BASE), settings.judged_by
+    budget = tick_budget(settings, Side.BASE)
 
     @ticking_sensor(
         settings,
@@ -143,20 +141,17 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
         if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
             return f"run {run[:8]} lands and tracks, so this tick pulls nothing"
-        heartbeats, quarantine = lake.new_files("landing")
         rests.clear()
         try:
             landed = land(
                 pubsub.base(),
-                heartbeats=heartbeats,
-                quarantine=quarantine,
+                tables=lake.new_files("landing"),
                 log=lake.tracking_log("landing"),
                 reader=lake.judge("landing"),
                 budget=budget,
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
                 spending=pubsub.spending(),
-                contract=judged_by,
             )
         finally:
             rests.set()

@@ -220,10 +220,12 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Judges messages by a contract. `schemas` finds the topic's schemas if the contract names no schema file."""
+    """Judges messages by a contract. `schemas` finds the topic's schemas if the contract names no schema file.
+    `judged_by` is the digest of all settings that a verdict depends on: messages judged by another digest than the
+    lake's newest are not settled."""
 
-    def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
-        self.contract = contract
+    def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:
+        self.contract, self.judged_by = contract, judged_by
         self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)

@@ -17,18 +17,14 @@ from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.figures import Sums
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
+from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import (
     EVERY,
     NO_IDS,
     NOTHING_TOLD,
     TOLD,
-    Quarantine,
     Rejected,
-    Rejudged,
-    Requeued,
     judged_otherwise,
     touching,
     without,
@@ -56,7 +52,6 @@ class Requeue(Sums):
     of_another_kind: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
 class Requeuer:
     """Judges one lake's rejected messages again, by a reader's contract.
 
@@ -66,21 +61,11 @@ class Requeuer:
     rejected until all of them pass.
     """
 
-    quarantine: Quarantine
-    heartbeats: Heartbeats
-    landing: NewFiles
-    requeued: Requeued
-    rejudged: Rejudged
-    log: TrackingLog
-    reader: HeartbeatReader
-    clock: Clock
-
-    @classmethod
-    def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
-        """Create a requeuer for a lake. `reader` has the current contract."""
-        heartbeats = lake.heartbeats()
-        parts = heartbeats, NewFiles(heartbeats, heartbeats.schema, clock), lake.requeued(), lake.rejudged()
-        return cls(lake.quarantine(), *parts, lake.tracking_log(), reader, clock)
+    def __init__(self, lake: Lake, reader: HeartbeatReader, clock: Clock) -> None:
+        self.quarantine, self.heartbeats, self.log = lake.quarantine(), lake.heartbeats(), lake.tracking_log()
+        self.landing = NewFiles(self.heartbeats, self.heartbeats.schema, clock)
+        self.requeued, self.rejudged = lake.requeued(), lake.rejudged()
+        self.reader, self.clock = reader, clock
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
         """Judge the `meant` messages again in batches, oldest day first. Raises LakeError. Messages landed before the

@@ -125,13 +125,12 @@ class Reader:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.contract = settings.judged_by
         self.client = subscriber_client(*settings.pubsub.server)
         self.copies = RememberedCopies(settings.copies_remembered)
         self._leases = Kept()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = judge_of(settings, lake)
-        self.heartbeats, self.quarantine = new_files(lake, self.clock)
+        self.tables = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
         """Take messages from one side until the round's time is over. Their leases last until the driver extends them.
@@ -146,9 +145,8 @@ class Reader:
 
     def keeper(self, share: Share, side: Side) -> Keeper:
         if side is Side.BASE:
-            tables = self.heartbeats, self.quarantine
-            return Landing(*tables, self.judge, lambda: share.watermark, self.clock, self.contract)
-        return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock, self.contract)
+            return Landing(*self.tables, self.judge, lambda: share.watermark, self.clock)
+        return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock)
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:

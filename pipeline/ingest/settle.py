@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
-from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.schemas import PubSubSchemas
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.histogram import Histogram
@@ -110,4 +110,4 @@ def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
 def judge_of(settings: Settings, lake: Lake) -> HeartbeatReader:
     """Return the reader that judges messages by the settings and by the schemas that the lake has accepted."""
     accepted = lake.accepted_schemas(settings.message.schema_names)
-    return reader_of(settings.contract, settings.pubsub, accepted)
+    return HeartbeatReader(settings.contract, PubSubSchemas(settings.pubsub.server, accepted), settings.judged_by)

@@ -94,7 +94,6 @@ class Landing:
     reader: HeartbeatReader
     watermark: Callable[[], datetime | None]
     clock: Clock
-    contract: str = ""
     patience: timedelta = PATIENCE
     _landed: Ingested = field(default_factory=Ingested)
     _hours: set[str] = field(default_factory=set)
@@ -134,19 +133,15 @@ class Landing:
 
     def kept(self) -> Taken:
         """Return the kept messages, without ack ids. Raises LakeError."""
-        return Taken(
-            Side.BASE, self.contract, self._landed, heartbeats=self._good.written(), rejected=self._bad.written()
-        )
+        return Taken(Side.BASE, self.reader.judged_by, self._landed, self._good.written(), self._bad.written())
 
 
 class _Held:
     """Buffers a table's rows, and writes them to files."""
 
     def __init__(self, files: Files) -> None:
-        self._files = files
-        self._rows: list[pa.Table] = []
-        self._size = 0
-        self._written: list[NewFile] = []
+        self._files, self._size = files, 0
+        self._rows, self._written = list[pa.Table](), list[NewFile]()
 
     def hold(self, rows: pa.Table) -> None:
         if len(rows):
@@ -171,7 +166,6 @@ class Tracking:
     copies: RememberedCopies
     laggard: timedelta | None
     clock: Clock
-    contract: str = ""
     patience: timedelta = 2 * PATIENCE
     is_full: bool = False
     _parts: list[Counted] = field(default_factory=list)
@@ -193,7 +187,7 @@ class Tracking:
         attempt = self.copies.note(keys, publish_us)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
         tracked = Ingested(sum(one.messages - len(one.undecided) for one in self._parts), oldest)
-        return Taken(Side.TRACKING, self.contract, tracked, histogram=histogram, attempt=attempt)
+        return Taken(Side.TRACKING, self.reader.judged_by, tracked, histogram=histogram, attempt=attempt)
 
 
 Keeper = Landing | Tracking

@@ -62,30 +62,30 @@ class Tracked:
 def land(
     subscription: PubSubSubscription,
     *,
-    heartbeats: NewFiles,
-    quarantine: NewFiles,
+    tables: tuple[NewFiles, NewFiles],
     log: TrackingLog,
     reader: HeartbeatReader,
     budget: Budget,
     clock: Clock,
     backlog: Backlog | None = None,
     spending: Spending | None = None,
-    contract: str = "",
 ) -> Ingested:
     """Run one tick of base: pull, make durable, make visible, acknowledge. Return a summary of what landed.
 
-    Guarantee: each message acknowledged on base is in `heartbeats` or in `quarantine`, also after an error. Any number
+    `tables` are the writers of `heartbeats` and `quarantine`.
+
+    Guarantee: each message acknowledged on base is in one of these tables, also after an error. Any number
     of readers may run at once. With base's `backlog`, the tick pulls until a reading shows no backlog; without it,
     until a batch is nearly empty. `spending` is updated with the tick's usage and its oldest message. Raises
     PubSubError or LakeError.
     """
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
-    settling = Settling(log, clock, {Side.BASE: subscription}, (heartbeats, quarantine))
+    settling = Settling(log, clock, {Side.BASE: subscription}, tables)
 
     def watermark() -> datetime | None:
         return watermarks.pop() if watermarks else log.newest().watermark
 
-    keeper = partial(Landing, heartbeats, quarantine, reader, watermark, clock, contract)
+    keeper = partial(Landing, *tables, reader, watermark, clock)
     return _rounds(subscription, settling, Side.BASE, keeper, budget, backlog, spending)
 
 
@@ -104,7 +104,6 @@ def track(
     until_gone: Backlog | None = None,
     spending: Spending | None = None,
     signals: Sequence[WatermarkObject] = (),
-    contract: str = "",
 ) -> Tracked:
     """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide, and make the
     decision durable. Pulls within the budget until a batch is nearly empty or, if `until_gone` is given, until a
@@ -115,16 +114,16 @@ def track(
 
     `copies` are the messages that the process remembers across ticks; without them, every copy counts in full.
     `spending` is updated from the log and the tick, and the decision records the usage. At the end, the `signals`
-    publish the decision; if one fails, `problems` says so. `contract` judges the messages: the first tick of a process
-    records it in the log, which then refuses messages judged by another.
+    publish the decision; if one fails, `problems` says so. The first tick of a process records `reader.judged_by` in
+    the log, which then refuses messages judged by another.
     """
     state = begin_where_new(log, tracking_backlog, clock)
-    log.judge_by(contract)
+    log.judge_by(reader.judged_by)
     if spending is not None:
         spending.learn(state)
     remembered = RememberedCopies() if copies is None else copies
     settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=remembered)
-    keeper = partial(Tracking, reader, remembered, policy.band, clock, contract)
+    keeper = partial(Tracking, reader, remembered, policy.band, clock)
     persisted = _rounds(subscription, settling, Side.TRACKING, keeper, budget, until_gone, spending)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)

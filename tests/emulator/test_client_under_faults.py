@@ -142,11 +142,9 @@ class Ticks:
         return tracked
 
     def land(self) -> Ingested:
-        heartbeats, quarantine = new_files(self.lake, self.house.clock)
         return land(
             self.house.base,
-            heartbeats=heartbeats,
-            quarantine=quarantine,
+            tables=new_files(self.lake, self.house.clock),
             log=self.log,
             reader=self.reader,
             budget=BUDGET,

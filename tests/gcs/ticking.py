@@ -55,8 +55,7 @@ class TickingOnABucket(World):
     def land(self, budget: Budget = AMPLE) -> Ingested:
         return land(
             self.base,
-            heartbeats=self.landed_in,
-            quarantine=self.rejected_in,
+            tables=(self.landed_in, self.rejected_in),
             log=self.landing_log,
             reader=HeartbeatReader(CONTRACT),
             budget=budget,

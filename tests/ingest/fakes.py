@@ -309,8 +309,7 @@ class World:
     def land(self, budget: Budget = AMPLE) -> Ingested:
         return land(
             self.base,
-            heartbeats=self.heartbeats,
-            quarantine=self.quarantine,
+            tables=(self.heartbeats, self.quarantine),
             log=self.log,
             reader=self.reader,
             budget=budget,
@@ -318,16 +317,9 @@ class World:
         )
 
     def requeue(self, meant: Rejected = EVERY, *, dry_run: bool = False) -> Requeue:
-        requeuer = Requeuer(
-            quarantine=self.lake().quarantine(),
-            heartbeats=self.lake().heartbeats(),
-            landing=self.heartbeats,
-            requeued=Requeued(self.objects),
-            rejudged=Rejudged(self.objects),
-            log=self.log,
-            reader=self.reader,
-            clock=self.clock,
-        )
+        requeuer = Requeuer(self.lake(), self.reader, self.clock)
+        requeuer.landing, requeuer.log = self.heartbeats, self.log
+        requeuer.requeued, requeuer.rejudged = Requeued(self.objects), Rejudged(self.objects)
         return requeuer.run(meant, dry_run=dry_run)
 
     def tick(self) -> None:

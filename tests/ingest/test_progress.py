@@ -91,8 +91,7 @@ def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_
     def landed(messages: int) -> Ingested:
         return land(
             Slow(world, messages),
-            heartbeats=world.heartbeats,
-            quarantine=world.quarantine,
+            tables=(world.heartbeats, world.quarantine),
             log=world.log,
             reader=world.reader,
             budget=AMPLE,

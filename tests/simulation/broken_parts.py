@@ -193,8 +193,8 @@ def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:
 
 
 @plant("what is rejected is not kept", "land")
-def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any) -> Any:
-    return land(subscription, quarantine=Forgetful(), **others)  # type: ignore[arg-type]
+def land_without_quarantine(subscription: Any, *, tables: Any, **others: Any) -> Any:
+    return land(subscription, tables=(tables[0], Forgetful()), **others)
 
 
 # The log

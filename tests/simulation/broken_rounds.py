@@ -39,9 +39,9 @@ def unbounded(_share: Share, _side: Side) -> Budget:
 
 
 @plant("readers look into no late payload", "tidemark.pipeline.ingest.rounds.Tracking", 5, in_rounds, about="rounds")
-def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: Any, contract: str) -> Tracking:
+def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: Any) -> Tracking:
     """No message is judged by its payload on tracking."""
-    return Tracking(reader, copies, None, clock, contract)
+    return Tracking(reader, copies, None, clock)
 
 
 @plant("a driver acknowledges tracking before its entry", "settling", 3, in_rounds, about="rounds")

@@ -22,7 +22,7 @@ from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
 from tests.simulation.plan import CALM_ROUND
 from tests.simulation.schedule import Beside, Result
 from tests.simulation.traffic import SECOND
-from tests.simulation.worker import CONTRACT_DIGEST, Process, Worker, WorkersSubscription
+from tests.simulation.worker import Process, Worker, WorkersSubscription
 from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.errors import TidemarkError
@@ -218,11 +218,10 @@ class ModelReader(Reader):
 
     def __init__(self, settings: Settings, process: Python) -> None:
         world = process.world
-        self.settings, self.clock, self.contract = settings, process.clock, CONTRACT_DIGEST
+        self.settings, self.clock = settings, process.clock
         self.copies = world.planted.copies(*world.plan.copies_remembered)
         self.judge = world.reader()
-        self.heartbeats = WorkersNewFiles(world.heartbeats, process)
-        self.quarantine = WorkersNewFiles(world.quarantine, process)
+        self.tables = [WorkersNewFiles(table, process) for table in (world.heartbeats, world.quarantine)]  # type: ignore[assignment]
         self._process = process
         self._seen = CopiesSeen(world)
 

@@ -143,7 +143,9 @@ class Simulation:
     def reader(self) -> HeartbeatReader:
         """What a new process judges by."""
         payloads = self.plan.payloads
-        return self._reader if payloads is None else reader_of(self, self._contract, payloads)
+        reader = self._reader if payloads is None else reader_of(self, self._contract, payloads)
+        reader.judged_by = "a contract"
+        return reader
 
     def given_back(self, subscription: str, message_ids: Sequence[str], seconds: int) -> None:
         """Messages were given back. One whose revision is not there waits no longer than it may."""

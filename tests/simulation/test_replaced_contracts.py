@@ -29,8 +29,9 @@ def world(tmp_path: Path) -> World:
 
 def taken_by_the_old_one(world: World, side: Side) -> Taken:
     subscription = world.tracking if side is Side.TRACKING else world.base
-    keeper = Tracking(world.reader, world.copies, None, world.clock, OLD)
-    landing = Landing(world.heartbeats, world.quarantine, world.reader, lambda: None, world.clock, OLD)
+    world.reader.judged_by = OLD
+    keeper = Tracking(world.reader, world.copies, None, world.clock)
+    landing = Landing(world.heartbeats, world.quarantine, world.reader, lambda: None, world.clock)
     batches = Batches(subscription, AMPLE, world.clock)
     until = world.clock.monotonic() + 60
     return take(batches, subscription, keeper if side is Side.TRACKING else landing, world.clock, until)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 
-CONTRACT_DIGEST = "a contract"
 """What all workers judge by."""
 
 ACKNOWLEDGED_IN_A_CALL = 5
@@ -303,7 +302,6 @@ class Tracker(Worker):
             rules=self.world.planted.rules,
             budget=replace(self.world.budget(self.kind), max_messages=0) if rests else self.world.budget(self.kind),
             clock=self.own_clock,
-            contract=CONTRACT_DIGEST,
             **more,
         )
         messages = tracked.persisted.messages
@@ -329,13 +327,11 @@ class Lander(Worker):
         self.watermark_at_pull = self.world.oracle.watermark
         landed = self.world.planted.land(
             self.subscription,
-            heartbeats=self.heartbeats,
-            quarantine=self.quarantine,
+            tables=(self.heartbeats, self.quarantine),
             log=self.log,
             reader=self.reader,
             budget=self.world.budget(self.kind),
             clock=self.clock,
-            contract=CONTRACT_DIGEST,
         )
         self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
         if landed.late != self.late_rows:

@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import RoundDone, Rounds, RunPlan, Share, read_on_spark, read_share
-from tidemark.pipeline.ingest.settle import Settling, new_files
+from tidemark.pipeline.ingest.settle import Settling, judge_of, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
@@ -31,7 +31,6 @@ from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -128,11 +127,10 @@ def decide(world: PubSubWorld, settings: Settings, budget: Budget = NOTHING) -> 
         tracking_backlog=tracking,
         base_backlog=base,
         log=lake_of(settings).tracking_log(),
-        reader=reader_of(settings.contract, pubsub),
+        reader=judge_of(settings, lake_of(settings)),
         policy=settings.policy,
         budget=budget,
         clock=CLOCK,
-        contract=settings.judged_by,
     )
 
 

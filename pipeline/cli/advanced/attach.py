@@ -157,7 +157,6 @@ class Attached:
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
             signals=self._signals,
-            contract=settings.judged_by,
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:

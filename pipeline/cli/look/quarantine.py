@@ -75,7 +75,7 @@ def quarantine(
 
 def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None:
     settings, lake = at.settings, at.lake
-    requeuer = Requeuer.of(lake, judge_of(settings, lake), at.clock)
+    requeuer = Requeuer(lake, judge_of(settings, lake), at.clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
