@@ -97,7 +97,7 @@ def readers(settings: Settings, rate: int) -> None:
             yield PulledBatch(Messages(received.drop_columns(ACK_ID)), received[ACK_ID].to_pylist(), len(answer))
 
     def taken(keeper: Keeper) -> Taken:
-        return take(batches(), made, keeper, clock, until)
+        return take(batches(), made, keeper, until)
 
     def landed() -> Taken:
         return taken(Landing(heartbeats, quarantine, reader, lambda: None, clock))

@@ -41,7 +41,7 @@ class Prepared:
 
     def track(self) -> None:
         """As tracking counts one."""
-        for _ in counted_parts(self.messages, self.reader, RememberedCopies(timedelta(0)), ASKING):
+        for _ in counted_parts(self.messages, self.reader, RememberedCopies(timedelta(0)), ASKING, None):
             pass
 
 

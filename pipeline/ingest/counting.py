@@ -125,11 +125,7 @@ class Counted:
 
 
 def counted_parts(
-    messages: Messages,
-    reader: HeartbeatReader,
-    copies: RememberedCopies,
-    asking: Asking,
-    laggard: timedelta | None = None,
+    messages: Messages, reader: HeartbeatReader, copies: RememberedCopies, asking: Asking, laggard: timedelta | None
 ) -> Iterator[Counted]:
     """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered
     message, counts by its publish time alone. If a message holds several heartbeats, each of them counts, and its

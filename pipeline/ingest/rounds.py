@@ -104,11 +104,6 @@ class Share:
         """The number of readers of both sides."""
         return self.landers + self.trackers
 
-    @property
-    def sides(self) -> frozenset[Side]:
-        """The sides that have a reader."""
-        return frozenset(self.side(reader) for reader in range(self.readers))
-
     def side(self, reader: int) -> Side:
         """Return the subscription that a reader reads."""
         return Side.BASE if reader < self.landers else Side.TRACKING
@@ -140,7 +135,7 @@ class Reader:
         lease = self._leases.get(path, lambda: lease_of(self.client, path, pubsub))
         pulling = PubSubSubscription(self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=lease)
         with closing(pulling) as subscription:
-            taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
+            taken = taken_of(share, side, subscription, self.keeper(share, side))
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))
 
     def keeper(self, share: Share, side: Side) -> Keeper:
@@ -149,11 +144,11 @@ class Reader:
         return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock)
 
 
-def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper, clock: Clock) -> Taken:
+def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper) -> Taken:
     """Take one reader's messages from a subscription. Their leases last until the driver extends them."""
-    budget = share.budget(side)
+    budget, clock = share.budget(side), keeper.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
-    taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, clock, until)
+    taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, until)
     subscription.give_back(taken.ack_ids, int((share.time + HANDED_OVER).total_seconds()))
     return taken
 
@@ -280,6 +275,9 @@ class Rounds:
     _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
     _tracking_is_dry: bool = False
+    _dry: int = 0
+    _young: int = 0
+    _looked: frozenset[Side] = frozenset()
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
         """Run rounds until the time is over, and yield each round once it is settled. With `until_young`, also stop
@@ -292,7 +290,7 @@ class Rounds:
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.settling.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
-            until, done = self.settling.clock.monotonic() + run_for.total_seconds(), _Stopping(self.plan.stop_below)
+            until = self.settling.clock.monotonic() + run_for.total_seconds()
             under_way: Future[RoundDone] | None = None
             for number in count():
                 if self.settling.clock.monotonic() >= until:
@@ -301,8 +299,7 @@ class Rounds:
                 try:
                     if under_way is not None:
                         settled, under_way = self._aged(under_way.result()), None
-                        ended = done.after(settled) if until_young else None
-                        if ended is not None:
+                        if until_young and (ended := self._why_ended(settled)):
                             self.ended = ended
                             yield from (settled, self._settled(number, *taken))
                             return
@@ -310,7 +307,7 @@ class Rounds:
                 except BaseException:  # leased by the readers: otherwise redelivered only after minutes
                     self.settling.give_back(taken[1])
                     raise
-                under_way = beside(lambda number=number, taken=taken: self._settled(number, *taken))  # type: ignore[misc]
+                under_way = beside(partial(self._settled, number, *taken))
             if under_way is not None:
                 yield under_way.result()
 
@@ -357,6 +354,21 @@ class Rounds:
                     ages[side] = self.backlogs[side].read().age
         return replace(done, ages=ages)
 
+    def _why_ended(self, done: RoundDone) -> Ended | None:
+        """Return why the run ends after this round, or None if it goes on. It ends when it has caught up, or when it
+        finds nothing on either side. In the second case a backlog may still be old: another consumer holds its
+        messages."""
+        young, sides = self.plan.stop_below, frozenset(map(done.share.side, range(done.share.readers)))
+        self._dry = self._dry + 1 if done.is_dry else 0
+        self._looked = sides | (self._looked if done.is_dry else frozenset())
+        self._young = self._young + 1 if all(age < young for age in done.oldest.values()) else 0
+        if len(done.ages) == len(Side) and max(done.ages.values()) < young:
+            return Ended.CAUGHT_UP
+        if self._dry >= DRY_ROUNDS and len(self._looked) == len(Side):
+            return Ended.RAN_DRY if done.ages and max(done.ages.values()) >= young else Ended.CAUGHT_UP
+        known = [age for age in done.ages.values() if age >= young]
+        return Ended.CAUGHT_UP if not known and self._young >= YOUNG_ROUNDS and len(done.ages) < len(Side) else None
+
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
     """Return how many readers read tracking. All of them do while the newest decision shows tracking behind both base
@@ -367,30 +379,6 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
             return readers
     return number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)
-
-
-@dataclass
-class _Stopping:
-    """Decides when a run ends. It ends when it has caught up, or when it finds nothing on either side. In the second
-    case a backlog may still be old: another consumer holds its messages."""
-
-    stop_below: timedelta
-    dry: int = 0
-    young: int = 0
-    looked: frozenset[Side] = frozenset()
-
-    def after(self, done: RoundDone) -> Ended | None:
-        """Return why the run ends after this round, or None if it goes on."""
-        young = self.stop_below
-        self.dry = self.dry + 1 if done.is_dry else 0
-        self.looked = done.share.sides | (self.looked if done.is_dry else frozenset())
-        self.young = self.young + 1 if all(age < young for age in done.oldest.values()) else 0
-        if len(done.ages) == len(Side) and max(done.ages.values()) < young:
-            return Ended.CAUGHT_UP
-        if self.dry >= DRY_ROUNDS and len(self.looked) == len(Side):
-            return Ended.RAN_DRY if done.ages and max(done.ages.values()) >= young else Ended.CAUGHT_UP
-        known = [age for age in done.ages.values() if age >= young]
-        return Ended.CAUGHT_UP if not known and self.young >= YOUNG_ROUNDS and len(done.ages) < len(Side) else None
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:

@@ -194,11 +194,9 @@ Keeper = Landing | Tracking
 """Judges messages, and keeps the results."""
 
 
-def take(
-    batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, clock: Clock, until: float
-) -> Taken:
-    """Judge batches and keep the results until the batches end, the monotonic clock reaches `until`, or the keeper is
-    full. At least one part is kept.
+def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, until: float) -> Taken:
+    """Judge batches and keep the results until the batches end, the keeper is full, or its monotonic clock reaches
+    `until`. At least one part is kept.
 
     Undecided messages are given back at once. Other messages that were not kept are given back at the end. Raises
     PubSubError or LakeError, after giving back all messages.
@@ -211,7 +209,7 @@ def take(
             published_us, unread, size = batch.messages.published_us, batch.ack_ids, size + batch.size_bytes
             for part in keeper.keep(batch.messages):
                 ids, unread = unread[: part.messages], unread[part.messages :]
-                now, waits = clock.now(), defaultdict[int, list[str]](list)
+                now, waits = keeper.clock.now(), defaultdict[int, list[str]](list)
                 for position, why in part.undecided.items():
                     waited = now - from_us(int(published_us[position]))
                     waits[seconds_of(waited, keeper.patience)].append(ids[position])
@@ -222,8 +220,7 @@ def take(
                 apart = {*part.undecided, *part.left}
                 ack_ids += [one for position, one in enumerate(ids) if position not in apart] if apart else ids
                 published_us = published_us[part.messages :]
-                is_over = keeper.is_full or clock.monotonic() >= until
-                if is_over:
+                if is_over := keeper.is_full or keeper.clock.monotonic() >= until:
                     break
             back += unread
             unread = ()

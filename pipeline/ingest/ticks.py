@@ -86,7 +86,7 @@ def land(
         return watermarks.pop() if watermarks else log.newest().watermark
 
     keeper = partial(Landing, *tables, reader, watermark, clock)
-    return _rounds(subscription, settling, Side.BASE, keeper, budget, backlog, spending)
+    return _rounds(settling, keeper, budget, backlog, spending)
 
 
 def track(
@@ -121,10 +121,9 @@ def track(
     log.judge_by(reader.judged_by)
     if spending is not None:
         spending.learn(state)
-    remembered = RememberedCopies() if copies is None else copies
-    settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=remembered)
-    keeper = partial(Tracking, reader, remembered, policy.band, clock)
-    persisted = _rounds(subscription, settling, Side.TRACKING, keeper, budget, until_gone, spending)
+    settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=copies or RememberedCopies())
+    keeper = partial(Tracking, reader, settling.copies, policy.band, clock)
+    persisted = _rounds(settling, keeper, budget, until_gone, spending)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
@@ -140,21 +139,16 @@ def track(
 
 
 def _rounds(
-    subscription: PubSubSubscription,
-    settling: Settling,
-    side: Side,
-    keeper: Callable[[], Keeper],
-    budget: Budget,
-    backlog: Backlog | None,
-    spending: Spending | None,
+    settling: Settling, keeper: Callable[[], Keeper], budget: Budget, backlog: Backlog | None, spending: Spending | None
 ) -> Ingested:
-    """Run rounds of one batch each until the budget is spent, the backlog is gone, or hardly anything arrives."""
-    ingested, clock = Ingested(), settling.clock
+    """Run rounds of one batch each, from the only subscription of `settling`. They end when the budget is spent, the
+    backlog is gone, or hardly anything arrives."""
+    ((side, subscription),), ingested, clock = settling.subscriptions.items(), Ingested(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     batches = Batches(subscription, budget, clock, backlog)
     try:
         for batch in batches:
-            taken = take([batch], subscription, keeper(), clock, until)
+            taken = take([batch], subscription, keeper(), until)
             ingested += settling.settle([taken]).sides[side]
             batches.waits = ingested.waiting.messages > 0
             if spending is not None:

@@ -95,7 +95,7 @@ def counted(
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
     """The histogram of messages, each of which counts in full."""
-    parts = counted_parts(messages_of(messages), reader, RememberedCopies(), LATER)
+    parts = counted_parts(messages_of(messages), reader, RememberedCopies(), LATER, None)
     return sum((one.histogram for one in parts), Histogram.empty())
 
 

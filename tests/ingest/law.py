@@ -173,7 +173,7 @@ def judged(
 
 def taken_of(keeper: Any, queue: Any, clock: ManualClock, rng: random.Random) -> Taken:
     """One taking, which is over at once, or after all batches."""
-    return take(queue.batches(), queue, keeper, clock, clock.monotonic() + rng.choice([0.0, 1.0]))
+    return take(queue.batches(), queue, keeper, clock.monotonic() + rng.choice([0.0, 1.0]))
 
 
 def message(number: int, data: bytes, attributes: Mapping[str, str], published: float) -> Any:

@@ -88,7 +88,7 @@ def main(kind: str, folder: Path) -> None:
     keeper = Landing(files, files, HeartbeatReader(replace(OF_THE_PAYLOAD, payload=written)), lambda: None, clock)
     before = peak_mb()
     batch = PulledBatch(messages, [str(number) for number in range(len(messages))], 1)
-    taken = take([batch], Given(), keeper, clock, clock.monotonic() + timedelta(hours=1).total_seconds())  # type: ignore[arg-type]
+    taken = take([batch], Given(), keeper, clock.monotonic() + timedelta(hours=1).total_seconds())  # type: ignore[arg-type]
     print(peak_mb() - before, taken.ingested.heartbeats, taken.ingested.rejected.total())
 
 

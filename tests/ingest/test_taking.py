@@ -120,7 +120,7 @@ def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
 ) -> None:
     clock, subscription = ManualClock(NOW), Leased()
     batch, until = batch_of([dense(number) for number in range(3)]), clock.monotonic() + seconds
-    taken = take([batch], subscription, keeper_of(side, SlowReader(OF_ELEMENTS, clock), clock), clock, until)
+    taken = take([batch], subscription, keeper_of(side, SlowReader(OF_ELEMENTS, clock), clock), until)
     assert taken.ack_ids == batch.ack_ids[:looked_at]
     assert subscription.back == ({GIVEN_BACK_SECONDS: batch.ack_ids[looked_at:]} if looked_at < 3 else {})
     if side is Side.BASE:
@@ -134,7 +134,7 @@ def test_no_batch_is_asked_for_once_the_time_is_over() -> None:
     clock, subscription = ManualClock(NOW), Leased()
     batches = (batch_of([message(number, b"{}", {"stream_id": "a"})]) for number in range(3))
     reader = SlowReader(replace(OLD, event_time=Place.of("publish_time")), clock)
-    taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock, clock.monotonic() + 5)
+    taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock.monotonic() + 5)
     assert (taken.ingested.heartbeats, subscription.back) == (2, {})
     assert [batch.ack_ids for batch in batches] == [["ack m2"]]
 
@@ -158,7 +158,7 @@ def written(hour: int) -> str:
 def landed(batches: Sequence[PulledBatch], contract: MessageContract = OLD) -> tuple[Taken, Files, list[str]]:
     clock, subscription, files = ManualClock(NOW), Leased(), Files()
     keeper = keeper_of(Side.BASE, HeartbeatReader(contract), clock, files)
-    taken = take(batches, subscription, keeper, clock, clock.monotonic() + 60)
+    taken = take(batches, subscription, keeper, clock.monotonic() + 60)
     assert taken.ingested.rejected.total() == 0
     return taken, files, subscription.back.get(GIVEN_BACK_SECONDS, [])
 
@@ -204,5 +204,5 @@ def test_where_what_was_taken_cannot_be_kept_all_of_it_is_given_back() -> None:
     keeper = keeper_of(Side.BASE, HeartbeatReader(OLD), clock, Files(is_full=True))
     batches = [of_hours([0, 1]), of_hours([2])]
     with pytest.raises(LakeFull):
-        take(batches, subscription, keeper, clock, clock.monotonic() + 60)
+        take(batches, subscription, keeper, clock.monotonic() + 60)
     assert subscription.back == {GIVEN_BACK_SECONDS: [*batches[0].ack_ids, *batches[1].ack_ids]}

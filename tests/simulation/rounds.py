@@ -230,7 +230,7 @@ class ModelReader(Reader):
         self._seen.settle(frozenset().union(*process.run.told))
         with closing(RoundSubscription(process, side, process.run)) as subscription:
             keeper = self.keeper(share, side)
-            taken: Taken = process.world.planted.take(share, side, subscription, keeper, self.clock)
+            taken: Taken = process.world.planted.take(share, side, subscription, keeper)
         for left in (process.world.lease_left(str(side), ack_id) for ack_id in taken.ack_ids):
             if process.world.calls_succeed and timedelta(0) < left < share.time + HANDED_OVER - timedelta(seconds=1):
                 process.world.fail(0, f"{process.name} hands over leases of {left}")

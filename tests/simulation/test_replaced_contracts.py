@@ -34,7 +34,7 @@ def taken_by_the_old_one(world: World, side: Side) -> Taken:
     landing = Landing(world.heartbeats, world.quarantine, world.reader, lambda: None, world.clock)
     batches = Batches(subscription, AMPLE, world.clock)
     until = world.clock.monotonic() + 60
-    return take(batches, subscription, keeper if side is Side.TRACKING else landing, world.clock, until)
+    return take(batches, subscription, keeper if side is Side.TRACKING else landing, until)
 
 
 @pytest.mark.parametrize("side", Side)

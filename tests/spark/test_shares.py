@@ -51,7 +51,7 @@ class WorldReader(Reader):
         self._on = on
 
     def take(self, share: Share, side: Side) -> Taken:
-        return taken_of(share, side, self._on.subscription(side), self.keeper(share, side), self.clock)
+        return taken_of(share, side, self._on.subscription(side), self.keeper(share, side))
 
 
 @dataclass

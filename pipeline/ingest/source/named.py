@@ -68,7 +68,7 @@ def land_named(
         raise _over(name)
     pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
     keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock)
-    taken = take(Batches(subscription, budget, clock), subscription, keeper, clock, until)
+    taken = take(Batches(subscription, budget, clock), subscription, keeper, until)
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
