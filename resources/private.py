@@ -24,15 +24,15 @@ class PrivatePart:
     without: str
 
 
-_RUN_HEALTH = "a run whose process was killed is found by its silence, after 5 minutes instead of seconds"
-_EVENTS = "housekeeping leaves Dagster's events of ticks where they are"
-_FORKS = "tidemark's code server does not start; `dagster api grpc` does its work, with slower runs"
-_WEB = "tidemark's web server does not start; `dagster-webserver` shows the same, without the guard against other pages"
-_LOGS = "the code server does not start with `logs.format = json`; with the other format it does"
+_RUN_HEALTH = "a run whose process was killed is noticed after 5 minutes, instead of within seconds"
+_EVENTS = "housekeeping does not delete Dagster's events of ticks"
+_FORKS = "tidemark's code server does not start; use `dagster api grpc`, with which runs start more slowly"
+_WEB = "tidemark's web server does not start; use `dagster-webserver`, which has no guard against other pages"
+_LOGS = "the code server does not start with logs.format = json; set it to text"
 
 _BY_LOSS = {
     # Makes the UI show the partitions of a job over windows as in progress.
-    "partitions look untouched until they are computed": {
+    "the UI does not show the partitions of a running run as in progress": {
         "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData"
     },
     # Dagster has no command that deletes events by age, and only an event log in SQL can be pruned. On SQLite, events
@@ -44,7 +44,7 @@ _BY_LOSS = {
         "is_run_sharded": "dagster._core.storage.event_log.sql_event_log:SqlEventLogStorage.is_run_sharded",
     },
     # Dagster deletes a run's events, but not the SQLite file that held them.
-    "empty files of deleted runs stay": {
+    "the empty SQLite files of deleted runs are not deleted": {
         "path_for_shard": "dagster._core.storage.event_log.sqlite:SqliteEventLogStorage.path_for_shard"
     },
     # The launcher asks a run's code server, and returns the answer in these types.

@@ -70,7 +70,7 @@ class PageGuard:
         hosts = headers.getlist("host")
         if not is_ours(hosts, self._allowed):
             return 403, (
-                f"the host {', '.join(hosts)!a} is not one of this page's; if users reach the page under this name, "
+                f"the host {', '.join(hosts)!a} is not a host name of this page; if users reach the page under it, "
                 "add the name to dagster.allowed_hosts in the settings"
             )
         is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS

@@ -43,7 +43,7 @@ def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) ->
     for stream, event_us, publisher_id in meant - read:
         other = next((one for one in trial.heartbeats if _us(one.event_time) == event_us), trial.heartbeats[0])
         return trial, (
-            f"a heartbeat of the stream {stream} with the id {publisher_id} would be one of the stream "
+            f"a heartbeat of the stream {stream} with the id {publisher_id} would be read as one of the stream "
             f"{other.stream_id} with the id {other.publisher_id}"
         )
     return trial, None

@@ -64,7 +64,7 @@ def with_values(settings: str, values: Mapping[str, str]) -> str:
 def with_message(settings: str, message: str) -> str:
     """Replace the sections `[message]` and `[message.fields]` in a settings file."""
     settings = settings.replace(
-        EVERY, "The settings of tidemark; [message] has those of one shape of messages alone.", 1
+        EVERY, "The settings of tidemark. [message] has only the settings for one shape of messages.", 1
     )
     before, _, rest = settings.partition("[message]\n")
     _, following, after = rest.partition("\n[windows]\n")

@@ -109,7 +109,7 @@ class Ownership:
                 if there is None or life is not Life.UNCLEAR:
                     raise
                 self._say(
-                    f"there has long been no sign of {self.sentence(there)}; if it writes nothing within "
+                    f"a silent pipeline owns this lake: {self.sentence(there)}. If it writes nothing within "
                     f"{rough(there.tick)}, the lake is taken over"
                 )
                 self._clock.sleep(there.tick.total_seconds())
@@ -190,9 +190,7 @@ class Ownership:
     def _second(self, there: Owner) -> str:
         whose, how = self._whose(there), self._how_to_stop(there)
         if there.process.has_ended():
-            return (
-                f"services are running that a `tidemark up` on this lake has left behind, {whose}. To end them, {how}"
-            )
+            return f"a `tidemark up` on this lake has left services running, {whose}. To end them, {how}"
         return f"already running as {whose}, on this lake. To stop it, {how}"
 
     def _how_to_stop(self, there: Owner) -> str:
@@ -200,7 +198,7 @@ class Ownership:
         if process.is_near():
             return f"run `tidemark --config {there.config} up --stop`" if is_up else f"end process {process.process}"
         first = "run `tidemark up --stop`" if is_up else "end its processes"
-        free = f"the lake is free {format_duration(there.heard_within)} after its last entry"
+        free = f"the lake is free {format_duration(there.heard_within)} after the last sign of that pipeline"
         return f"{first} on {process.host}; {free}"
 
     def _whose(self, owner: Owner) -> str:

@@ -101,8 +101,9 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if emulator_is_absent(settings):
         if settings.pubsub.attach:
             raise ServiceFailed(
-                f"nothing answers at {settings.pubsub.emulator_host}, but with pubsub.attach base must exist before "
-                "tidemark starts. Start the emulator (`tidemark pubsub`), and create the topic and base"
+                f"nothing answers at {settings.pubsub.emulator_host}, but with pubsub.attach, the topic and base "
+                "must exist before tidemark starts. Start the emulator (`tidemark pubsub`), "
+                "and create both"
             )
         start_emulator(supervisor, settings)
     if settings.emulated:

@@ -202,7 +202,7 @@ def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefin
     name, length = definition.name, definition.window or windows.length
     wrong = None
     if not NAME.fullmatch(name) or name in TAKEN:
-        wrong = "cannot have this name: use small letters, digits and _, and not the name of a table of tidemark"
+        wrong = "cannot have this name: use lowercase letters, digits and _, and no name that tidemark uses itself"
     elif length not in LENGTHS or length % windows.length:
         lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)
         wrong = f"has windows of {format_duration(length)}; their length must be one of {lengths}"

@@ -93,7 +93,7 @@ def _unable(needs: Sequence[str]) -> str | None:
         return f"{_here()}: {error}"
     if there == CONTRACT:
         return None
-    return f"{_here()}: it has another tidemark, whose contract is {there} and not {CONTRACT}"
+    return f"{_here()}: it has another version of tidemark (contract {there} instead of {CONTRACT})"
 
 
 def answers_of(

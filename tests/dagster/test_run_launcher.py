@@ -133,7 +133,7 @@ def test_a_run_that_no_launcher_started_goes_on(instance: dg.DagsterInstance) ->
     run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
     assert run.remote_job_origin is None
     health = instance.run_launcher.check_run_worker_health(run)
-    assert (health.status, health.msg) == (WorkerStatus.RUNNING, "it runs in the process that began it")
+    assert (health.status, health.msg) == (WorkerStatus.RUNNING, "it runs in the process that started it")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -146,7 +146,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
     [
         ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Set dagster.location to the"),
         ({"LOCATION": "broken"}, "the code location 'broken' of the Dagster at {ui} is not loaded: "),
-        ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not one of this page's; if"),
+        ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not a host name of this page; if"),
         ({"URL": "http://127.1:{web}"}, "add the name to dagster.allowed_hosts in the settings"),
         ({"URL": "http://127.0.0.1:{code}"}, "no Dagster answers at http://127.0.0.1:{code}: "),  # it speaks gRPC
         ({"URL": "http://127.0.0.1:9"}, "Start it with `tidemark up`, or set dagster.url to the address of"),

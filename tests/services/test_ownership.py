@@ -132,7 +132,7 @@ def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: 
         "last heard 3s ago",
         "This one is tidemark (topic projects/tidemark-local/topics/orders, ",
         "lake.uri",
-        "or end its processes on elsewhere; the lake is free 1m after its last entry",
+        "or end its processes on elsewhere; the lake is free 1m after the last sign of that pipeline",
     ):
         assert part in said
     with pytest.raises(LakeOwned):
@@ -217,9 +217,7 @@ def test_a_second_up_is_refused_while_what_a_killed_one_started_runs_on(
     noted_file(tmp_path).write(Noted(None, {"Dagster daemon": process_of(sleeper.pid)}))
     dead = replace(own_process(), started=-1.0)
     place.owned_by(dead, up=str(tmp_path))
-    with pytest.raises(
-        AlreadyRunning, match=r"^services are running that a `tidemark up` on this lake has left behind"
-    ):
+    with pytest.raises(AlreadyRunning, match=r"^a `tidemark up` on this lake has left services running, "):
         place.process(up=tmp_path / "two").wait_until_known()
     with pytest.raises(LakeOwned):
         place.process("orders").state()
@@ -237,8 +235,8 @@ def test_an_up_elsewhere_is_waited_for_until_it_is_known_whether_it_lives(place:
     second.wait_until_known()
     assert place.clock.now() == at(BEGIN + 3600 + TICK)
     (said,) = place.said
-    assert said.startswith("there has long been no sign of tidemark (topic ")
-    assert said.endswith("if it writes nothing within 10s, the lake is taken over")
+    assert said.startswith("a silent pipeline owns this lake: tidemark (topic ")
+    assert said.endswith("If it writes nothing within 10s, the lake is taken over")
 
 
 def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypat
     monkeypatch.setattr(executors, "CONTRACT", ours + 1)
     (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
-    assert row["unable"].endswith(f": it has another tidemark, whose contract is {ours + 1} and not {ours}")
+    assert row["unable"].endswith(f": it has another version of tidemark (contract {ours + 1} instead of {ours})")
 
 
 def test_nobody_else_can_read_what_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
