@@ -22,20 +22,20 @@ class WithResources(Protocol):
 
 
 def keys_of(settings: Settings, *names: str) -> set[str]:
-    """Return the resource keys that a definition requires."""
+    """Return the keys of the resources that a definition needs."""
     return {name_of(settings, name) for name in names}
 
 
 def pubsub_of(context: WithResources, settings: Settings) -> "Subscriptions":
-    """Return the pipeline's two subscriptions."""
+    """Return the Dagster resource of the pipeline's two subscriptions."""
     return cast("Subscriptions", getattr(context.resources, name_of(settings, PUBSUB)))
 
 
 def lake_of(context: WithResources, settings: Settings) -> "LakeResource":
-    """Return the pipeline's lake."""
+    """Return the Dagster resource of the pipeline's lake."""
     return cast("LakeResource", getattr(context.resources, name_of(settings, LAKE)))
 
 
 def spark_of(context: WithResources, settings: Settings) -> "SparkResource":
-    """Return the pipeline's Spark."""
+    """Return the Dagster resource of the pipeline's Spark session."""
     return cast("SparkResource", getattr(context.resources, name_of(settings, SPARK)))

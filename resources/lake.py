@@ -33,16 +33,16 @@ from tidemark.pipeline.watermark.state import WatermarkState
 Part = TypeVar("Part")
 
 NEWEST_FOLD = "newest fold"
-"""The key of the NewestFold in `kept`."""
+"""The key of the NewestFold in `LakeResource.kept`."""
 
 FOLDS_SERVE = 2
-"""Maximum age, in ticks, of a folded tracking log that other sensors reuse."""
+"""Maximum age of a WatermarkState that other sensors reuse, in ticks of the sensor `tracking`."""
 
 
 @dataclass
 class NewestFold:
-    """The tracking log as folded by the last tick of `tracking`, and the time of this tick. One thread writes it and
-    others read it, which is safe because a WatermarkState never changes."""
+    """The WatermarkState after the last tick of the sensor `tracking`, and the time of the tick. One thread writes it
+    and others read it, which is safe because a WatermarkState never changes."""
 
     noted: tuple[WatermarkState, datetime] | None = None
 
@@ -88,12 +88,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
 
     def folded(self, state: WatermarkState) -> None:
-        """Store `state`, the tracking log as folded by a tick of `tracking`, for other sensors."""
+        """Store the WatermarkState after a tick of the sensor `tracking`, for other sensors."""
         self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
     def state(self, user: str) -> WatermarkState:
-        """Return the tracking log as folded by the last tick of `tracking`. If that tick is too old or ran in another
-        process, read the log. Raises the errors of `TrackingLog.catch_up`."""
+        """Return the WatermarkState after the last tick of the sensor `tracking`. If the tick is too old or ran in
+        another process, read the state from the tracking log. Raises the errors of `TrackingLog.catch_up`."""
         noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
         if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
             return noted[0]

@@ -35,7 +35,7 @@ PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Counts of the published messages, and the range of the heartbeats' event times (None without heartbeats)."""
+    """Counts of the published messages. The event times are those of the first and the last heartbeat, if any."""
 
     messages: int
     heartbeats: int

@@ -108,7 +108,7 @@ class Service:
 
 
 class PublisherService(Service):
-    """Topics, and publishing to them."""
+    """The gRPC methods for topics, and for publishing to topics."""
 
     def create_topic(self, topic: Any, _: Any) -> Any:
         limits.resource("topics", topic.name)
@@ -144,7 +144,7 @@ class PublisherService(Service):
 
 
 class SubscriberService(Service):
-    """Subscriptions, pulls and snapshots."""
+    """The gRPC methods for subscriptions, pulls and snapshots."""
 
     # Subscriptions
 
@@ -292,7 +292,7 @@ class SubscriberService(Service):
 
 
 class SchemaService(Service):
-    """Schemas and their revisions, stored and returned unchanged. Messages are not validated against a schema."""
+    """The gRPC methods for schemas and their revisions. Messages are not validated against a schema."""
 
     def create_schema(self, request: Any, _: Any) -> Any:
         name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")

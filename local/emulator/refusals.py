@@ -8,13 +8,13 @@ class ModelError(Exception):
 
 
 class NotFound(ModelError):
-    """No such topic, subscription or snapshot exists."""
+    """The named topic, subscription, snapshot or schema does not exist."""
 
     status = "NOT_FOUND"
 
 
 class AlreadyExists(ModelError):
-    """The name of a new topic, subscription or snapshot is taken."""
+    """The name of a new topic, subscription, snapshot or schema is taken."""
 
     status = "ALREADY_EXISTS"
 

@@ -214,7 +214,6 @@ class Supervisor:
         return StartedService(spec, process, begins)
 
     def _note(self) -> None:
-        """Record the running services. Raises OSError."""
         services = {}
         for one in self.running:
             with suppress(psutil.NoSuchProcess):

@@ -147,7 +147,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
 
 
 def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
-    """Return the code server, the daemon that ticks the sensors, and the UI."""
+    """Return the specs of Dagster's code server, its daemon (which ticks the sensors), and its UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
 
     def service(name: str, module: str, arguments: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:

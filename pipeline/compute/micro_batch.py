@@ -66,7 +66,7 @@ class WindowBatch(ABC):
         the new files before a commit."""
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:  # noqa: ARG002 (custom tables need it)
-        """Return the additional manifest fields of a run over these windows."""
+        """Return additional fields for the manifest of a run over these windows."""
         return {}
 
 

@@ -65,7 +65,8 @@ class OwnBatch(WindowBatch):
         return self.definition.lookback
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
-        """Return the table's manifest fields: its name and version, and each window's input digest."""
+        """Return the fields that a custom table adds to a run's manifest: its name and version, and each window's input
+        digest."""
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -137,8 +138,8 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Return one row per heartbeat and window that reads the heartbeat. A window reads the event times in
-    `[window_start - lookback, window_end)`. Assumption: the windows are contiguous."""
+    """Return one row per heartbeat and window that reads it. A window reads the event times in `[start - lookback,
+    end)`. The windows must be contiguous."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
     since_us = F.unix_micros("event_time") - F.lit(to_us(start))

@@ -197,8 +197,8 @@ def scan(
 
 
 def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
-    """Return a mask that is true for the streams in the slice's part. The part follows from a checksum of the stream's
-    name that does not depend on library versions."""
+    """Return a mask that is true for the streams in the slice's part. A checksum of a stream's name decides its
+    part."""
     names = streams.unique()
     ours = [name for name in names.to_list() if crc32(name.encode()) % one.parts == one.part]
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())

@@ -19,7 +19,7 @@ __all__ = ["PubSubDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the source on first use: PySpark before 4.2 lacks its base classes."""
+    """Import PubSubDataSource on first use, because PySpark before 4.2 lacks its base classes."""
     if name != "PubSubDataSource":
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from tidemark.pipeline.ingest.source.pubsub_source import PubSubDataSource

@@ -1,1 +1,1 @@
-"""The message shapes that the demonstration publishes. They use none of the code that reads messages."""
+"""The message shapes that the demonstration publishes. They share no code with the pipeline's reader."""

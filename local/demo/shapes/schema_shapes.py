@@ -75,7 +75,7 @@ PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class Avro(OfSchema):
-    """Avro records."""
+    """A shape with Avro records as payloads."""
 
     settings = SETTINGS % "avro"
     files: ClassVar = {f"schemas/{revision}.avsc": json.dumps(schema, indent=1) for revision, schema in SCHEMAS.items()}
