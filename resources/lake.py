@@ -56,7 +56,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     clock: dg.ResourceDependency[Clock]
 
     def whole(self) -> Lake:
-        """Return the lake itself. Its methods create a new object per call."""
+        """Return the Lake, whose methods create a new object per call."""
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def ownership(self) -> Ownership:

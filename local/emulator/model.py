@@ -135,8 +135,8 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for `seconds` from `at`. With 0 seconds, they can be delivered again at once. If a message's
-        lease has ended, it is ignored. Raises the errors of `acknowledge`."""
+        """Lease messages for `seconds` from `at`. With 0 seconds, they can be delivered again at once. The call has no
+        effect on messages whose leases have ended. Raises the errors of `acknowledge`."""
         self._before()
         state = self._state_at(subscription, at)
         ids = _parsed(ack_ids, state)

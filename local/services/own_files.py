@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""The folder of the installed files. It is not resolved, because its subfolders are links in a checkout."""
+"""The folder of the installed files. Links in its path are not resolved: in a checkout, they lead to other folders."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
@@ -23,7 +23,7 @@ EVERY = "Every setting of tidemark."
 """The first sentence of the installed settings file."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after EVERY. It is untrue in a file with changed settings, and removed there."""
+"""The sentence after EVERY. `with_values` removes it, because it would be untrue in a file with other values."""
 
 MOST_PORTS = 100
 """Maximum number of ports in a project of several pipelines."""
@@ -72,8 +72,8 @@ def with_message(settings: str, message: str) -> str:
 
 
 def put_down(name: str, folder: Path, content: str) -> Path:
-    """Write a new file and its folder. Return the file's path. Raises InvalidSettings if it exists or cannot be
-    written."""
+    """Write a new file, creating its folder, and return its path. Raises InvalidSettings if the file exists or cannot
+    be written."""
     path = folder / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

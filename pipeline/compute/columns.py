@@ -15,7 +15,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""Name of the column with a window's position in the computed range, from 0. It stands in for the window's key."""
+"""Name of the column with the index of a row's window in the computed range, instead of the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
 """The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery

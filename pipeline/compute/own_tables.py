@@ -117,8 +117,9 @@ class OwnBatch(WindowBatch):
         """Find the copies among the heartbeats that these contiguous windows read; None if no heartbeat has copies.
         Raises ExecutorsUnable.
 
-        A returned row names a landed row by file and row number. `is_dropped` is true if the landed row must be
-        dropped. It is false if the landed row must be kept and is not late, because one of its copies landed in time.
+        A returned row names a row of the table `heartbeats` by file and row number. `is_dropped` is true for a row that
+        must be dropped. It is false for a row that must be kept and is not late, because one of its copies landed in
+        time.
         """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []

@@ -55,12 +55,12 @@ task returns a single row with the reason in `unable`."""
 
 
 PLACE = ("file", "row")
-"""The columns that identify a landed row: the last two parts of its file's path, and its row number in the file, from
-0."""
+"""The columns that identify a row of the table `heartbeats`: the last two parts of its file's path, and its row number
+in the file, from 0."""
 
 COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
-"""Schema of the rows that a task of `Search` returns. A landed row is listed if it must be dropped, or if it is marked
-late although one of its copies landed in time."""
+"""Schema of the rows that a task of `Search` returns. A row of the table `heartbeats` is listed if it must be dropped,
+or if it is marked late although one of its copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The diffs and status to compute, as sent to each task. `diffs` and `status` are file systems rooted at the
-    folders of the two tables."""
+    """The computation of diffs and stream status, as sent to each task. `diffs` and `status` are file systems rooted at
+    the folders of the two tables."""
 
     run: str
     plan: DiffPlan
@@ -112,7 +112,7 @@ class Search:
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Yield one row of COPIES per landed row that must be dropped, or that is marked late although a copy is in
+        """Yield one row of COPIES per heartbeat that must be dropped, or that is marked late although a copy is in
         time."""
         since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()

@@ -75,7 +75,7 @@ ARCHIVE = "spark.tidemark.executor_environment"
 """The session setting that names the archive."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The session setting with the `identity` of the archive that was already sent to the session."""
+"""The session setting that records which archive was already sent to the session, by its `identity`."""
 
 MUST_AGREE = ("python", "machine")
 
