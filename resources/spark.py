@@ -22,8 +22,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     server_log: str = ""
-    """The log file of the Spark Connect server that `tidemark up` starts. If the server is down, its newest errors are
-    quoted."""
+    """The log file of the Spark Connect server that `tidemark up` starts. If the server is down, the error message
+    quotes the newest errors in this file."""
 
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")

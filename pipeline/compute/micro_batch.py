@@ -112,8 +112,8 @@ class MicroBatch(WindowBatch):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` has one list of
-    window keys per table: another run had already replaced these windows from input at least as new."""
+    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` lists, per
+    table, the keys of the windows that another run had already replaced from input at least as new."""
 
     heartbeats_version: int
     watermark: datetime | None

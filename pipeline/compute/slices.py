@@ -36,7 +36,7 @@ MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns written to Parquet without a dictionary, because they have too many distinct values for one."""
+"""Columns written to Parquet without a dictionary, because they have too many distinct values."""
 
 DIFFS, STATUSES = "diffs", "status"
 

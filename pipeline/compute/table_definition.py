@@ -38,7 +38,7 @@ MOST_WINDOWS_REACHED = 100
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""Stands for the version and the file digest of a table whose file is unusable."""
+"""Placeholder for the version and the file digest of a table whose file is unusable."""
 
 
 @dataclass(frozen=True, slots=True)

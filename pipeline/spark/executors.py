@@ -31,14 +31,15 @@ can)."""
 WINDOWS = ("compute.slices",)
 READERS = (*WINDOWS, "ingest.rounds")
 SOURCE = (*READERS, "ingest.source.pubsub_source")
-"""Modules below `tidemark.pipeline` that tasks import: for windows, for readers, and for `format("pubsub")`."""
+"""Modules below `tidemark.pipeline` that tasks import: to compute windows (WINDOWS), to read Pub/Sub (READERS), and for
+`format("pubsub")` (SOURCE)."""
 
 PYTHON = "spark.sql.execution.pyspark.python"
 """Spark's setting for the executors' Python. Python code that runs on the driver does not use it."""
 
 ABLE = "spark.tidemark.executors_able"
-"""Prefix of the session settings that record a passed check of the executors, per module. It saves later processes with
-the same session the check."""
+"""Prefix of the session settings that record, per module, that the executors can run it. Processes that share the
+session then need not check the executors again."""
 
 REMEDY = (
     "install tidemark in the Python of Spark's executors, in the version that runs here, or pack it with `tidemark "
