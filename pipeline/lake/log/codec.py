@@ -203,7 +203,7 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
 
 
 def _restored(stored: Any) -> DecisionRecord:
-    """The inverse of `_dumped`. Raises ValueError for a combination of fields that no decision has."""
+    """Return the decision that `_dumped` wrote. Raises ValueError if its fields do not make a valid decision."""
     found, evidence = {"passed_over": 0} | stored["decision"], None
     if found.get("candidate") is not None:
         has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))

@@ -91,7 +91,7 @@ class DiskObjects:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Translate an OSError of the `with` block into a LakeError that says what to do."""
+    """If the `with` block raises OSError, raise a LakeError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -148,7 +148,6 @@ def check_folder(folder: Path) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder itself if it exists, else its nearest existing parent."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 

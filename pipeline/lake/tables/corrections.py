@@ -197,6 +197,6 @@ class Corrections:
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Sort rows: first those without a time of replacement, then the newest first."""
+    """Sort corrections: first the rows without `corrected_at`, then the others by ORDER."""
     undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
     return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)

@@ -108,7 +108,7 @@ class NewFiles:
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each value of a column, in order, with the rows that have this value. The column is dropped from them."""
+    """Yield each distinct value of a column, in ascending order, with its rows. The rows come without the column."""
     for value in sorted(pc.unique(rows[column]).to_pylist()):
         yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
@@ -128,7 +128,7 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """Return a short upper bound of a text: not less than `text`, and rarely longer than LONGEST_BOUND + 1."""
+    """Return an upper bound for `text`, usually of at most LONGEST_BOUND + 1 characters."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
@@ -145,7 +145,7 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """Return a bound in the form that Delta statistics use. An int is a time in microseconds."""
+    """Format a column's minimum or maximum for Delta statistics. An int is a time in microseconds."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

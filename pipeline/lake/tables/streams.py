@@ -148,7 +148,7 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Save the streams as the version after `seen`. Raises TableConflict if that version already exists."""
+        """Write the streams as table version `seen` + 1. Raises TableConflict if the table is no longer at `seen`."""
         table = self.table.created(STREAMS)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
