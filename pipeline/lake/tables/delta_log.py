@@ -32,7 +32,7 @@ NEWEST_COMMITS = 5
 it."""
 
 FILES_REMEMBERED = 20_000
-"""Maximum number of remembered commits of a table, plus the files that they name. This many take some ten megabytes."""
+"""Maximum number of commits plus files cached per table. The cache then takes about ten megabytes."""
 
 
 @dataclass(frozen=True, slots=True)

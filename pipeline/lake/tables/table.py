@@ -65,7 +65,6 @@ SCANNED_ROWS = 5_000
 large."""
 
 DAY_FORMAT = "%Y-%m-%d"
-"""The format of the partition values in a table that is partitioned by day."""
 
 CUT = timedelta(milliseconds=1)
 """Maximum difference between a file's newest time and the newest time in its statistics: the Delta library truncates
