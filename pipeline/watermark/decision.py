@@ -79,7 +79,7 @@ class Reason(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True if the watermark waits for something other than event times."""
+        """True if a rule held the watermark, so that no candidate was computed."""
         return self.name.startswith("HELD_")
 
 
@@ -101,7 +101,8 @@ BECAUSE = {
     Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
-"""The second half of a decision's sentence, by reason. For `ADVANCED` it is formatted from the evidence instead."""
+"""Maps a reason to the second half of a decision's sentence. `ADVANCED` is absent, because its half is formatted from
+the evidence."""
 
 PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
@@ -115,8 +116,8 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """The evidence if publishing has stopped. The candidate follows the clock at a distance of `recent_lag` plus the
-    band."""
+    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is a moment near the
+    present, minus the band and `recent_lag`: how much later than their events the last messages were published."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -124,9 +125,13 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Evidence whose candidate is the event time of a message in the cell `pin`. At most `messages` messages were
-    published from `start` on. `passed_over` of them lag more than `max_lag` and do not hold the watermark. Tracking has
-    read up to `end`."""
+    """Evidence whose candidate is the event time of a message.
+
+    - `pin` is the histogram cell of this message.
+    - `messages` is an upper bound for the number of messages considered. They were published at `start` or later.
+    - `passed_over` of these messages lag more than `max_lag`, and do not hold the watermark.
+    - `end` is the publish time up to which tracking has read.
+    """
 
     pin: Cell
     start: datetime
@@ -137,23 +142,27 @@ class Bound:
 
     @property
     def candidate(self) -> datetime:
-        """The event time that the watermark may reach."""
         return self.pin.min_event_time
 
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """The evidence of the rule `band`. The candidate is the least event time published from `start` to `end`. `anchor`
-    is the newest publish time of a valid message from before the band."""
+    """Evidence of the rule `band`. The candidate is the least event time published from `start` to `end`.
+
+    `anchor` is the publish time of the newest valid message from before the band.
+    """
 
     anchor: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
-    """The evidence of the rule `frontier`. The candidate is the lesser of `frontier` and the least event time published
-    from `start` on. `frontier` is the greatest event time published before the band. `start` is base's oldest
-    outstanding publish time."""
+    """Evidence of the rule `frontier`. The candidate is the lesser of `frontier` and the least event time published at
+    `start` or later.
+
+    `frontier` is the greatest event time published before the band. `start` is the publish time of the oldest message
+    that may be outstanding on base.
+    """
 
     frontier: datetime
 
@@ -193,7 +202,7 @@ class Decision:
 
     @property
     def bound(self) -> Bound | None:
-        """The evidence if the candidate is a message's event time; otherwise None."""
+        """The decision's evidence; None for a hold or a silence, where no message's event time is the candidate."""
         return None if isinstance(self.evidence, SilenceEvidence) else self.evidence
 
     @property
@@ -203,7 +212,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision accounts for a lost entry. Its `complete_from` is then not before `at`."""
+        """True if the decision takes a lost entry of the tracking log into account. Such a decision has a
+        `complete_from` of at least `at`."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

@@ -1,12 +1,17 @@
-"""Decides the watermark, or a reason to hold it, from what was published and what is outstanding.
+"""Decides the watermark, or a reason to hold it, from the histogram of published messages and from the readings of both
+backlogs.
 
-`estimate` evaluates the rules in order. The first hold or candidate ends the search, and `advance` compares the
-candidate with the watermark.
+`estimate` evaluates the rules in order, up to the first rule that holds the watermark or has a candidate. `advance`
+compares the candidate with the watermark.
 
-Guarantee: if disorder is at most `policy.band` and the idle rule has not fired, no message that is still to land has an
-event time below the watermark, except messages that lag more than `policy.max_lag`. If the idle rule has fired, the
-guarantee also needs `publish time - event time <= recent lag + band` for messages after the silence. The proof is in
-`docs/concepts/watermark.md`.
+Guarantee: if disorder is at most `policy.band`, every message that is still to land has an event time at or above the
+watermark, with two exceptions:
+
+- Messages that lag more than `policy.max_lag` may be below it.
+- Messages published after a silence in which the idle rule advanced the watermark may be below it, unless `publish time
+  - event time <= recent lag + band`.
+
+The proof is in `docs/concepts/watermark.md`.
 """
 
 from collections.abc import Sequence
@@ -24,7 +29,7 @@ def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
 
 
 def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Verdict]:
-    """Return the verdicts of the rules in order, up to the first hold or candidate."""
+    """Evaluate the rules in order, and return their verdicts, up to the first hold or candidate."""
     verdicts: list[Verdict] = []
     for rule in rules:
         verdicts.append(rule(situation))
@@ -34,7 +39,8 @@ def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Ver
 
 
 def advance(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
-    """Rule 7: move the watermark to a candidate above it, and never back. Only this function compares the two."""
+    """Rule 7: return the decision. The watermark moves to the candidate of the last verdict if this candidate is
+    higher, and never goes back."""
     last = verdicts[-1]
     evidence = last.evidence if isinstance(last, Candidate) else None
     candidate = None if evidence is None else evidence.candidate
@@ -71,5 +77,6 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
-    """True if base is more than a band behind tracking, and the pin was published within base's backlog."""
+    """True if base is more than a band behind tracking, and the message that determines the candidate (the pin) may
+    still be in base's backlog, judging by its publish second."""
     return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)

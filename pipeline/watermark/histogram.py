@@ -1,10 +1,10 @@
-"""A sparse histogram of published messages: (publish-time bucket, event-time bucket) -> count, minimum.
+"""A sparse histogram of published messages: it maps (publish second, event second) to a count and exact minima.
 
-Histograms merge in any order and grouping: a commutative monoid, with `Histogram.empty()` as its identity. Counting a
-redelivery twice never changes a minimum, so counts are upper bounds and minima are exact.
+Histograms can be merged in any order and grouping. A redelivered message is counted again, so counts are upper bounds,
+but it changes no minimum.
 
-A message counts with its event time or its publish time, whichever is earlier, so that a fast clock makes no other
-message late. Only the watermark clamps event times; everything else uses them as the source wrote them.
+An event time after its publish time is counted as the publish time, so that a source with a fast clock makes no other
+message late. This applies to the watermark only; everything else uses event times as written.
 """
 
 from collections.abc import Sequence
@@ -19,34 +19,36 @@ import numpy.typing as npt
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 
 BUCKET_US = 1_000_000
-"""Width of a bucket in microseconds, in both time domains; bucket k is the half-open [k, k + 1) seconds."""
+"""Width of a bucket in microseconds, for publish times and event times. Bucket `k` is the second `[k, k + 1)` since the
+epoch."""
 
 NO_EVENT = np.iinfo(np.int64).min
-"""The event bucket of rejected messages: their publish time is known, their event time is not."""
+"""Event bucket of rejected messages, whose event time is unknown."""
 
 COPY = NO_EVENT + 1
-"""The event bucket of a copy of a message that is already counted in full. Like rejected messages, copies only mark
-their publish second as occupied."""
+"""Event bucket of a copy of a message that is already counted. A copy, like a rejected message, only marks that
+something was published in its publish second."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""Placeholders for the event time of a rejected message (NO_MINIMUM) and of a copy (A_COPY)."""
+"""Values in place of an event time: NO_MINIMUM for a rejected message, A_COPY for a copy."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
-"""Buckets before and after any moment."""
 
 SLOT_US = BUCKET_US // 50
-"""Width of a slot in microseconds. A cell records which fiftieths of its publish second hold a message."""
+"""Width of a slot in microseconds. A slot is a fiftieth of a second; a cell records in which slots of its publish
+second messages were published."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""Functions that merge a cell's count, least event time, first and last publish time, and slots."""
+"""Functions that merge two cells' columns, in order: count, least event time, first publish time, last publish time,
+and slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the histogram, as evidence: the second in which its messages were published, and their least event
-    time."""
+    """A cell of the histogram, as evidence of a decision: the second in which its messages were published, the least
+    event time of these messages, and their number."""
 
     publish_bucket: int
     min_event_time: datetime
@@ -59,12 +61,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """Parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
+    """A histogram as parallel int64 arrays. They are sorted by (publish_bucket, event_bucket), which is unique.
 
-    A cell has a count, the least event time, and the first and the last publish time. The times are exact, so a band's
-    edge is sharper than a bucket. Bit `k` of `published_in` is set if something was published in slot `k` of the
-    second; 0 means unknown. `newest_publish_us` is the largest publish time of any valid message ever folded, exact;
-    `oldest_event_us` is the least event time ever folded. Both survive pruning.
+    - `min_event_us`, `first_publish_us` and `last_publish_us` are exact times, so the edge of a band need not be a
+      whole second.
+    - `published_in`: bit `k` is set if a message was published in slot `k` of the publish second; 0 means unknown.
+    - `newest_publish_us` is the largest publish time of any valid message, and `oldest_event_us` the least event time.
+      Both include pruned cells.
     """
 
     publish_bucket: Ints
@@ -85,8 +88,8 @@ class Histogram:
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """Count messages from their times in microseconds. Valid messages have a publish time and an event time
-        (`A_COPY` for a copy), rejected ones only a publish time."""
+        """Return the histogram of messages, given their times in microseconds. A valid message has a publish time and
+        an event time (`A_COPY` for a copy), and a rejected message only a publish time."""
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
@@ -94,7 +97,8 @@ class Histogram:
 
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
-        """Make a histogram from its arrays, which must be sorted and have unique keys."""
+        """Return the histogram with these arrays, in the order of `COLUMNS`. They must be sorted by the first two,
+        which must be unique together."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
         valid = event_bucket > COPY
         if not valid.any():
@@ -127,7 +131,7 @@ class Histogram:
         return int(self.count[self.event_bucket == NO_EVENT].sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        """Merge two histograms. Costs a copy, and a sort of the cells whose publish times overlap."""
+        """Merge two histograms. Copies the arrays, and sorts only the cells whose publish times overlap."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)
         newest = max(_present(self.newest_publish_us, other.newest_publish_us), default=None)
         oldest = min(_present(self.oldest_event_us, other.oldest_event_us), default=None)
@@ -141,7 +145,7 @@ class Histogram:
         return Histogram(*joined, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
-        """Drop the cells that were published before `from_bucket`."""
+        """Return the histogram without the cells that were published before `from_bucket`."""
         start = int(self.publish_bucket.searchsorted(from_bucket))
         if start == 0:
             return self
@@ -149,7 +153,8 @@ class Histogram:
         return Histogram(*kept, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
-        """Keep the cells that the mask `kept` selects, as if the messages of all others had never been published."""
+        """Return the histogram of the cells that the mask `kept` selects, as if no other message had ever been
+        published."""
         return self.of_cells([column[kept] for column in self._columns])
 
     def is_occupied(self, publish_bucket: int) -> bool:
@@ -158,21 +163,22 @@ class Histogram:
         return high > low
 
     def next_occupied(self, publish_bucket: int) -> int | None:
-        """Find the first occupied publish-time bucket after this one."""
+        """Return the first bucket after `publish_bucket` in which any message was published; None if there is none."""
         position = int(self.publish_bucket.searchsorted(publish_bucket, side="right"))
         return int(self.publish_bucket[position]) if position < len(self) else None
 
     def newest_valid_bucket(self, before: int) -> int | None:
-        """Find the newest publish-time bucket below `before` that holds a message with an event time."""
+        """Return the newest publish-time bucket below `before` that has a message with an event time; None if there is
+        none."""
         end = int(self.publish_bucket.searchsorted(before))
         valid = self.event_bucket[:end] > COPY
         return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """Find the newest publish time, before the limit, of a message with an event time.
+        """Return the newest publish time before the limit of a message with an event time.
 
-        The result is never above the exact time, and less than a slot below it. If the limit divides a cell with
-        unknown slots, the cell's first publish time counts.
+        The result is never above the exact time, and less than a slot (20 ms) below it. Exception: if the limit lies
+        within a cell whose slots are unknown, the cell's first publish time counts.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -191,17 +197,17 @@ class Histogram:
         return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
-        """Return an upper bound of `publish time - event time` in a bucket. It exceeds the largest difference by at
-        most two bucket widths.
+        """Return an upper bound of `publish time - event time` of the messages published in a bucket. It exceeds the
+        largest difference by at most two seconds.
 
-        Assumption: the bucket holds a message with an event time.
+        The bucket must have a message with an event time.
         """
         cells = self._valid(publish_bucket, publish_bucket)
         return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
     def since(self, publish_us: int, high: int) -> Ints:
-        """Return the positions of cells with event times that hold a message published from a moment on, in buckets up
-        to `high`."""
+        """Return the positions of the cells with an event time whose last message was published at `publish_us` or
+        later, in buckets up to `high`."""
         cells = self._valid(publish_us // BUCKET_US, high)
         return cells[self.last_publish_us[cells] >= publish_us]
 
@@ -210,15 +216,16 @@ class Histogram:
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
-        """Return the cell with the least event time; None if there are no positions. Assumption: the cells have event
-        times."""
+        """Return the cell with the least event time among these positions; None if there are no positions. Each cell
+        must have an event time."""
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
-        """Find the cell with the least event-time quantile among the publish-time buckets low to high.
+        """For each publish-time bucket from `low` to `high`, find the event-time quantile. Return the cell with the
+        least of these quantiles.
 
-        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell that holds
-        the next event time counts with its exact minimum, which is never above the true quantile.
+        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell with the next
+        event time represents the bucket. Its least event time is never above the true quantile.
         """
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
@@ -230,10 +237,10 @@ class Histogram:
         return self.minimum_at(positions[(before <= skipped) & (skipped < before + size)])
 
     def frontier_before(self, limit_us: int, not_before: int) -> Cell | None:
-        """Find the cell with the greatest event time published before `limit_us`, in the buckets from `not_before` on.
+        """Return the cell with the greatest event time published before `limit_us`, in buckets from `not_before` on.
 
-        A cell counts with its least event time if any of its messages was published before the limit. So it never
-        counts with more than the event time of a message published before the limit.
+        A cell with any message before the limit is represented by its least event time, so the result is never too
+        high.
         """
         cells = self._valid(not_before, limit_us // BUCKET_US)
         holding = cells[self.first_publish_us[cells] < limit_us]
@@ -247,11 +254,11 @@ class Histogram:
         )
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
-        """Count the messages of `delta` in cells that this histogram lacks, published in the buckets not_before to
-        before - 1.
+        """Count the messages of `delta` that were published in the buckets `not_before` to `before - 1`, and whose
+        cells this histogram lacks.
 
-        These messages were first delivered after a reading had passed their publish time. A message may first count as
-        a copy, and count in full when it is redelivered, so neither cell counts as new if the other exists.
+        A message may be counted first as a copy, and with its event time when it is redelivered. So a cell does not
+        count as new if this histogram has a copy in the same publish second. Copies never count as new.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:
@@ -266,7 +273,8 @@ class Histogram:
         )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the cells published in the buckets low to high, inclusive."""
+        """Return the first position and the end position of the cells published in the buckets `low` to `high`,
+        inclusive."""
         start = int(self.publish_bucket.searchsorted(low))
         return start, max(start, int(self.publish_bucket.searchsorted(high, "right")))
 
@@ -279,7 +287,7 @@ class Histogram:
 
 
 COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
-"""Names of a histogram's arrays. The first two are a cell's key."""
+"""Names of a histogram's arrays. The first two together are the key of a cell."""
 
 _columns_of = attrgetter(*COLUMNS)
 
@@ -295,8 +303,9 @@ def bucket_start(bucket: int) -> datetime:
 
 
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
-    """Count messages in cells, and return the cells' columns. `event_us` is `NO_MINIMUM` for a rejected message and
-    `A_COPY` for a copy. Only messages with equal `keys` share a cell; the key columns come first."""
+    """Count messages, and return the columns of the resulting cells. `event_us` is `NO_MINIMUM` for a rejected message
+    and `A_COPY` for a copy. Messages with different `keys` are counted in different cells; the key columns come
+    first."""
     is_timed = event_us < A_COPY
     counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
     event_bucket = np.where(is_timed, counted_us // BUCKET_US, np.where(event_us == A_COPY, COPY, NO_EVENT))
@@ -306,13 +315,13 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Return the event times that count for the watermark: an event time after its publish time is replaced by the
-    publish time."""
+    """Replace each event time that is after its publish time by the publish time."""
     return np.minimum(event_us, publish_us)
 
 
 def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> list[Ints]:
-    """Merge rows with equal keys, and sort by key. The last columns are merged by `merges`; the others are the keys."""
+    """Merge rows with equal keys, and sort by key. The last `len(merges)` columns are merged, each by its function; the
+    other columns are the key."""
     keys, values = columns[: -len(merges)], columns[-len(merges) :]
     if not len(keys[0]):
         return list(columns)
@@ -326,13 +335,13 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """Keep the cells that hold the watermark, and the rejected messages. Without a `max_lag`, keep all cells.
+    """Return the histogram without the cells that are passed over because they lag too much. Rejected messages are
+    kept.
 
-    A cell is passed over if its first publish time less the end of its event bucket is `max_lag` or more. So a message
-    that lags at most `max_lag` is never passed over, and a message that lags two seconds more always is.
-    `newest_publish_us` is computed from the kept cells.
-
-    Assumption: the newest cell that holds the watermark was not pruned, which `reachable_from` ensures.
+    A cell is passed over if its first publish time, minus the end of its event bucket, is at least `max_lag`. So a
+    message that lags at most `max_lag` is never passed over, and one that lags two seconds more always is.
+    `newest_publish_us` is computed from the kept cells, so the newest kept cell must not have been pruned;
+    `reachable_from` ensures this.
     """
     if max_lag is None:
         return histogram
@@ -340,7 +349,8 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
 
 def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
-    """Count the messages that are passed over, in all cells or in those at `positions`. An upper bound."""
+    """Return an upper bound for the number of messages that lag more than `max_lag`, in all cells or in the cells at
+    `positions`."""
     if max_lag is None:
         return 0
     over = _is_passed_over(histogram, max_lag)

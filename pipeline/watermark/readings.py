@@ -1,8 +1,8 @@
-"""Readings of a subscription's oldest outstanding publish time, and the effective reading derived from them.
+"""Readings of a subscription's oldest unacknowledged publish time, and the effective reading derived from them.
 
-A reading stays valid for ever: every message that was unacknowledged at the time, or was published later, has a publish
-time not below it. So the effective reading is the largest of its epoch. If a later reading is lower, the subscription
-was sought back, and a new epoch begins.
+A reading stays valid: no message that is unacknowledged now, or published later, has a publish time below it, unless
+the subscription is sought back. So the effective reading is the largest reading since the last seek. Each seek begins a
+new epoch.
 """
 
 from dataclasses import dataclass, replace
@@ -11,15 +11,17 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The publish time of the oldest unacknowledged message, as the service reported it.
+    """A reading of a subscription's backlog: the publish time of the oldest unacknowledged message, as reported by the
+    service.
 
-    `observed_at` is a moment before the request was sent. If nothing is outstanding, `oldest_unacked` is a moment not
-    after the answer. `names_a_message` is True if `oldest_unacked` is the publish time of a message, to the second.
-    Otherwise `oldest_unacked` is a lower bound, at most `uncertainty` below the true publish time. `source` is the
-    method of the reading, for display.
-
-    `answered_at` is this machine's time after the answer; None if the server's clock cannot be compared with it.
-    `next_within` is the intended time to the next reading, as readings cost money; zero means a reading at each tick.
+    - `observed_at` is a moment before the request was sent.
+    - `oldest_unacked`: if nothing is unacknowledged, it is a moment not after the answer.
+    - `names_a_message` is True if `oldest_unacked` is a message's publish time, to the second. Otherwise
+      `oldest_unacked` is a lower bound, at most `uncertainty` below the true publish time.
+    - `source` is the method of the reading, for display.
+    - `answered_at` is this machine's time after the answer; None if the server's clock cannot be compared with it.
+    - `next_within` is the planned time until the next reading, because readings cost money. Zero: a reading at each
+      tick.
     """
 
     observed_at: datetime
@@ -32,26 +34,29 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """Lower bound of the time by which this machine's clock is behind the server's; positive only if a moment of
-        the reading is after `answered_at`."""
+        """Lower bound of how far this machine's clock was behind the server's clock. Positive only if `oldest_unacked`
+        or `observed_at` is after `answered_at`."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:
-        """Latest possible publish time of the oldest outstanding message, or a moment at which nothing was
-        outstanding."""
+        """Latest possible publish time of the oldest unacknowledged message. If nothing was unacknowledged, a moment at
+        which this was so."""
         return self.oldest_unacked + self.uncertainty
 
     @property
     def age(self) -> timedelta:
-        """Age of the oldest outstanding message at the observation; about zero if nothing was outstanding."""
+        """Age of the oldest unacknowledged message when the reading was observed; about zero if there was none."""
         return max(self.observed_at - self.oldest_unacked, timedelta(0))
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveReading:
-    """The largest reading of the current epoch, when it was last observed, and the newest observation."""
+    """The effective reading of a subscription: the largest reading since the last seek, which began the current epoch.
+
+    `observed_at` is when this largest reading was last observed. `newest` is the newest reading, which may be smaller.
+    """
 
     oldest_unacked: datetime
     names_a_message: bool
@@ -62,7 +67,7 @@ class EffectiveReading:
 
     @property
     def is_read_rarely(self) -> bool:
-        """True if the snapshot budget delays the next reading by more than a tick."""
+        """True if the snapshot budget delays the next reading, instead of allowing one at each tick."""
         return self.newest.source == "snapshot" and self.newest.next_within > timedelta(0)
 
     @property
@@ -72,11 +77,11 @@ class EffectiveReading:
 
 
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
-    """Return the effective reading after one more observation. `reading` is None if none could be taken.
+    """Return the effective reading after one more reading. `reading` is None if none could be made.
 
-    Observations may arrive in any order, because two trackers may write into one log. An observation from before the
-    current epoch began is ignored. A fall counts as a seek only if it is larger than the reading's uncertainty and
-    `tolerance` together.
+    Readings may arrive in any order, because two processes may write to one log. A reading from before the current
+    epoch began is ignored. A newer reading that is lower means a seek only if the difference is larger than the
+    reading's uncertainty plus `tolerance`.
     """
     if reading is None:
         return previous
@@ -94,6 +99,5 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
 
 
 def _effective(reading: Reading, epoch: int, epoch_began: datetime) -> EffectiveReading:
-    """Return the effective reading of an epoch of which only this reading is known."""
     named = (reading.oldest_unacked, reading.names_a_message, reading.observed_at)
     return EffectiveReading(*named, epoch, epoch_began, newest=reading)

@@ -1,6 +1,6 @@
-"""The rules of a decision, one function each, in the order and with the numbers of `docs/concepts/watermark.md`.
+"""The rules of a decision, one function each. Order and numbers are those of `docs/concepts/watermark.md`.
 
-A rule passes, holds the watermark, or has a candidate.
+A rule passes, holds the watermark, or proposes a candidate for the watermark.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 
 
 class Finding(StrEnum):
-    """The finding of a rule: one name for each branch that a rule can take."""
+    """The finding of a rule. Each branch of a rule has its own finding."""
 
     FRESH = "both backlogs were read lately"
     STALE = "a backlog was not read, or too long ago"
@@ -55,14 +55,15 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A verdict that decides nothing, so the next rule is evaluated."""
+    """The verdict of a rule that decides nothing. The next rule is evaluated."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The verdict that the watermark stays where it is. `complete_from` is set if the rule raises it."""
+    """The verdict that the watermark stays where it is. `complete_from` is set if tracking knows all messages only from
+    this later publish time on."""
 
     finding: Finding
     reason: Reason
@@ -71,7 +72,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The verdict that the watermark may reach an event time, with its evidence."""
+    """The verdict that the watermark may reach the event time in `evidence`."""
 
     finding: Finding
     evidence: SilenceEvidence | BandEvidence | FrontierEvidence
@@ -82,8 +83,8 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """Rule 1: hold unless both backlogs were read, no reading is overdue by more than `max_reading_age`, and no reading
-    is from the future."""
+    """Rule 1: hold unless the backlogs of both subscriptions were read, and no reading is in the future or overdue by
+    more than `max_reading_age`."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
@@ -101,7 +102,7 @@ def same_epoch(s: Situation) -> Verdict:
 
 
 def complete(s: Situation) -> Verdict:
-    """Rule 3: hold unless tracking knows every message that base may hold."""
+    """Rule 3: hold unless the tracking log has every message that the base subscription may still deliver."""
     hole_ends = None if s.release else end_of_hole(s)
     if hole_ends is not None:
         return Held(Finding.HOLE, Reason.HELD_INCOMPLETE, complete_from=max(s.complete_from, hole_ends))
@@ -111,9 +112,11 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read far enough. That is to near the present, except messages that it cannot
-    judge yet, or to a band ahead of base. If this machine's clock is ahead of the server's, the clock is the reason for
-    the hold."""
+    """Rule 4: hold unless tracking has read far enough: to near the present (messages that it cannot judge yet do not
+    count), or to a band ahead of base.
+
+    If neither is so and this machine's clock is ahead of the server's, the clock is given as the reason.
+    """
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
@@ -126,9 +129,9 @@ def ready(s: Situation) -> Verdict:
 def silence(s: Situation) -> Verdict:
     """Rule 5: in a silence, the watermark follows the clock.
 
-    In a silence, no valid message was published for `idle_timeout`, all earlier messages have landed, and neither
-    subscription has a backlog. Rejected and passed-over messages do not end a silence: otherwise a source that sends
-    only such messages would hold back all other sources.
+    A silence has three conditions: no valid message was published for `idle_timeout`, base has acknowledged all earlier
+    messages, and neither subscription has a backlog. Rejected messages, and messages that lag more than `max_lag`, do
+    not end a silence. Otherwise a source that sends only such messages would hold back all other sources.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
@@ -149,8 +152,11 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """Rule 6 with the setting `band`: the candidate is the least event time published in the band. The band runs to
-    `T`, from `min(B, T - D)` or from the anchor if the anchor is older."""
+    """Rule 6 with `rule = "band"`: the candidate is the least event time published in the band.
+
+    The band ends at `T`, the tracking reading. It begins at the lesser of `B`, the base reading, and `T - D`, or at the
+    anchor (the newest valid message from before `T - D`) if the anchor is older.
+    """
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
@@ -167,9 +173,12 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 
 
 def frontier(s: Situation) -> Verdict:
-    """Rule 6 with the setting `frontier`: the candidate is the lesser of two bounds. The least event time published
-    since `B` bounds the messages that tracking has seen. The frontier at `T - D` bounds the messages that tracking has
-    not seen."""
+    """Rule 6 with `rule = "frontier"`: the candidate is the lesser of two event times.
+
+    - The least event time published since `B`, the base reading, bounds the messages that tracking has seen.
+    - The frontier, the greatest event time published before `T - D`, bounds the messages that tracking has not seen.
+      `T` is the tracking reading and `D` the band.
+    """
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
         return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
@@ -182,7 +191,8 @@ def frontier(s: Situation) -> Verdict:
 
 
 def bound(s: Situation) -> Verdict:
-    """Rule 6: bound the event times of all messages that may still land, as `policy.rule` says."""
+    """Rule 6: find a lower bound for the event times of all messages that may still land, by the rule that the policy
+    selects."""
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
@@ -190,14 +200,14 @@ RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, b
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
-    """Find the newest publish time, before the band's edge, of a valid message, as precisely as the histogram records
-    it."""
+    """Return the anchor: the newest publish time of a valid message from before the band's edge, as precise as the
+    histogram is. None if there is no such message."""
     anchor_us = histogram.newest_valid_before(to_us(band_edge))
     return None if anchor_us is None else from_us(anchor_us)
 
 
 def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | None) -> datetime:
-    """Return the beginning of the band: the lesser of `B` and `T - D`, or the anchor if that is older."""
+    """Return the beginning of the band: the least of `oldest_base`, `band_edge` and the anchor."""
     start = min(oldest_base, band_edge)
     return start if anchor is None else min(start, anchor)
 
@@ -205,12 +215,11 @@ def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | No
 def frontier_of(
     histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, pruned_frontier: Cell | None
 ) -> Cell | None:
-    """Find the cell with the greatest event time that was published before a moment.
+    """Return the frontier before a moment: the cell with the greatest event time published before it.
 
-    By the definition of disorder, a message published a band or more after another has an event time not below the
-    other's. `pruned_frontier` stands for the pruned buckets, which are below `pruned_before`. If pruned buckets extend
-    beyond the moment, as after a seek of tracking or with a wider band, the result is None until tracking has read to
-    `pruned_before` again.
+    If disorder is at most the band, a message published a band or more after this cell has no lesser event time.
+    `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. If `pruned_before`
+    is after the moment, as after a seek of tracking or with a wider band, the result is None.
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -221,10 +230,10 @@ def frontier_of(
 
 
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
-    """Return the largest `publish time - event time` in the newest bucket with a valid message, clamped to 0 and
-    `at_most`.
+    """Return the largest `publish time - event time` of the newest publish second with a valid message, clamped to 0
+    and `at_most`.
 
-    The result may be too large, by at most two seconds.
+    The result may be up to two seconds too large.
     """
     newest = histogram.newest_valid_bucket(before=AFTER_ALL)
     lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
@@ -232,11 +241,11 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """Return the newest reading of base, or the effective reading if the newest is below it by more than the slack.
+    """Return the reading of base that may name an unacknowledged message: the newest reading, or the effective reading
+    if the newest reading is lower by more than the slack.
 
-    The result may name a message that base holds. A message that became visible only some time after its publish time
-    appears in a reading only if nothing was outstanding shortly before. The newest reading then names the message, and
-    is below the effective reading by at most the slack.
+    Reason: a message that became visible some time after its publish time is reported by the newest reading, which is
+    then at most the slack below the effective reading.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack
@@ -244,8 +253,8 @@ def naming(s: Situation) -> Reading | EffectiveReading:
 
 
 def end_of_hole(s: Situation) -> datetime | None:
-    """Return the moment from which tracking knows every message again, if base holds a message that tracking should
-    have seen; otherwise None."""
+    """If base has an unacknowledged message that the tracking log lacks, return the publish time from which the log is
+    complete again. Otherwise return None."""
     named = naming(s)
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
@@ -257,10 +266,10 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 
 def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
-    """Find the cell with the least event time published from `start` to the bucket `high`. Also count the messages
-    published in this range, and the passed-over ones among them.
+    """Return three values for the messages published from `start` to the bucket `high`: the cell with the least event
+    time, the number of messages, and the number of messages that are passed over because of `max_lag`.
 
-    If a quantile is set, the whole bucket of `start` counts, because a quantile is a share of a whole bucket.
+    If a quantile is set, the whole bucket of `start` counts, because a quantile applies to a whole bucket.
     """
     is_whole = s.policy.quantile > 0
     start_us = to_us(bucket_start(bucket_of(start)) if is_whole else start)

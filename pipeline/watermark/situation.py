@@ -1,4 +1,4 @@
-"""The input of one decision. Slack is subtracted from readings here and nowhere else."""
+"""The input of one decision. Only this module subtracts the slack from readings."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,7 +9,8 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Two measurements of a clock's error agree if they differ by at most this, plus the duration of their requests."""
+"""Maximum difference between two measurements of a clock's error that agree, in addition to the duration of their
+requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +35,25 @@ class Situation:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     holding: Histogram = field(init=False, repr=False, compare=False)
-    """The part of the histogram that holds the watermark. Computed once, because several rules use it."""
+    """The histogram without messages that lag more than `max_lag`. Computed once, because several rules use it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
 
     @property
     def base_after_slack(self) -> datetime:
-        """Base's reading minus `base_slack`. Assumption: rule 1 has passed, so both readings exist. Most other
-        properties assume this too."""
+        """Base's reading minus `base_slack`. Raises ValueError if base was never read; rule 1 excludes this."""
         return base_after_slack(known(self.base), self.policy)
 
     @property
     def oldest_base(self) -> datetime:
-        """B: every message that holds the watermark and is still to land was published at this moment or later. B is
-        base's reading after slack, or the time of a release that base has not passed."""
+        """B: base has acknowledged every message published before this moment, apart from released messages. It is
+        base's reading after slack, or the time of an operator's release if base has not passed it."""
         return self.release or self.base_after_slack
 
     @property
     def oldest_tracking(self) -> datetime:
-        """T: every message published before this moment is in the histogram. T is tracking's reading after slack."""
+        """T: the histogram has every message published before this moment. It is tracking's reading after slack."""
         return tracking_after_slack(known(self.tracking), self.policy)
 
     @property
@@ -69,10 +69,10 @@ class Situation:
 
     @property
     def clock_ahead(self) -> timedelta | None:
-        """The time by which this machine's clock is ahead of the server's; None if the readings do not show that it is.
+        """How far this machine's clock is ahead of the server's; None if the readings do not show that it is ahead.
 
-        If the clock is ahead, both subscriptions trail it by the same time, at this decision and the previous one.
-        Backlogs differ and change, but a clock error does not.
+        If it is ahead, both subscriptions appear to be behind by the same time, in this decision and in the previous
+        one. Backlogs differ and change, but a clock error does not.
         """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
@@ -85,7 +85,8 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """True if a reading was observed later than now, although the clock was not behind the server's at the time."""
+        """True if this machine's clock was set back: a reading was observed later than now, and the clock was not
+        behind the server's clock at the reading."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
         latest = self.at + self.policy.near_real_time
@@ -103,23 +104,24 @@ def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
-    """True if the next observation is overdue by more than `max_reading_age`. If a reading is taken at each tick, the
-    next one is due at once."""
+    """True if the next reading is overdue by more than `max_reading_age`. If there is a reading at each tick, the next
+    one is due at once."""
     return at - reading.next_by > policy.max_reading_age
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
-    """True if the reading is of a later epoch than `before`, the reading of the previous decision."""
+    """True if the subscription was sought back after `before`, the reading of the previous decision."""
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
 def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
-    """True if the oldest outstanding message was at most `near_real_time` plus `beyond` old when it was observed."""
+    """True if the oldest unacknowledged message was at most `near_real_time` plus `beyond` old when the backlog was
+    read."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:
-    """Return the reading, which rule 1 has found to exist. Raises ValueError for None."""
+    """Return the reading, which exists if rule 1 has passed. Raises ValueError for None."""
     if reading is None:
         raise ValueError("the rules after the first need a reading of both subscriptions")
     return reading

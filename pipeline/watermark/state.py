@@ -1,4 +1,5 @@
-"""The state of a watermark: a pure fold of the tracking log's entries, so that a restart reaches the same state.
+"""The state of a watermark: a pure fold of the tracking log's entries. So after a restart, the same log gives the same
+state.
 
 state = WatermarkState()
 for number, entry in log: state = state.after(number, entry)
@@ -20,16 +21,20 @@ from tidemark.pipeline.watermark.usage import Account, Usage
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The log's first entry. `complete_from` is tracking's oldest unacknowledged publish time, read before anything was
-    acknowledged. So every message published from then on is, or will be, in the histogram."""
+    """The first entry of the tracking log. `complete_from` is tracking's oldest unacknowledged publish time, read
+    before any message was acknowledged. So the log gets every message published from then on."""
 
     complete_from: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The histogram of tracked messages, persisted before they are acknowledged. If the reader makes no decisions,
-    `usage` has its requests to Pub/Sub from the previous entry to `at`; None if they were not counted."""
+    """An entry of the tracking log with the histogram of a batch of messages, written before the messages are
+    acknowledged.
+
+    If the reader makes no decisions, `usage` has its requests to Pub/Sub from the previous entry to `at`. None: not
+    counted.
+    """
 
     histogram: Histogram
     usage: Usage | None = None
@@ -38,9 +43,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision with its inputs: the policy, and the two readings of its tick (None: there was none). `usage` has the
-    deciding process's requests to Pub/Sub since its previous decision; None if they were not counted. `contract`
-    identifies the contract by which the process judges messages; empty if unknown."""
+    """An entry of the tracking log with a decision and its inputs.
+
+    - `base` and `tracking` are the tick's readings; None if there was none.
+    - `usage` has the process's requests to Pub/Sub since its previous decision; None if they were not counted.
+    - `contract` identifies the contract by which the process judges messages; empty if unknown.
+    """
 
     decision: Decision
     base: Reading | None
@@ -52,14 +60,11 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A note that tracking no longer knows all the messages that it acknowledged before, or would now judge them
-    differently.
+    """An entry of the tracking log which records that the log no longer describes all acknowledged messages correctly.
 
-    It replaces an entry that cannot be repaired, or it says that messages are judged by another `contract` from here
-    on.
-
-    A lost entry may have been the newest decision. So `watermark_at_least` has the watermark that is known to have been
-    reached.
+    It is written in two cases: it replaces an entry that cannot be repaired, or messages are judged by another
+    `contract` from here on. The lost entry may have been the newest decision, so `watermark_at_least` has the highest
+    watermark that is known from elsewhere.
     """
 
     what: str
@@ -69,8 +74,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An operator's release of the messages published before `before`. Released messages no longer hold the watermark,
-    and are late when they land. `at` is the moment of the release, `by` the operator."""
+    """An entry of the tracking log: an operator released the messages published before `before`. These messages no
+    longer hold the watermark, and are late when they land.
+
+    `at` is the moment of the release, and `by` the operator.
+    """
 
     before: datetime
     at: datetime
@@ -79,18 +87,21 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
-    """Everything that the next decision depends on, apart from the next readings.
+    """Everything that the next decision depends on, except the next readings.
 
-    - `number` is the last folded entry, `checkpoint` the last compacted entry, and `record` the newest decision.
-    - `pruned_before`: the cells of the publish-time buckets below it were dropped; `pruned_frontier` is their frontier.
-    - `is_missing_entries` is True from the note of a loss (`Lost`) until a decision has raised `complete_from`.
-    - `watermark_at_least` comes from such notes. The watermark is never below it.
-    - `released_before` applies until base is sought.
-    - `account` has the usage that the entries of the last day recorded.
-    - `contract` is the newest contract by which messages are judged.
-    - `rejected` is the number of rejected messages in all snapshots, including pruned cells. Redeliveries are counted
-      again, and messages of lost entries are not counted. It affects no decision. It is not compared, because compacted
-      entries of earlier versions lack it.
+    - `number` is the number of the last folded entry of the tracking log, and `checkpoint` that of the last `Compacted`
+      entry.
+    - `record` is the newest decision with its inputs.
+    - `pruned_before`: all cells of publish-time buckets below it were dropped. `pruned_frontier` is the frontier of the
+      dropped cells.
+    - `is_missing_entries` is True from a `Lost` entry until a decision has taken the loss into account.
+    - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
+    - `released_before` is the time of an operator's release. It applies until base is sought.
+    - `account` is the usage that entries of the last day recorded.
+    - `contract` identifies the newest contract by which messages are judged.
+    - `rejected` is the number of rejected messages, including pruned cells. Redelivered messages are counted again, and
+      messages of lost entries are not counted. It affects no decision. It is ignored in comparisons, because
+      `Compacted` entries of earlier versions lack it.
     """
 
     number: int = -1
@@ -110,7 +121,6 @@ class WatermarkState:
 
     @property
     def decision(self) -> Decision | None:
-        """The newest decision."""
         return None if self.record is None else self.record.decision
 
     @property
@@ -119,7 +129,7 @@ class WatermarkState:
         return _latest(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
-        """Fold one more entry. Entries are folded in the order of their numbers, each once."""
+        """Return the state after one more entry. Entries must be folded in the order of their numbers, each once."""
         match entry:
             case Compacted():
                 return replace(entry.state, number=number, checkpoint=number)
@@ -155,12 +165,14 @@ class WatermarkState:
         at: datetime,
         rules: Sequence[Rule] = RULES,
     ) -> DecisionRecord:
-        """Decide from this state with new readings. Assumption: the log's Beginning was folded."""
+        """Make a decision from this state and new readings. Raises ValueError if the log's `Beginning` was not
+        folded."""
         decision = estimate(self.situation(base, tracking, policy, at), rules)
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """Gather the input of a decision with new readings. Raises ValueError if the log's Beginning was not folded."""
+        """Return the input of a decision with new readings. Raises ValueError if the log's `Beginning` was not
+        folded."""
         if self.complete_from is None:
             raise ValueError("no decision is possible before the log's first entry is read")
         previous = self.decision
@@ -204,8 +216,8 @@ class WatermarkState:
         )
 
     def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
-        """Drop the cells that no later band can include. Return the remaining histogram, the bucket below which no
-        cells are left, and the frontier of the messages published below that bucket."""
+        """Drop the cells that no later band can include. Return the remaining histogram, the new `pruned_before`, and
+        the new `pruned_frontier`."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
             return self.histogram, self.pruned_before, self.pruned_frontier
@@ -218,10 +230,9 @@ class WatermarkState:
         return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
-        """Count messages that arrive although a reading had already passed their publish time.
+        """Count new messages that were published before tracking's previous reading, which should have excluded them.
 
-        The result is a lower bound: cells are compared, not messages, and redeliveries from pruned cells cannot be
-        recognised.
+        The result is a lower bound: cells are compared, not messages, and cells that were pruned cannot be compared.
         """
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
@@ -231,9 +242,9 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """Return the first publish-time bucket that this band, or a later band of the same epoch, can include.
+    """Return the first publish-time bucket that this band, or any later band before the next seek, can include.
 
-    Buckets below it may be pruned. The anchor is never below it.
+    Buckets below it may be pruned. The newest valid message from before the band is never below it.
     """
     edge = tracking_after_slack(tracking, policy) - policy.band
     anchor = anchor_before(holding(histogram, policy.max_lag), edge)
@@ -246,7 +257,7 @@ def _latest(*moments: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """An entry that has the state after all entries before it, so that a restart does not read them."""
+    """An entry of the tracking log with the state after all earlier entries, so that a restart need not read them."""
 
     state: WatermarkState
 

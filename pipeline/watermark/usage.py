@@ -1,7 +1,7 @@
-"""Counts of the requests that ticks and rounds make to Pub/Sub. The log records them, and its fold sums them by hour,
-for a day.
+"""Counts of the requests that tidemark makes to Pub/Sub. The tracking log records them, and its state sums them by
+hour, for a day.
 
-They affect no decision. They are in the log so that the sums of the last day survive a restart.
+The counts affect no decision. They are in the log so that the sums survive a restart.
 """
 
 from dataclasses import dataclass, field
@@ -12,17 +12,18 @@ from tidemark.pipeline.figures import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
-"""The number of hours that are kept, including the current one. So an account covers 23 to 24 hours."""
+"""Number of hours that an account keeps, including the current hour. So the account covers 23 to 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """The requests of one process to Pub/Sub within `seconds`. Rounds on Spark add no seconds, because ticks run at the
-    same time and add theirs.
+    """The requests of one process to Pub/Sub within `seconds`. For a reader on Spark, `seconds` is 0, because ticks run
+    at the same time and count the seconds.
 
-    `snapshots` is the number of snapshots taken for readings; they retained about `snapshot_bytes` of messages. `pulls`
-    is the number of pull calls; they returned `tracked` messages with `tracked_bytes` on tracking, and `landed`
-    messages with `landed_bytes` on base. The pulls of a drain are not counted.
+    - `snapshots` is the number of snapshots taken to read backlogs. They retained about `snapshot_bytes` of messages.
+    - `pulls` is the number of pull requests.
+    - `tracked` is the number of messages pulled from tracking, and `tracked_bytes` their size.
+    - `landed` is the number of messages pulled from base, and `landed_bytes` their size.
     """
 
     seconds: float = 0.0
@@ -38,12 +39,12 @@ class Usage(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The usage of the last day as pairs of hour and usage, in order. Hours are numbered from the epoch."""
+    """The usage of the last day: pairs of an hour and its usage, in order. Hours are numbered from the epoch."""
 
     hours: tuple[tuple[int, Usage], ...] = field(default=())
 
     def after(self, at: datetime, usage: Usage | None) -> "Account":
-        """Add the usage noted at a moment."""
+        """Return the account with `usage` added to the hour of `at`."""
         if usage is None:
             return self
         hour = to_us(at) // HOUR_US
@@ -53,11 +54,11 @@ class Account:
         return Account(tuple(sorted((one, summed) for one, summed in sums.items() if one > newest - HOURS)))
 
     def last_day(self, at: datetime) -> Usage:
-        """Sum the last day's known hours, the hour of `at` included."""
+        """Return the sum of the last 24 hours, including the hour of `at`."""
         hour = to_us(at) // HOUR_US
         return sum((usage for one, usage in self.hours if one > hour - HOURS), Usage())
 
     @property
     def known(self) -> Usage:
-        """The sum of all kept hours. They are the newest day with usage, even if it is long ago."""
+        """The sum of all kept hours, even if the newest of them is long ago."""
         return sum((usage for _, usage in self.hours), Usage())

@@ -1,8 +1,7 @@
-"""Explains a decision: the outcome of each rule, what pins the watermark, what would move it, and which setting would
-have changed it.
+"""Explains a decision: the outcome of each rule, the message that determines the candidate (the pin), what would move
+the watermark, and which setting would have changed the decision.
 
-The rules are evaluated again from the state before the decision. The explanation formats their verdicts, so it cannot
-disagree with the decision.
+The rules are evaluated again, from the state before the decision, so the explanation cannot disagree with the decision.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 
 class RuleOutcome(StrEnum):
-    """The outcome of a rule. The rules after a hold or a candidate are not reached."""
+    """The outcome of a rule. A rule is not reached if an earlier rule held or decided the watermark."""
 
     PASSED = "passed"
     HELD = "held"
@@ -268,20 +267,20 @@ def _age(reading: EffectiveReading) -> str:
 
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""Bands to try besides half of the decision's band. Only bands below the decision's band are tried."""
+"""Bands to try as alternatives, besides half of the decision's band. Only bands below the decision's band are tried."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
-"""Values of `max_lag` to try. Only values below the decision's `max_lag` are tried."""
+"""Values of `max_lag` to try as alternatives. Only values below the decision's `max_lag` are tried."""
 
 TRIED = ("rule", "band", "idle", "max_lag")
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A setting that would have changed this one decision.
+    """A setting that alone would have changed one decision.
 
-    `further` is how much further the watermark would have been (negative: further back). It is None if the watermark
-    would be the first, or if there would be none.
+    `further` is how much higher the watermark would have been (negative: lower). It is None if there is no watermark
+    with the setting, or none without it.
     """
 
     setting: str
@@ -296,10 +295,13 @@ class Alternative:
 class Explanation:
     """An explanation of one decision.
 
-    `since_base` and `since_pin` count the messages with an event time that were published since base's oldest
-    outstanding message, and since the pin's second. They are upper bounds, because redeliveries are counted again, and
-    None if unknown. If the log before the decision is lost, only the decision itself is known, and `alternatives` is
-    None.
+    - `since_base` is the number of messages published since base's oldest unacknowledged message.
+    - `since_pin` is the number of messages published since the publish second of the message that determines the
+      candidate.
+    - `alternatives` is None if the log before the decision is lost. Then only the decision itself is explained.
+
+    Both numbers count only messages with an event time. They are upper bounds, because redelivered messages are counted
+    again. None means unknown.
     """
 
     decision: Decision
@@ -312,13 +314,13 @@ class Explanation:
     alternatives: Sequence[Alternative] | None = None
 
     def sentences(self) -> list[str]:
-        """Return the explanation in order, without alternatives and without the rules that were not reached."""
+        """Return the sentences of the explanation in order, except alternatives and rules that were not reached."""
         reached = [condition.text for condition in self.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
         return [self.decision.sentence() + ".", *reached, *filter(None, (self.pin, self.ahead)), *self.moves]
 
 
 def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
-    """Explain a decision. `before` is the state after all entries before the decision."""
+    """Return the explanation of a decision. `before` is the state after all log entries before the decision."""
     decision = record.decision
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
@@ -380,9 +382,9 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
-    """Find the settings that, each alone, would have changed the watermark or the reason of this decision.
+    """Return the settings each of which would have changed the watermark or the reason of this decision.
 
-    Only this decision is made again. Earlier decisions are kept, although another setting might have changed them.
+    Only this decision is made again. Earlier decisions are kept, although the setting might have changed them too.
     """
     decision = record.decision
     found: list[Alternative] = []
@@ -399,7 +401,8 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
 
 
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
-    """Yield policies to try, each with its changed setting, the new value, and the cost of the change."""
+    """Yield alternatives to try, each as the changed setting, its new value, the policy, and a sentence about the cost
+    of the change."""
     if policy.rule == "band":
         yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a late stream count as late"
     else:

@@ -1,6 +1,6 @@
-"""Sentences that say exactly what must happen for the watermark to move.
+"""Explains what must happen for the watermark to move.
 
-If a rule holds the watermark, the sentence says what ends this hold, not what the later rules will find.
+If a rule holds the watermark, the sentences say what ends this hold, not what later rules will decide.
 """
 
 from bisect import bisect_left
@@ -81,9 +81,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
-    """Count the tracked messages with an event time that were published since a moment.
+    """Count the messages in the histogram with an event time that were published at `moment` or later.
 
-    Return None if some of these messages were pruned, as after a seek.
+    Return None if some of these messages were pruned from the histogram, as after a seek.
     """
     if s.pruned_before is not None and s.pruned_before > bucket_of(moment):
         return None
@@ -108,8 +108,8 @@ def _no_data(s: Situation) -> Iterator[str]:
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
-    """Say that messages are rejected, if tracking knows of rejected messages published after the second of `after`
-    (None: at any time)."""
+    """Yield a sentence if tracking has read rejected messages that were published after the second of `after` (None: at
+    any time)."""
     cells = s.histogram.event_bucket == NO_EVENT
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
@@ -122,10 +122,10 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """Return the first publish time of a known message with an event time.
+    """Return the first publish time in the histogram of a message with an event time; None if there is none.
 
-    With the rule `frontier`, return the end of the pruned seconds, if there are any: their frontier cannot be used
-    until tracking has read beyond them again, as after a seek or with a wider band.
+    With the rule `frontier`, return the end of the pruned seconds instead, if there are any: tracking must read beyond
+    them before the frontier is known.
     """
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
@@ -137,8 +137,8 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """Say what moves the watermark by the rule `band`: every event time not above the watermark must have landed, and
-    must have left the band."""
+    """Say what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not above
+    the watermark, and the band must move past them."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
@@ -150,8 +150,8 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 
 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
-    """Say what moves the watermark by the rule `frontier`: all event times that base may hold, and the frontier, must
-    be above the watermark."""
+    """Say what moves the watermark by the rule `frontier`: the event times of all messages that base may still deliver,
+    and the frontier, must be above the watermark."""
     until, later = None, None
     holds = s.holding
     least = holds.minimum_at(holds.since(to_us(s.oldest_base), AFTER_ALL))
@@ -164,9 +164,10 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """Say that base must land what was published before `until`, and that tracking must read a band beyond `later`.
+    """Say that base must acknowledge all messages published before `until`, and that tracking must read a band beyond
+    `later`.
 
-    None stands for a condition that is already met.
+    If `until` or `later` is None, its condition is already met.
     """
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
@@ -184,14 +185,13 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
 
 
 def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> int | None:
-    """Return the last publish second, from `low` to `high`, with a counted event time that is not above the
-    watermark."""
+    """Return the last publish second, from `low` to `high`, with a message that keeps the watermark from moving: its
+    event time is not above the watermark. None if there is none."""
     holds = s.holding
     occupied = np.unique(holds.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
-        """True if every event time published in this second or later is above the watermark. Monotonic."""
         least = holds.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
@@ -200,8 +200,8 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 
 
 def _lands(until: datetime, s: Situation) -> str:
-    """Say that base must have passed a moment (plus slack), and how many of its known messages were published before
-    then."""
+    """Say that base must acknowledge everything published before `until` (plus slack), and how many such messages
+    tracking knows of."""
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
@@ -214,8 +214,8 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Say what to do while base is behind. `until` is the time of a release that would move the watermark (None: no
-    release would)."""
+    """Say what to do while base is behind. `until` is the publish time before which releasing base's messages would
+    move the watermark; None if no release would."""
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
@@ -242,7 +242,6 @@ def _reach(s: Situation) -> str:
 
 
 def _whole(moment: datetime) -> datetime:
-    """Round up to a whole second."""
     return bucket_start(-(-to_us(moment) // BUCKET_US))
 
 
