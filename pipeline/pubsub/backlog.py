@@ -1,13 +1,13 @@
-"""Reads the publish time of a subscription's oldest unacknowledged message, from a snapshot, or from Cloud Monitoring's
+"""Reads the publish time of a subscription's oldest unacknowledged message: from a snapshot, or from Cloud Monitoring's
 metrics, which are minutes old.
 
 Pub/Sub has no call that returns this time. But a new snapshot expires seven days after the publish time of its oldest
-message, or after its own creation if it contains no message. So the expiry time gives the reading, and the snapshot is
-deleted at once. Source: the API reference of `Snapshot.expire_time`.
+message, or after its own creation if it contains no message. So tidemark creates a snapshot, computes the publish time
+from the expiry time, and deletes the snapshot. Source: the API reference of `Snapshot.expire_time`.
 
-Google's list of metrics says that `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
-are GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
-there may be gaps, and that an absent metric does not mean that there are no messages.
+Google's list of metrics describes `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
+as GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
+metrics may have gaps, and that an absent metric does not mean that there are no messages.
 """
 
 import logging
@@ -40,16 +40,16 @@ LIFETIME = timedelta(days=7)
 """Time from the publish time of a snapshot's oldest message until the snapshot expires."""
 
 REFUSED_WITHIN = timedelta(hours=1)
-"""Pub/Sub refuses to create a snapshot that would expire sooner than this. A refusal therefore means that the oldest
-message is older than `LIFETIME - REFUSED_WITHIN`."""
+"""Pub/Sub refuses to create a snapshot that would expire within this time. So if it refuses, the oldest message is
+older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading that is at least this much older than the time of the request is the publish time of a message. A newer
-reading may be the creation time of an empty snapshot."""
+"""If a reading is at least this much older than the time of its request, it is the publish time of a message. Otherwise
+it may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
-"""The label of a reading's snapshot."""
+"""Label of the snapshots that tidemark creates to read a backlog."""
 
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
 DELETE = "pubsub.snapshots.delete on it"
@@ -57,21 +57,20 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""Minimum number of true seconds per second that the monotonic clock counts. The clock's rate is off by at most 0.0005,
-and the clock stops while the machine is suspended."""
+"""Minimum number of real seconds per second of the monotonic clock. The clock's rate is off by at most 0.0005. The
+clock stops while the machine is suspended."""
 
 
 class ReadingTimes:
-    """Determines when a reading was observed, by this machine's clock, or by the server's clock if that is provably
+    """Determines when a reading was observed: by this machine's clock, or by the server's clock if that is provably
     ahead.
 
-    A reading proves that the server's clock had reached the reading's time when the server answered. Since the answer,
-    at least the time counted by the monotonic clock has passed. So a local clock that is behind or set back does not
-    make a reading look older.
+    An answer proves that the server's clock had reached the answer's time. Since then, at least the time counted by the
+    monotonic clock has passed. So a reading does not look older if the local clock is behind or set back.
 
-    The readings of both subscriptions share an instance. The reading `T` of tracking is taken first, and proves that
-    the server's clock had reached `T`. So if base's reading is older than `T` by more than `A_MESSAGE`, it counts as
-    the publish time of a message, whatever the clocks show.
+    The readings of both subscriptions share an instance. Tracking is read first, which proves that the server's clock
+    had reached tracking's reading `T`. So if base's reading is older than `T` by more than `A_MESSAGE`, it is the
+    publish time of a message, whatever the local clock shows.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -79,12 +78,12 @@ class ReadingTimes:
         self._server: tuple[datetime, float] | None = None
 
     def ask(self) -> tuple[datetime, float]:
-        """Return the current time and the monotonic clock's value. To be called before a request."""
+        """Return the current time and the monotonic clock's value. Call it before each request."""
         return self._clock.now(), self._clock.monotonic()
 
     def reading(self, asked: tuple[datetime, float], oldest: datetime) -> Reading:
-        """Create the reading for a response that has just arrived. `asked` is the result of `ask` before the request.
-        `oldest` is the time that the response gives for the oldest message."""
+        """Return the reading for an answer that has just arrived. `asked` is the result of `ask` from before the
+        request, and `oldest` the time that the answer gives for the oldest message."""
         (asked_at, since), (answered_at, until) = asked, self.ask()
         observed_at = max(asked_at, oldest - timedelta(seconds=until - since), self._server_at(since) or asked_at)
         known = self._server_at(until)
@@ -94,7 +93,8 @@ class ReadingTimes:
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
-        """Return a lower bound of the server's time; None before the first reading."""
+        """Return a lower bound of the server's time at a value of the monotonic clock; None before the first
+        reading."""
         if self._server is None:
             return None
         moment, then = self._server
@@ -109,8 +109,8 @@ class Backlog(Protocol):
 
 
 class SnapshotBacklog:
-    """Reads a subscription's backlog from snapshots. A reading is as precise as the server's expiry times (a
-    millisecond on the official emulator)."""
+    """Reads a subscription's backlog from snapshots. The readings are as precise as the server's expiry times, which is
+    a millisecond on the official emulator."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class SnapshotBacklog:
         return reading
 
     def sweep(self) -> int:
-        """Delete the snapshots left behind by crashed readings, and return their number."""
+        """Delete this subscription's snapshots left behind by crashed readings, and return their number."""
         with reported("list the snapshots of", self._project, LIST):
             found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
             leaked = [snapshot.name for snapshot in found if snapshot.name.startswith(self._prefix)]
@@ -162,7 +162,8 @@ class SnapshotBacklog:
         return len(leaked)
 
     def _delete(self, name: str) -> None:
-        """Delete a snapshot. A failure is only logged: the reading is valid, and a sweep deletes the snapshot later."""
+        """Delete a snapshot. A failure is only logged, because the reading is valid. `sweep` deletes the snapshot
+        later."""
         try:
             with reported("delete", name, DELETE):
                 self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
@@ -176,27 +177,28 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""The metrics SOUGHT and DEAD_LETTERED are DELTA, INT64, and grouped by result."""
+"""The metrics SOUGHT and DEAD_LETTERED are DELTA, INT64, with one series per result of the request."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
-"""Assumption: a point that ends at `e` was sampled at some moment in `[e - SAMPLE_PERIOD, e]`. The documentation gives
-a gauge's point a single time, but does not say that this is the time of sampling."""
+"""Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
+point of a gauge a single time, but does not say that this is the time of sampling."""
 
 ROUNDING = timedelta(seconds=1)
-"""Largest error of an age in whole seconds, whatever the rounding."""
+"""Maximum rounding error of an age in whole seconds."""
 
 LOOK_BACK = timedelta(minutes=10)
-"""Points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
+"""Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""Ages of at least this are ignored. A subscription keeps a message for at most 31 days."""
+"""Values of the metric OLDEST_AGE from this on are ignored as invalid. A subscription keeps a message for at most 31
+days."""
 
 GAP = timedelta(minutes=5)
-"""Maximum gap in the metrics, in addition to `max_reading_age`, before the watermark is held. Even without a
-gap, a point is up to four minutes old."""
+"""Maximum gap in the metrics before the watermark is held, in addition to `max_reading_age`. Even without a gap, the
+newest point is up to four minutes old."""
 
 MAX_PAGES = 20
-"""Maximum number of pages of one answer. One page is enough for all points that are requested."""
+"""Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""
 
 SEE_METRICS = (
     "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
@@ -212,8 +214,8 @@ def monitoring_client(server: Server) -> MetricServiceClient:
 def request_of(
     project: str, metric: str, resource: str, since: datetime, until: datetime, **labels: str
 ) -> dict[str, Any]:
-    """Return the request for a metric's points in `(since, until]`, for the project's resources of this type with these
-    labels."""
+    """Return the request for a metric's points in `(since, until]`. It selects the project's resources of the type
+    `resource` with these labels."""
     # A metrics scope also has other projects' resources, perhaps of the same name.
     wanted = {"project_id": project, **labels}
     of = " AND ".join(f'resource.labels.{name} = "{value}"' for name, value in wanted.items())
@@ -225,16 +227,17 @@ def request_of(
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
-    """Create the reading for a point of the metric OLDEST_AGE. The point says that at some moment `s` in the minute
-    before `sampled_by`, the oldest outstanding message was `age_seconds` old, give or take a second. So the oldest
-    outstanding message was published after `s - age_seconds - 1 s`.
+    """Return the reading for a point of the metric OLDEST_AGE.
 
-    Guarantees, also if nothing is outstanding and the age is 0:
-    - No message that was outstanding at `s`, or published since, has a publish time below `oldest_unacked`.
+    The point says that at some moment `s` in the minute before `sampled_by`, the oldest unacknowledged message was
+    `age_seconds` old, give or take a second.
+
+    Guarantees, also if the age is 0 because nothing is unacknowledged:
+    - Each message that was unacknowledged at `s`, or published since, has a publish time of at least `oldest_unacked`.
     - `observed_at` is not after `s`.
     - The oldest message, if any, was not published after `no_later_than`.
 
-    The reading has `names_a_message=False`, since the exact second is unknown.
+    The reading has `names_a_message=False`, because the exact second is unknown.
     """
     observed_at = sampled_by - SAMPLE_PERIOD
     return Reading(
@@ -248,16 +251,15 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old. Its time is set back
-    by another minute, to err on the side of caution.
+    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old, and its time is set
+    back by another minute to be safe.
 
     An unknown backlog never counts as empty. Reading raises ReadingUnavailable in these cases:
     - Cloud Monitoring does not answer, or its answer is incomplete.
-    - There is no series, or no point within `LOOK_BACK`.
-    - The value is not a whole number.
+    - There is no series, or no valid point within `LOOK_BACK`.
 
-    An age of 0 may be a fault. It counts only if the number of messages is also 0 in all samples less than
-    SAMPLE_PERIOD away.
+    An age of 0 may be an error of the metric. It is used only if the number of messages is also 0 in all samples less
+    than SAMPLE_PERIOD away.
     """
 
     def __init__(
@@ -270,8 +272,8 @@ class MonitoringBacklog:
         _, self._project, _, self._name = subscription_path.split("/")
 
     def read(self) -> Reading:
-        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is no such point or Cloud
-        Monitoring does not answer. Raises PermissionMissing or PubSubError for lasting faults."""
+        """Return the newest reliable point as a reading. Raises ReadingUnavailable if there is none or Cloud Monitoring
+        does not answer, and PermissionMissing or PubSubError for errors that a retry does not fix."""
         possible = OLDEST_POSSIBLE.total_seconds()
         ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
         numbers: dict[datetime, int] | None = None
@@ -289,12 +291,12 @@ class MonitoringBacklog:
         )
 
     def counted(self, metric: str) -> int:
-        """Sum a metric's counts within `LOOK_BACK`, over all results. Raises like `read`."""
+        """Return the sum of a metric's values within `LOOK_BACK`, over all series. Raises the errors of `read`."""
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of their sample. If a sample has two
-        values, the larger one is used, which is the cautious choice for both metrics."""
+        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. Of two values for a
+        sample, the larger is returned, which is the safe choice for both metrics."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):
@@ -308,8 +310,7 @@ class MonitoringBacklog:
         return points
 
     def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
-        """Yield a metric's valid values within `LOOK_BACK`, each as its series, the end of its sample, and the
-        value."""
+        """Yield a metric's valid values within `LOOK_BACK`, each as (series, end of the sample, value)."""
         until = self._clock.now()
         since = until - LOOK_BACK
         of = {"subscription_id": self._name}
@@ -325,7 +326,7 @@ class MonitoringBacklog:
                     yield kind, end, value.int64_value
 
     def _series(self, request: dict[str, Any]) -> list[Any]:
-        """Return the series of all pages, as plain protobuf. A series may continue on the next page."""
+        """Return the time series of all pages, as plain protobuf. One series may occur on several pages."""
         try:
             with reported("read the metrics of", self._subscription, SEE_METRICS, "Cloud Monitoring"):
                 pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
@@ -348,8 +349,8 @@ class AutoBacklog:
     """Reads a subscription's backlog from snapshots, or from Cloud Monitoring while Pub/Sub refuses snapshots. Keep the
     instance across ticks, because it remembers a refusal.
 
-    Alternating between the sources is safe. Cloud Monitoring is slower, so its reading may be smaller than the previous
-    reading. A smaller reading has no effect, and is not mistaken for a seek.
+    Alternating between both sources is safe. Cloud Monitoring is slower, so its reading may be smaller than the
+    previous reading. Such a reading has no effect, and is not mistaken for a seek.
     """
 
     def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
@@ -359,8 +360,8 @@ class AutoBacklog:
         self._is_refused = False
 
     def read(self) -> Reading:
-        """Return a reading, with its `source`. If Pub/Sub refuses a snapshot and Cloud Monitoring fails too, raises
-        SnapshotRefused with both reasons. Other errors of the snapshot are raised unchanged."""
+        """Return a reading. Raises SnapshotRefused with both reasons if Pub/Sub refuses a snapshot and Cloud Monitoring
+        fails too. Raises other errors of the snapshot unchanged."""
         if self._is_refused:
             with suppress(PubSubError):
                 reading = self._monitoring.read()

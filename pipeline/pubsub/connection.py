@@ -1,5 +1,5 @@
-"""Creates clients for Pub/Sub or an emulator, and translates Google's errors into tidemark's errors, which say what to
-do."""
+"""Creates clients for Pub/Sub or an emulator, and translates errors of Google's libraries into tidemark's errors, whose
+messages say what to do."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,17 +20,17 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnrea
 from tidemark.pipeline.machine import listens
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
-"""Errors that may pass without any action."""
+"""Errors that may go away when the call is retried."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""Text of google-auth in the error for a missing permission to impersonate. The gRPC error around it looks
-transient."""
+"""Text in google-auth's error for a missing permission to impersonate a service account. The gRPC error that contains
+it looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""The scope of every token. The roles of the token's account determine what is permitted."""
+"""OAuth scope of every token. The account's roles determine what a token permits."""
 
 ANSWERS_WITHIN_SECONDS = 5.0
-"""Timeout for looking up a topic on an emulator, which takes milliseconds."""
+"""Timeout in seconds for a test request to an emulator, which answers in milliseconds."""
 
 FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAVAILABLE: "it does not speak gRPC",
@@ -38,23 +38,23 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""Maps the gRPC status with which a server answers, if it is not Pub/Sub, to the status's meaning."""
+"""Maps a gRPC status, with which a server that is not Pub/Sub answers, to its meaning."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
-"""Timeout of any call except a pull, retries included. Reason: Dagster allows a tick 60 s for all its calls."""
+"""Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command again"
-"""The last sentence of the error for a call without an answer: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
+"""Last sentences of the error for an unanswered call: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
-    """Create a client of the class `kind`: for Google's service or, if `server` (host:port) is set, for this server. A
-    client for `server` uses neither TLS nor credentials.
+    """Create a client of the class `kind` for Google's service, or for the server at `server` (host:port) if it is set.
+    A client for `server` uses neither TLS nor credentials.
 
-    `endpoint` is the address of Google's service, such as a regional one. With `impersonate`, the client acts as this
-    service account, and fetches its short-lived tokens with the machine's own credentials. Raises PermissionMissing if
-    there are no credentials; the message says how to get them.
+    `endpoint` is the address of Google's service, such as a regional one. `impersonate` is the service account to act
+    as: its short-lived tokens are fetched with the machine's own credentials. Raises PermissionMissing if the machine
+    has no credentials; the message says how to get them.
     """
     if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -78,11 +78,11 @@ publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherC
 
 
 def credentials_of(impersonate: str | None) -> Any:
-    """Return the machine's default credentials or, with `impersonate`, the credentials of this service account. Raises
+    """Return the machine's default credentials, or the credentials of the service account `impersonate`. Raises
     GoogleAuthError if the machine has no credentials.
 
-    The account's tokens are fetched with the machine's credentials, on first use. So a missing permission to
-    impersonate the account shows only then.
+    The account's tokens are fetched on first use, with the machine's credentials. A missing permission to impersonate
+    the account raises an error only then.
     """
     own, _ = google.auth.default(scopes=[SCOPE])
     if impersonate is None:
@@ -93,7 +93,8 @@ def credentials_of(impersonate: str | None) -> Any:
 
 
 def refuse_foreign_server(emulator_host: str | None) -> None:
-    """Raise PubSubError if the server at an emulator's address is not Pub/Sub. Does nothing if no server listens."""
+    """Raise PubSubError if the server at the address of the emulator is not Pub/Sub. Does nothing if no server listens
+    there."""
     host, _, port = (emulator_host or "").rpartition(":")
     if emulator_host is None or not listens(host, int(port)):
         return
@@ -111,13 +112,13 @@ def refuse_foreign_server(emulator_host: str | None) -> None:
 
 
 def retrying(within: timedelta) -> Retry:
-    """Return a policy that retries a call after TRANSIENT errors, for at most `within` overall."""
+    """Return a policy that retries a call after a TRANSIENT error, for at most `within` in total."""
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
 def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
-    """Return keyword arguments that make a client call retry after TRANSIENT errors, and end within `within`
-    overall."""
+    """Return keyword arguments for a client call: it is retried after a TRANSIENT error, and ends within `within` in
+    total."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 
 
@@ -125,7 +126,7 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Within this block, translate the errors of Google's client into tidemark's errors. The message names the
+    """Translate the errors that Google's client raises in the block into tidemark's errors. The message names the
     resource, and the permission to grant. If the service did not answer, the message ends with `then`."""
     try:
         yield

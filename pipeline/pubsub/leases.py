@@ -1,4 +1,4 @@
-"""Keeps messages leased from the pull until they are acknowledged or given back."""
+"""Extends the leases of pulled messages until the messages are acknowledged or given back."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,14 +12,14 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""The ack deadline of the subscriptions that tidemark creates: how long a message is leased. A third of this time is
-enough to pull a batch, and the messages of a killed process are redelivered within a minute."""
+"""Ack deadline of the subscriptions that tidemark creates: how long a message is leased. A batch can be pulled in a
+third of this time. The messages of a killed process are redelivered within a minute."""
 
 IDS_PER_CALL = 2500
-"""Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request may have 512 KiB."""
+"""Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request at most 512 KiB."""
 
 SHARE = 3
-"""Number of extensions of a lease within its duration."""
+"""How often a lease is extended within the ack deadline."""
 
 
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
@@ -27,8 +27,8 @@ FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Sums):
-    """The result of acknowledging messages: how many succeeded and failed, and the first few errors. A message whose
-    acknowledgement failed is durable, and is redelivered."""
+    """The result of acknowledging messages: the number of successes and failures, and the first five errors. If an
+    acknowledgement fails, its message is redelivered; its data is durable already."""
 
     count: int = 0
     failed: int = 0
@@ -39,8 +39,8 @@ class Leases:
     """Extends the leases of one subscription's messages, in a thread that runs while there are leases to extend.
     Thread-safe.
 
-    `extend` is called with up to IDS_PER_CALL ack ids, and must extend each lease to `seconds` from now. A failed
-    extension is logged and retried: at worst the messages are delivered twice.
+    `extend` is called with up to IDS_PER_CALL ack ids, and must extend each lease to `seconds` from now. An error of
+    `extend` is logged, and the next extension is made at its usual time; at worst the messages are delivered twice.
     """
 
     def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], object]) -> None:
@@ -52,7 +52,7 @@ class Leases:
         self._is_done = Event()
 
     def hold(self, ack_ids: Iterable[str]) -> None:
-        """Extend the leases of these messages from now on."""
+        """Start to extend the leases of these messages, until `let_go` or `close`."""
         with self._lock:
             had, _ = bool(self._held), self._held.update(dict.fromkeys(ack_ids))
             if had or not self._held:
@@ -69,7 +69,7 @@ class Leases:
                 self._is_done.set()
 
     def close(self) -> None:
-        """Stop extending any lease."""
+        """Stop extending all leases."""
         self.let_go([*self._held])
 
     def _keep(self, done: Event) -> None:

@@ -1,7 +1,7 @@
 """Creates the topic and its two subscriptions, and refuses options that would make the watermark wrong.
 
-The watermark relies on both subscriptions getting the same messages. Provisioning never changes existing resources: it
-reports differences from the settings, and refuses anything that would make the two subscriptions differ.
+The watermark relies on both subscriptions getting the same messages. Provisioning never changes existing resources. It
+reports differences from the settings, and fails if an option would make the messages of the two subscriptions differ.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,13 +25,11 @@ CREATE = {
     "topic": "pubsub.topics.create on the project",
     "subscription": "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic",
 }
-"""The permissions needed to create each resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """The result of provisioning. `created` and `found` are full resource names. `differences` and `warnings` are
-    human-readable sentences."""
+    """The result of provisioning: the full names of created and of existing resources, and human-readable sentences."""
 
     created: list[str]
     found: list[str]
@@ -48,12 +46,12 @@ def provision(
     signal_topic: str | None = None,
     lease: timedelta = LEASE,
 ) -> ProvisionReport:
-    """Create the missing resources: the topic, then tracking, then base, so that tracking gets every message that base
-    gets. With `pubsub.attach`, only tracking is created, with base's filter. The topic for watermark signals, if
-    configured, is created last.
+    """Create the missing topic, then the tracking subscription, then the base subscription. This order ensures that
+    tracking gets every message that base gets. The topic for watermark signals, if configured, is created last.
 
-    Idempotent, and safe to run concurrently. Changes no existing resource. Raises ProvisionRefused with all reasons at
-    once, before anything is created; also PubSubUnreachable and PermissionMissing.
+    With `pubsub.attach`, base must exist, and tracking gets base's filter. Idempotent, and safe to run concurrently.
+    Changes no existing resource. Raises ProvisionRefused with all reasons at once; reasons that are known in advance
+    are raised before anything is created. Also raises PubSubUnreachable and PermissionMissing.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}
@@ -93,7 +91,7 @@ def provision(
 
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
-    """Create the topic and the two subscriptions that the settings name, if they are missing."""
+    """Create the topic and the two subscriptions that the settings name, if they are missing. See `provision`."""
     server = settings.pubsub.server
     refuse_foreign_server(settings.pubsub.emulator_host)
     clients = subscriber_client(*server), publisher_client(*server)
@@ -110,7 +108,7 @@ def _refuse(reasons: Iterable[str]) -> None:
 def _older_backlog(
     subscriber: SubscriberClient, settings: PubSubSettings, clock: Clock, tracking_created_at: datetime
 ) -> Iterator[str]:
-    """Yield a sentence if base holds messages that were published before tracking was created."""
+    """Yield a sentence if base may hold messages that were published before tracking was created."""
     base = settings.base_path
     if settings.attach:
         yield (

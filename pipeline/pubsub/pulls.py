@@ -1,10 +1,10 @@
-"""Unary pulls that are never cancelled. They are sent in advance, several at once if answers are slow, and continue
-between batches.
+"""Pulls messages with unary calls that are never cancelled. Pulls are sent in advance, several at once if answers are
+slow, and continue between batches.
 
-If a client cancels a pull, the server may still answer it. The messages of this answer then stay leased until the ack
-deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits for messages, and an answer
-that arrives after its batch is part of the next batch. Answers become Arrow columns, without a Python object per
-message.
+If a client cancels a pull, the server may still answer it, and the messages of this answer stay leased until the ack
+deadline (google-cloud-python #8087). So the deadline of a pull is longer than the service waits for messages. An answer
+that arrives after its batch becomes part of the next batch. Answers are decoded to Arrow columns, without a Python
+object per message.
 """
 
 import logging
@@ -33,43 +33,47 @@ logger = logging.getLogger(__name__)
 
 ACK_ID = "ack_id"
 RECEIVED = MESSAGE.append(pa.field(ACK_ID, pa.string(), nullable=False))
-"""Schema of received messages: the columns of MESSAGE, and the ack id of this delivery."""
+"""Schema of received messages: the columns of MESSAGE, and the ack id of the delivery."""
 
 ANSWER: Any = PullResponse.pb()
 
 NEVER = pa.scalar(0, pa.int64()).cast(MOMENT)
-"""Stands for a missing publish time: the epoch, as in protobuf."""
 
 NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Shares of a lease's duration. A batch is pulled within a third of a lease, and its leases are first extended after
-another third. So a message that waited longer than LATE gets its lease extended when it is taken. A message that waited
-longer than OVER is dropped, because it may be redelivered."""
+"""Fractions of the ack deadline. A batch is pulled within a third of the deadline, and its leases are first extended
+after another third.
+
+So if a message waited longer than LATE, its lease is extended when the message is taken. If it waited longer than OVER,
+it is dropped, because it may be redelivered.
+"""
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
-"""The gRPC method for a pull. Its answer is read as bytes."""
+"""Path of the gRPC method. Its answer is received as bytes."""
 
 PULL_AT_MOST = 1000
-"""Maximum number of messages requested per pull: the service's limit. The official emulator answers with at most
+"""Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
 100."""
 
 HELD_BYTES = 16 << 20
-"""A pull that returned messages sends the next pull only if fewer bytes of messages than this wait to be taken."""
+"""Maximum size in bytes of the received messages that are not yet taken. Above it, a pull's answer does not trigger the
+next pull."""
 
 SLOW_SECONDS = 0.025
-"""An additional pull is sent if the pulls in flight have returned nothing for this long."""
+"""If the pulls in flight return nothing for this long, one more pull is sent."""
 
 DEADLINE_SECONDS = 120.0
-"""The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s have been observed."""
+"""Deadline of a pull in seconds. It must be longer than any server waits for messages; waits of 18 to 90 s have been
+observed."""
 
 GIVEN_BACK_SECONDS = 1
-"""Remaining lease in seconds of messages that are given back. With 0, the official emulator's snapshots would omit
-these messages until they are redelivered, and the watermark would pass them."""
+"""Remaining lease, in seconds, of messages that are given back. With 0, the snapshots of the official emulator would
+omit these messages until they are redelivered, so the watermark would pass them."""
 
 REST_SECONDS = 0.2
-"""Pause after a pull was refused for lack of quota, or reached a deadline."""
+"""Pause in seconds after a pull was refused because of a quota, or reached its deadline."""
 
 
 @cache
@@ -100,14 +104,15 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 
 
 class Pulls:
-    """One subscription's pulls in flight, and the received messages that wait for `take`.
+    """The pulls in flight of one subscription, and the received messages that wait for `take`.
 
-    A pull that returned messages sends the next pull, in gRPC's thread, while more messages are wanted. The number of
-    waiting messages is at most the number wanted, plus one answer per pull in flight. If messages wait long before they
-    are taken, their leases are extended; if their leases are nearly over, they are dropped and redelivered.
+    If a pull returned messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. The number
+    of waiting messages is at most the number wanted, plus one answer per pull in flight. If messages wait long, their
+    leases are extended when they are taken. If their leases are nearly over, the messages are dropped and will be
+    redelivered.
 
-    With `keeps`, answers that arrive during a pause are kept; otherwise they are given back at once. `on_call` is
-    called, from any thread, when a pull is sent. Assumption: only one thread at a time calls the public methods.
+    With `keeps`, answers that arrive between batches are kept; otherwise they are given back at once. `on_call` is
+    called, from any thread, for each pull that is sent. Only one thread at a time may call the public methods.
     """
 
     def __init__(
@@ -149,9 +154,8 @@ class Pulls:
         """Return up to `at_most` messages of one answer, and their size in bytes. Returns no messages if none arrive
         within `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, but only after all messages received before are taken. A pull that
-        reaches its own deadline does not count as failed. A pull that was refused for lack of quota raises only if no
-        message arrived.
+        Raises GoogleAPICallError if a pull failed, but only after all messages received before are taken. If a pull was
+        refused because of a quota, raises only if no message arrived. Reaching the deadline of a pull is not an error.
         """
         self._open()
         until = self._began + seconds
@@ -181,7 +185,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Send no further pulls. Pulls in flight continue."""
+        """End a batch: send no further pulls. Pulls in flight continue."""
         self._failed = None
         with self._lock:
             self._wanted = 0
@@ -189,16 +193,16 @@ class Pulls:
             self.close()
 
     def go_ahead(self, at_most: int) -> None:
-        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing if `keeps` is false."""
+        """Pull up to `at_most` messages in advance, until the next `pause`. Does nothing without `keeps`."""
         if self._keeps and at_most > 0:
             self._open()
             self._send(at_most)
 
     def close(self) -> None:
-        """Give back messages that were not taken, and messages that pulls in flight will still return. `take` opens the
-        instance again.
+        """Give back the messages that were not taken, and the messages that pulls in flight still return. A later
+        `take` starts to pull again.
 
-        If giving back fails, the messages are redelivered when their leases end.
+        If a message cannot be given back, it is redelivered when its lease ends.
         """
         self._is_open = False
         self._began = self._clock.monotonic()
@@ -222,8 +226,8 @@ class Pulls:
             self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
-        """Collect the answers that have arrived, and wait up to `block_seconds` for the first. Drop messages that
-        waited too long."""
+        """Collect the answers that have arrived, and return True if there are any. Wait up to `block_seconds` for the
+        first. Drop messages that waited too long."""
         found = False
         while True:
             try:
@@ -240,8 +244,8 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """Return an answer, or an empty table if the answer is an error. The error is stored, unless it arrived during
-        a pause."""
+        """Return an answer. If it is an error, store the error and return an empty table. Errors that arrived between
+        batches are ignored."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
@@ -256,10 +260,8 @@ class Pulls:
         return NOTHING
 
     def _send(self, wanted: int) -> None:
-        """Send pulls until `_level` pulls are in flight, for messages that are wanted but not yet requested.
-
-        Sends no pull while a failure waits to be raised.
-        """
+        """Send pulls until `_level` pulls are in flight, or until all wanted messages are requested. Sends no pull
+        while a failure is waiting to be raised by `take`."""
         if self._failed is not None:
             return
         with self._lock:
@@ -273,8 +275,7 @@ class Pulls:
             self._ask(asks)
 
     def _may_ask(self) -> int:
-        """Return the number of messages to request now, and count these messages as requested. The caller holds the
-        lock."""
+        """Return the number of messages to request now, and record them as requested. The caller must hold the lock."""
         asks = max(0, min(PULL_AT_MOST, self._wanted - self._asked - self._held))
         self._asked += asks
         return asks
@@ -286,8 +287,8 @@ class Pulls:
         call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
-        """Handle a pull's answer in one of gRPC's threads. The next pull is sent from here, so that it does not wait
-        until the messages are taken."""
+        """Handle the answer to a pull, in a thread of gRPC. Sends the next pull, so that it need not wait until the
+        messages are taken."""
         size = 0
         try:
             content = call.result()
@@ -321,7 +322,7 @@ class Pulls:
                 self._answers.put((now, True, 0, error))
 
     def lease(self, ack_ids: Sequence[str], seconds: int) -> None:
-        """Request that messages stay leased for `seconds` from now. Does not wait for the answers."""
+        """Set the leases of messages to `seconds` from now. Does not wait for the answers."""
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
                 request = ModifyAckDeadlineRequest(

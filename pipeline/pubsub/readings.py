@@ -1,5 +1,4 @@
-"""One process's access to both subscriptions, for sensors and commands: pulling, reading the backlogs, and counting the
-cost."""
+"""Gives a process access to both subscriptions: to pull messages, read the backlogs, and count the cost."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,12 +30,11 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Subscriptions:
-    """Pulls from base and tracking, and reads their backlogs. All lasting state is in `kept`, which any number of
-    instances may share.
+    """Access to the base and tracking subscriptions: pulls messages, and reads backlogs. All lasting state is in
+    `kept`, which several instances may share.
 
-    With `pubsub.attach`, base's backlog is read only from Cloud Monitoring. Exceptions: `reading = "snapshot"` is set,
-    or the server is an emulator, which has no metrics. Reading a backlog neither pulls nor acknowledges; only `base`
-    and `tracking` do.
+    Reading a backlog neither pulls nor acknowledges. With `pubsub.attach`, base's backlog is read only from Cloud
+    Monitoring, unless `reading = "snapshot"` is set or the server is an emulator, which has no metrics.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -45,27 +43,28 @@ class Subscriptions:
         self._clock = clock
 
     def base(self) -> PubSubSubscription:
-        """Return the base subscription, which carries the data, to pull from. The object is kept between ticks because
-        a pull may be in flight. Only one thread may use it. Raises BaseReadByOthers if another application reads
-        base."""
+        """Return the base subscription, which carries the data. The object is kept between ticks, because a pull may be
+        in flight; only one thread may use it. Raises BaseReadByOthers if another application reads base."""
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the tracking subscription, whose messages are only tracked, to pull from. The object is kept between
-        ticks, and only one thread may use it."""
+        """Return the tracking subscription, of whose messages only metadata is kept. The object is kept between ticks,
+        because a pull may be in flight; only one thread may use it."""
         return self._subscription(self._pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
-        """Return an object that reads base's backlog. Each `user` gets a separate object, because threads must not
-        share it."""
+        """Return an object that reads base's backlog. Threads must not share the object, so each passes its own
+        `user`."""
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking_backlog(self, user: str = "") -> Backlog:
-        """Return an object that reads tracking's backlog. Each `user` gets a separate object."""
+        """Return an object that reads tracking's backlog. Threads must not share the object, so each passes its own
+        `user`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
-        """Return this process's usage account and snapshot budget. All readings share it."""
+        """Return the record of what this process uses of Pub/Sub, with the budget for snapshots. All readings share
+        it."""
         pubsub, tick = self._pubsub, self._settings.watermark.tick
         paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
         return self._kept.get(
@@ -76,20 +75,22 @@ class Subscriptions:
     def sweep(self) -> int:
         """Delete the snapshots left behind by crashed readings, and return their number.
 
-        A subscription read only from Cloud Monitoring has no snapshots, and needs no permission for them.
+        A subscription whose backlog is read only from Cloud Monitoring is skipped: it has no snapshots, and no
+        permission for them is needed.
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Return what is currently wrong with the options of both subscriptions. Raises PubSubError if Pub/Sub cannot
-        be reached."""
+        """Check the options of both subscriptions, and return what is wrong with them. Raises PubSubError if Pub/Sub
+        cannot be reached."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """If another application reads base, yield sentences about messages that recently left base unread. Yields
-        nothing if the metrics that show this do not exist, cannot be read now, or are not configured."""
+        """If another application reads base, yield a sentence for each kind of loss: messages that a seek or a
+        dead-letter policy recently removed from base. Yields nothing if the metrics that show such a loss are missing,
+        not configured, or cannot be read."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return

@@ -1,8 +1,8 @@
-"""The requirements of the watermark on the two subscriptions.
+"""The options that the two subscriptions need, so that the watermark is right.
 
 This module builds the request that creates a subscription. It also checks existing subscriptions, whose options may
-have changed since `provision`. It tells options that make the watermark wrong from options that only differ from the
-settings.
+have changed since `tidemark provision`. It distinguishes options that make the watermark wrong from options that merely
+differ from the settings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,10 @@ from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
-"""Pub/Sub deletes a subscription without an expiration policy after this long without use."""
+"""Time without use after which Pub/Sub deletes a subscription that has no expiration policy."""
 
 DELETED_TOPIC = "_deleted-topic_"
-"""Pub/Sub's name for the topic of a subscription whose topic was deleted."""
+"""Topic that Pub/Sub reports for a subscription whose topic was deleted."""
 
 TRANSFORM_CODE = """\
 function keepMetadata(message, metadata) {
@@ -30,8 +30,8 @@ function keepMetadata(message, metadata) {
   return {data: Object.keys(attributes).length > 0 ? '' : '-', attributes: attributes};
 }
 """
-"""Drops the payload and keeps the attributes. A message needs a payload or an attribute, so a message without
-attributes gets a dash as payload."""
+"""JavaScript that drops the payload and keeps the attributes. Pub/Sub requires a payload or an attribute, so a message
+without attributes gets a dash as its payload."""
 
 KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
 """The message transform with TRANSFORM_CODE, as a field of the request that creates a subscription."""
@@ -39,7 +39,7 @@ KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TR
 
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
     """Return the request that creates the subscription at `path`: a pull subscription that never expires, with the
-    filter in the settings."""
+    filter from the settings."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
@@ -55,7 +55,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings. With `pubsub.attach`, and if the settings have no filter, the result has base's filter."""
+    """Return the settings, with base's filter if `pubsub.attach` is set and the settings have no filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -65,7 +65,7 @@ def refusals(
     settings: PubSubSettings, contract: MessageContract, tracking: Any | None, base: Any | None
 ) -> Iterator[str]:
     """Yield each reason why a watermark over these subscriptions would be wrong, with a remedy. `tracking` or `base` is
-    None if the subscription is yet to be created."""
+    None if the subscription does not exist yet."""
     if settings.metadata_only and contract.needs_payload:
         yield (
             "pubsub.metadata_only = true drops the payload on tracking, but message.each, message.event_time, "
@@ -95,7 +95,7 @@ def refusals(
 
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
-    """Return a warning that the topic lacks the schema that is needed to read its messages."""
+    """Return a warning for a topic without a schema, if the contract needs the schema to read messages."""
     return (
         f"{topic} has no schema, but message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema needs one: all messages would go to quarantine (UNREADABLE_PAYLOAD). Before "
@@ -106,7 +106,7 @@ def lacks_schema(topic: str, contract: MessageContract) -> str:
 
 
 def ignored(settings: PubSubSettings) -> Iterator[str]:
-    """Yield a sentence for each setting that an emulator stores but ignores."""
+    """Yield a sentence for each setting that the emulator ignores."""
     if settings.emulator_host is not None and settings.metadata_only:
         yield "pubsub.metadata_only: the emulator ignores message transforms, so tracking carries the payload"
     if settings.emulator_host is not None and settings.filter and settings.emulator != "local":
@@ -165,8 +165,8 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """Yield a sentence for each option in which an existing subscription differs from the settings. `role` is tracking
-    or base. Yields nothing for a subscription that another application reads."""
+    """Yield a sentence for each option of an existing subscription that differs from the settings. `role` is tracking
+    or base. Yields nothing if another application reads the subscription."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)
@@ -198,8 +198,9 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """Yield a sentence for each option that will lose messages later, although the watermark is right today. With
-    `attach`, also yield one for each option that removes unread messages from base, which another application reads."""
+    """Yield a sentence for each option that will lose messages later, although the watermark is right now. With
+    `attach`, another application reads base; then also yield a sentence for each option that removes unread messages
+    from base."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
@@ -227,8 +228,7 @@ def _unread(found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """Return the idle time after which Pub/Sub deletes the subscription. Without an expiration policy it is 31 days;
-    None means never."""
+    """Return the time without use after which Pub/Sub deletes the subscription; None means never."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl
@@ -240,7 +240,7 @@ def _update(found: Any) -> str:
 
 
 def named(path: str) -> str:
-    """Return a resource's name and project in the form that `gcloud pubsub` takes."""
+    """Return a name and project as arguments for `gcloud pubsub`."""
     _, project, _, name = path.split("/")
     return f"{name} --project={project}"
 
@@ -251,12 +251,13 @@ def _seconds(duration: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Human-readable sentences about the subscriptions' options, each with a remedy.
+    """Problems with the options of the subscriptions, as human-readable sentences, each with a remedy.
 
     - `breaks`: options that make the watermark wrong.
     - `dangers`: options that will lose messages later.
-    - `differences`: options that differ from the settings. They are harmless, but may cost money or surprise.
-    - `promises`: what a watermark over base promises, if another application reads base.
+    - `differences`: options that differ from the settings. They are harmless, but may cost money or be unexpected.
+
+    `promises` are not problems. If another application reads base, they say what a watermark over base guarantees.
     """
 
     breaks: tuple[str, ...] = ()
@@ -266,8 +267,8 @@ class Drift:
 
 
 def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping[str, Any | None]) -> Drift:
-    """Compare existing subscriptions with the settings that `followed` returned. `found` is keyed by role, and None
-    means missing."""
+    """Compare existing subscriptions with the settings (as returned by `followed`). `found` maps the roles base and
+    tracking to the subscriptions; None means missing."""
     existing = [(role, one) for role, one in found.items() if one is not None]
     base = found["base"]
     return Drift(
@@ -279,9 +280,9 @@ def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping
 
 
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
-    """Check the two subscriptions for problems, with two requests that are not retried. Changes nothing.
+    """Check the two subscriptions for problems. Changes nothing. Sends two requests, which are not retried.
 
-    Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on the subscriptions.
+    Raises PubSubUnreachable. Raises PermissionMissing without `pubsub.subscriptions.get` on both subscriptions.
     """
     server, paths = Resources(client, look=True), {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: server.find("subscription", path) for role, path in paths.items()}
@@ -296,8 +297,8 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
 
 
 def promises(found: Any) -> Iterator[str]:
-    """Yield a sentence for each option that determines what a watermark over the subscription promises. Options that
-    void the promise are left to `dangers`."""
+    """Yield a sentence for each option that determines what a watermark over the subscription guarantees. Options that
+    break the guarantee are reported by `dangers`."""
     yield f"{found.name} {_acknowledged(found)}"
     if found.enable_exactly_once_delivery:
         yield "it delivers exactly once: an acknowledged message is not delivered again"

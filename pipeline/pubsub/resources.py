@@ -9,13 +9,15 @@ from google.api_core import exceptions as api
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, TICKS_GO_ON, bounded, reported
 
 LOOKS_WITHIN = timedelta(seconds=10)
-"""Timeout of a request that only looks something up. The request runs beside a tick, and is not urgent."""
+"""Timeout of a request that only looks something up. The request is not urgent."""
 
 
 class Resources:
-    """Finds, creates, deletes and lists resources in Pub/Sub. Each request is limited in time by `bounds`, and its
-    errors say what to do. With `look`, requests are not retried. Creating an existing resource is not an error, nor is
-    deleting a missing one. `needed` is the permission that an error tells the user to grant."""
+    """Finds, creates, deletes and lists resources in Pub/Sub. `kind` is topic, subscription or snapshot.
+
+    Errors are tidemark's, and say what to do; `needed` is the permission that an error tells the user to grant. With
+    `look`, requests are not retried. It is no error to create an existing resource or to delete a missing one.
+    """
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:
         self._clients = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
@@ -30,7 +32,7 @@ class Resources:
         return None
 
     def create(self, kind: str, request: dict[str, Any], needed: str) -> bool:
-        """Create a topic or subscription. Returns False if it already exists."""
+        """Create a topic or subscription, and return True. Return False if it already exists."""
         create = getattr(self._clients[kind], f"create_{kind}")
         with reported("create", request["name"], needed, then=self._then), suppress(api.AlreadyExists):
             create(request=request, **self.bounds)

@@ -1,6 +1,6 @@
 """Samples messages of the topic with a temporary subscription.
 
-The pipeline's two subscriptions are not affected, because each subscription gets its own copy of every message.
+The pipeline's own subscriptions are not affected, because each subscription gets a copy of every message.
 """
 
 import uuid
@@ -20,17 +20,17 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
 PREFIX = "tidemark-sample-"
-"""Prefix of the temporary subscriptions' names. Leftover subscriptions are recognized by it."""
+"""Name prefix of temporary subscriptions, by which leftover ones are recognized."""
 
 EXPIRES_AFTER = DAY
-"""Time after which Pub/Sub deletes an unused temporary subscription, such as one that a killed process left behind. It
-is the shortest time that Pub/Sub allows."""
+"""Time without use after which Pub/Sub deletes a temporary subscription that a killed process left behind. The shortest
+time that Pub/Sub allows."""
 
 LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
-"""The ack deadline and the message retention, both the shortest that the service allows."""
+"""Ack deadline and message retention of a temporary subscription: the shortest times that Pub/Sub allows."""
 
 MOST_BYTES = 64 << 20
-"""Maximum number of bytes per sample. Reason: a sample is held in memory."""
+"""Maximum size of a sample in bytes. Reason: a sample is held in memory."""
 
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
 DELETE = "pubsub.subscriptions.delete on it"
@@ -39,11 +39,11 @@ DELETE = "pubsub.subscriptions.delete on it"
 def sample_messages(
     client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
 ) -> list[pa.Table]:
-    """Return up to `count` messages that are published to the topic within `wait`. Each message is one row with the
-    columns of MESSAGE, and occurs once.
+    """Return up to `count` messages that are published to the topic within `wait`. Each message is a table of one row
+    with the columns of MESSAGE. A redelivered message is returned once.
 
-    The temporary subscription is deleted in any case, unless the process is killed. Raises SubscriptionMissing if the
-    topic does not exist, PermissionMissing, PubSubUnreachable.
+    The temporary subscription is always deleted, unless the process is killed. Raises SubscriptionMissing if the topic
+    does not exist, PermissionMissing, and PubSubUnreachable.
     """
     until = clock.monotonic() + wait.total_seconds()
     found: dict[str, pa.Table] = {}
@@ -63,8 +63,7 @@ def sample_messages(
 
 
 def short_lived(path: str, topic: str) -> dict[str, Any]:
-    """Return the request for a subscription that expires as soon as Pub/Sub allows, and drops its messages as soon as
-    allowed."""
+    """Return the request for a subscription with the shortest expiry and message retention that Pub/Sub allows."""
     return {
         "name": path,
         "topic": topic,
@@ -76,8 +75,8 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 
 @contextmanager
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
-    """Create a temporary subscription for the duration of the block, and yield its path. The subscription is deleted
-    even if creating it was interrupted."""
+    """Create a temporary subscription and yield its path. At the end of the block the subscription is deleted, even if
+    its creation was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
     bounds = bounded()
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}

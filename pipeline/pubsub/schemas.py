@@ -1,5 +1,5 @@
 """Looks up schemas that are stored in Pub/Sub. If a topic has a schema, each message names the schema and the revision
-with which it was written."""
+with which it was encoded."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -30,26 +30,26 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""Minimum time, in microseconds, before a schema's revisions are listed again: after a success, and after a failure."""
+"""Minimum time in microseconds before a schema's revisions are listed again: after a success, and after a failure."""
 
 MOST_SCHEMAS = 20
-"""Maximum number of schemas that are looked up per batch, and that are kept in memory. There are several only until the
-first is accepted, or if the settings name several."""
+"""Maximum number of schemas that are looked up per batch, and maximum number kept in memory. There is more than one
+schema only if the settings name several, or before the first schema is accepted."""
 
 
 class Accepted(Protocol):
-    """The schemas that the pipeline reads. Schemas are added, never removed."""
+    """The schemas with which the pipeline reads messages. Schemas are added, never removed."""
 
     def names(self) -> frozenset[str]:
-        """Return the accepted schemas' full names. While there are none, the first schema found will be accepted."""
+        """Return the full names of the accepted schemas. If there are none, the first schema found will be accepted."""
 
     def accept(self, name: str) -> None:
-        """Accept this schema as the first. Has no effect if another process has already accepted a schema."""
+        """Accept this schema, unless another process has already accepted a schema."""
 
 
 class PubSubSchemas:
     """Looks up schemas in Pub/Sub: only the `accepted` ones, or any schema if `accepted` is None. One request lists all
-    revisions of a schema, so it also shows which revisions do not exist. The client is created on first use."""
+    revisions of a schema, so it also shows that a revision does not exist. The client is created on first use."""
 
     def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
@@ -61,8 +61,8 @@ class PubSubSchemas:
         self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the full name of a message's schema with the revision, given the message's attributes. Raises
-        Unreadable if the attributes do not name an accepted schema."""
+        """Return the schema's full name and revision, which a message has in its attributes. Raises Unreadable if the
+        attributes do not name an accepted schema."""
         schema = attributes.get(SCHEMA_NAME)
         if not schema:
             raise Unreadable(
@@ -84,10 +84,10 @@ class PubSubSchemas:
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Look up a schema's revision. Returns its definition (None if the revision does not exist), and the time at
-        which the schema's revisions were requested. The first schema found is accepted.
+        """Return the definition of a schema's revision (None if the revision does not exist), and the time in
+        microseconds at which the schema's revisions were listed. If no schema is accepted yet, accepts this one.
 
-        Raises Unknown if Pub/Sub gave no answer, and Unreadable if another schema has been accepted.
+        Raises Unknown if Pub/Sub gave no answer, and Unreadable if another process has accepted another schema.
         """
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
@@ -127,5 +127,5 @@ def _definition(name: str, schema: Any) -> Definition | None:
 
 def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
     """Create the reader of a message contract. If the contract needs schemas and names no schema file, the reader looks
-    up the `accepted` schemas in Pub/Sub. `asked` has the settings of the connection."""
+    up the `accepted` schemas in Pub/Sub, with the connection settings in `asked`."""
     return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))

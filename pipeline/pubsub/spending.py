@@ -1,9 +1,11 @@
-"""The snapshot budget: what readings cost, and when the next reading may be taken.
+"""The snapshot budget: it limits what reading backlogs may cost, and so determines when the next reading may be made.
 
-A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges for their size. So the price of a
+A snapshot retains the messages of the subscription's backlog, and Pub/Sub charges for their size. So the price of a
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
-size come from the last day's pulls. A reading stays valid, so expensive readings may be taken less often: the remaining
-budget of the day is spread over a day.
+size come from the last day's pulls.
+
+An old reading remains valid, so expensive readings can be made less often. What is left of the day's budget is spread
+over a day.
 """
 
 import math
@@ -24,22 +26,22 @@ from tidemark.pipeline.watermark.usage import Usage
 DAY = timedelta(days=1)
 
 LONGEST = timedelta(hours=4)
-"""Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark might stand still while a
-backlog is larger than the budget. At most six readings per subscription and day exceed the budget."""
+"""Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark could stand still while a
+backlog is larger than the budget. At most six readings per subscription and day exceed the budget because of it."""
 
 SHARES = 2
-"""Number of equal shares into which the remaining budget is divided: one for base, one for tracking."""
+"""Number of equal parts of the remaining budget: one for base, one for tracking."""
 
 NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
 class SnapshotPace:
-    """The pace of one reader of a subscription.
+    """The pace at which one reader takes snapshots of a subscription.
 
     - `last` is when the reader took its last snapshot, by this machine's clock.
     - `promised` is the time after `last` by which the next snapshot is due.
-    - `observed_at` is when the last reading was observed, perhaps by the server's clock.
+    - `observed_at` is when the last reading was observed. This may be by the server's clock.
     """
 
     last: datetime | None = None
@@ -56,21 +58,23 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a reading is due (None: now). `is_over_budget` is true if the reading is due only because of `LONGEST`: the
-    budget alone would delay it further."""
+    """When a reading is due (None: now). `is_over_budget` is true if the reading is due only because the maximum delay
+    has passed, although it exceeds the budget."""
 
     due_at: datetime | None
     is_over_budget: bool = False
 
 
 class Spending:
-    """The Pub/Sub usage known to one process, including the usage that other processes recorded in the log.
-    Thread-safe.
+    """The usage of Pub/Sub known to a process, including the usage that other processes recorded in the tracking log.
+    Decides when the next reading of a backlog is due. Thread-safe.
 
-    `bytes_a_day` is the budget. With None, readings are counted but never delayed. `base` and `tracking` are the
-    subscriptions' paths. If `lands` is false, base's messages are assumed to be as large as tracking's. Guarantee: no
-    reading is delayed for longer than `LONGEST`. Prices are estimates: a backlog that was not read yet may cost more
-    than estimated.
+    - `bytes_a_day` is the budget. None: readings are counted but never delayed.
+    - `base` and `tracking` are the paths of the subscriptions.
+    - `lands`: if false, tidemark does not pull from base, and its messages are assumed to be as large as tracking's.
+
+    Guarantee: no reading is delayed for longer than `LONGEST`. Prices are estimates, so a reading of a backlog that was
+    never read may cost more than estimated.
     """
 
     def __init__(
@@ -91,8 +95,8 @@ class Spending:
     # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Take over the usage and the newest readings from the log. Another process recorded them, or this process
-        before a restart."""
+        """Update from the tracking log: take over the usage and the newest readings of other processes, or of this
+        process before a restart."""
         decision = state.decision
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
@@ -104,22 +108,22 @@ class Spending:
         """Record that a tick made its messages durable. `oldest` is the smallest publish time of these messages, or
         None if the tick pulled nothing.
 
-        Assumption: a tick that finds a backlog pulls some of its older messages. A tick that pulls nothing proves
-        nothing, since another consumer may hold the outstanding messages.
+        Assumption: a tick pulls some of the older messages of a backlog. A tick that pulls nothing shows nothing about
+        the backlog, because another consumer may have leased its messages.
         """
         if oldest is not None:
             with self._lock:
                 self._reached[path] = oldest
 
     def count(self, usage: Usage) -> None:
-        """Add to this process's usage."""
+        """Add to the usage of this process."""
         with self._lock:
             self._usage += usage
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Yield the usage since the last call, so that the block can record it with a decision. If the block fails, the
-        next call includes this usage."""
+        """Yield the usage since the last call, to be recorded with a decision in the block. If the block fails, the
+        next call includes this usage again."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -137,7 +141,8 @@ class Spending:
     # Queries
 
     def turn(self, path: str, user: str) -> Turn:
-        """Return when the next reading is due. The first reading is due at once."""
+        """Return when the user's next reading of the subscription at `path` is due. If nothing is known about the
+        backlog, a reading is due at once."""
         now = self._clock.now()
         with self._lock:
             pace = self._paces[path, user]
@@ -151,7 +156,8 @@ class Spending:
             return Turn(None if is_due else last + wait, is_over_budget=interval >= LONGEST)
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
-        """Account for a reading by snapshot, and return it with the promised delay of the next one."""
+        """Record a reading by snapshot, and return it with `next_within`, the time within which the next reading will
+        be made."""
         with self._lock:
             pace = self._paces[path, user]
             self._oldest[path] = reading.oldest_unacked
@@ -174,12 +180,12 @@ class Spending:
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
-        """Return the backlog's age; None if it is unknown."""
+        """Return an estimate of the age of the oldest message in the backlog; None if nothing is known."""
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
         return max(now - max(known), NOTHING) if known else None
 
     def _price(self, path: str, age: timedelta | None) -> int:
-        """Estimate the number of bytes published within `age`; 0 if nothing is known."""
+        """Estimate the size, in bytes, of the messages published within `age`; 0 if it is unknown."""
         used = self._known + self._usage
         seconds = self._known.seconds + self._clock.monotonic() - self._since
         is_tracking = path == self._tracking_path or not self._lands
@@ -189,7 +195,7 @@ class Spending:
         return round(used.tracked / seconds * age.total_seconds() * size / messages)
 
     def _interval(self, price: int) -> timedelta:
-        """Return how long to wait after a reading at this price, so that the remaining budget lasts for a day."""
+        """Return how long to wait after a reading at this price, so that the rest of the budget lasts for a day."""
         left = max((self._budget or 0) - self._spent(), 0)
         if not price:
             return NOTHING
@@ -202,9 +208,10 @@ class Spending:
 
 class BudgetedBacklog:
     """Reads a subscription's backlog within the snapshot budget. If no snapshot is due, or if a snapshot would exceed
-    the budget, the reading comes from `monitoring`, if there is one.
+    the budget, the reading comes from `monitoring` (if not None).
 
-    Each `user` has its own pace. The user "" reads for decisions, and the log records when its next reading is due.
+    Each `user` has readings of its own pace. The readings of the user "" are for decisions, and the log records when
+    the next of these is due.
     """
 
     def __init__(
@@ -217,7 +224,8 @@ class BudgetedBacklog:
         self._monitoring = monitoring
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingPostponed if no reading is due, and the errors of `backlog`."""
+        """Return a reading. Raises ReadingPostponed if no snapshot is due and `monitoring` gives no reading, and the
+        errors of `backlog`."""
         turn = self._spending.turn(self._path, self._user)
         if turn.due_at is not None:
             return self._instead(turn.due_at)

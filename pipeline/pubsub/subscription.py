@@ -1,6 +1,7 @@
-"""Pulls batches of messages and acknowledges them. Leases are extended until messages are acknowledged or given back.
+"""Pulls batches of messages and acknowledges them. The leases of pulled messages are extended until the messages are
+acknowledged or given back.
 
-The caller acknowledges a batch as its last step, after the batch is durable.
+The caller must acknowledge a batch only after it has made the batch durable.
 """
 
 import logging
@@ -26,24 +27,24 @@ from tidemark.pipeline.settings_sections import ZERO, ServerSettings
 logger = logging.getLogger(__name__)
 
 KEPT_SHARE = 0.5
-"""Messages may be pulled in advance if the time between two pulls is at most this share of the ack deadline."""
+"""Messages are pulled in advance only if the time between two pulls is at most this fraction of the ack deadline."""
 
 AHEAD_MESSAGES = 10_000
-"""Maximum number of messages that are pulled in advance while a batch is processed."""
+"""Maximum number of messages that are pulled in advance, while the previous batch is processed."""
 
 QUICK_SHARE = 0.25
-"""If the previous batch took longer than this share of the ack deadline, nothing is pulled in advance while the next
-batch is processed."""
+"""If processing a batch took longer than this fraction of the ack deadline, no messages are pulled in advance while the
+next batch is processed."""
 
 PULL_WAIT = timedelta(seconds=2)
-"""Maximum time that a pull waits for its first message. The service answers in 20 to 60 ms if there are messages."""
+"""Maximum time that a pull waits for its first message. If there are messages, the service answers in 20 to 60 ms."""
 
 PULLS_AT_ONCE = 8
-"""Maximum number of pulls in flight on the service. Several are needed because the service answers a pull with few
-messages, even if there are many. An emulator answers at once with many messages, so it gets one pull at a time."""
+"""Maximum number of pulls in flight. The service needs several, because it answers a pull with few messages even if
+there are many. An emulator gets one pull at a time, because it answers at once with many messages."""
 
 ACKNOWLEDGED_AT_ONCE = 8
-"""Number of threads that acknowledge in parallel. Each call takes a few milliseconds, most of it waiting."""
+"""Number of threads that acknowledge in parallel. A call takes a few milliseconds, most of them waiting."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
@@ -61,15 +62,15 @@ class PulledBatch:
 
 
 class PubSubSubscription:
-    """A subscription of the service or of an emulator. Only this class pulls or acknowledges.
+    """A subscription of Pub/Sub or of an emulator. Only this class pulls messages or acknowledges them.
 
-    - `idle` is the longest time between two pulls. Messages that arrive in this time are given back if their leases
-      would not last until the next pull.
-    - `on_call` is called, from any thread, when a pull is sent.
+    - `idle` is the longest time between two pulls. If it is long compared with the ack deadline, messages that arrive
+      between two pulls are given back, because their leases would not last.
+    - `on_call` is called, from any thread, for each pull that is sent.
 
-    A pull that is in flight when a batch ends continues, and its messages are part of the next batch. So keep the
-    instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code
-    can pull from base or acknowledge there.
+    If a pull is in flight when a batch ends, its messages become part of the next batch. So keep the instance, or close
+    it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code can pull from base
+    or acknowledge its messages.
     """
 
     def __init__(
@@ -111,12 +112,13 @@ class PubSubSubscription:
         finalize(self, self._pulls.close)
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """Pull until one of the limits is reached, or until a pull returns no message. An empty batch does not prove an
-        empty backlog. The batch's leases are extended until it is acknowledged or given back. Up to `ahead` further
-        messages may be pulled while the batch is processed.
+        """Pull a batch of messages, until one of the limits is reached or a pull returns no message. An empty batch
+        does not prove that the backlog is empty. The leases of the batch are extended until it is acknowledged or given
+        back. While the batch is processed, up to `ahead` further messages may be pulled.
 
-        A batch is pulled within a third of the ack deadline, so that its first lease outlives the pulling. If nothing
-        was pulled before an error, raises PubSubUnreachable, SubscriptionMissing or PermissionMissing.
+        Pulling ends after a third of the ack deadline, so that the first lease does not end during it. After an error,
+        returns the messages that were pulled before; if there are none, raises PubSubUnreachable, SubscriptionMissing
+        or PermissionMissing.
         """
         began = self._clock.monotonic()
         until = began + min(seconds, self._lease_seconds / 3)
@@ -150,11 +152,11 @@ class PubSubSubscription:
         return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
 
     def pause(self) -> None:
-        """Stop pulling. Messages of pulls that are still in flight are part of the next batch."""
+        """Stop pulling. Messages of pulls that are still in flight become part of the next batch."""
         self._pulls.pause()
 
     def close(self) -> None:
-        """Give back messages that were pulled in advance, and stop extending leases. Pulling again is allowed."""
+        """Give back the messages that were pulled in advance, and stop extending leases. A later `pull` is allowed."""
         self._pulls.close()
         self._leases.close()
 
@@ -163,13 +165,13 @@ class PubSubSubscription:
         self._leases.hold(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
-        """Release messages, which are redelivered after `seconds`. Does not wait for the answer."""
+        """Give messages back to Pub/Sub, which redelivers them after `seconds`. Does not wait for the answer."""
         self._leases.let_go(ack_ids)
         self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge messages in chunks, several chunks at once, and stop extending the messages' leases. If a chunk
-        fails, the result reports its error, and the other chunks are still acknowledged.
+        """Acknowledge messages in several requests, some of them in parallel, and stop extending the leases of these
+        messages. If a request fails, the result has its error, and the other requests continue.
 
         Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
         """
@@ -192,11 +194,11 @@ class PubSubSubscription:
 
 
 def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
-    """Look up how long the subscription leases a message, because tidemark may not have created the subscription.
-    Returns LEASE if the credentials do not permit looking it up, or if another application reads the subscription,
-    because tidemark then never pulls from it.
+    """Return the ack deadline of a subscription, which tidemark may not have created. Returns LEASE if the credentials
+    do not permit looking it up. Also returns LEASE if another application reads the subscription, because tidemark then
+    never pulls from it.
 
-    Raises SubscriptionMissing, PubSubUnreachable.
+    Raises SubscriptionMissing and PubSubUnreachable.
     """
     if path == settings.read_by_others:
         return LEASE
