@@ -1,5 +1,5 @@
-"""Makes a Delta table on a local disk durable. The Delta library itself leaves what it writes in the operating system's
-cache."""
+"""Makes a Delta table on a local disk durable by calling fsync. The Delta library itself leaves the files that it
+writes in the operating system's cache."""
 
 import json
 import os
@@ -15,15 +15,16 @@ from tidemark.pipeline.lake.store.disk import sync
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
-"""Number of newest commits that are synced although they precede the opened version. The writer of such a commit may
-have died before it synced the commit."""
+"""Number of commits, before the version at which the table was opened, that are synced nevertheless. Their writers may
+have died before they synced them."""
 
 THREADS = 8
-"""Number of files synced in parallel. Parallel syncs are faster, because a file system batches them."""
+"""Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive
+ones."""
 
 
 class CommitSync:
-    """Syncs the commits of one table, the files that they add, and the folders of both."""
+    """Syncs the commits of one Delta table, the data files that the commits add, and the folders of both."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,20 +33,21 @@ class CommitSync:
         self._synced: set[Path] = set()
 
     def opened_at(self, version: int) -> None:
-        """Record that the table was opened at `version`. Its commits up to `version` are assumed to be durable, except
-        the RECENT_COMMITS newest ones."""
+        """Record that the table was opened at `version`. The next `sync_commits` starts RECENT_COMMITS before that
+        version, and assumes that all earlier commits are durable."""
         self._through = max(version - RECENT_COMMITS, -1)
         self._synced.clear()
 
     def sync_files(self, paths: Iterable[str]) -> None:
-        """Make files of the table durable. To be called before a commit adds them. Raises OSError."""
+        """Make data files of the table durable, given their paths within the table. Call this before a commit adds the
+        files. Raises OSError."""
         files = {self._folder / path for path in paths}
         self._sync(files)
         self._synced |= files
 
     def sync_commits(self) -> None:
-        """Make all commits since the last call durable, including those of other writers: a table is unreadable if a
-        commit before the newest one is missing. Raises OSError."""
+        """Make all commits since the last call durable, including commits of other writers. A table with a missing
+        commit before its newest one would be unreadable. Raises OSError."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
@@ -74,8 +76,7 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """Sync the files, then all folders from theirs up to the parent of the table's folder, which contains the
-        directory entry of the table's folder."""
+        """Sync the files, then every folder above them up to the parent of the table's folder."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent

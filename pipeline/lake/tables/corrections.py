@@ -1,7 +1,8 @@
-"""The `corrections` table: the rows that changed when windows were recomputed, for users who acted on earlier results.
+"""The `corrections` table: the rows that changed when windows were recomputed. Users who acted on the earlier rows read
+it.
 
-The table is append-only. Each commit also records, in a Delta application transaction, which table the changes are from
-and up to which of its versions they are noted. So no change is noted twice.
+The table is append-only. Each commit also records, as a Delta application transaction, the table that was recomputed
+and the version of that table up to which its changes are in `corrections`. So no change is recorded twice.
 """
 
 import uuid
@@ -29,12 +30,13 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, t
 PARTITION = "noticed_on"
 
 COMMIT_ATTEMPTS = 20
-"""Maximum number of commit attempts. An attempt fails if another follower's commit or a compaction succeeds first."""
+"""Maximum number of commit attempts. An attempt fails if another process appends to `corrections` or compacts it
+first."""
 
 
 class Change(StrEnum):
-    """The kind of change of a row. UNKNOWN stands for all changes of a window, or of several versions of a table, if
-    they cannot be determined because files are gone."""
+    """How a row changed when its window was recomputed. UNKNOWN replaces the rows' changes of a window, or of several
+    versions of a table, if the files needed to compare them are gone."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -60,10 +62,11 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )
-"""The columns of `corrections`. It has one row per changed row."""
+"""Schema of `corrections`, and the descriptions of its columns. The table has one row per changed row of a recomputed
+window."""
 
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
-"""The columns stored in a file of `corrections`: all except the partition column."""
+"""The columns in a data file of `corrections`. Delta stores the partition column in the file's path instead."""
 
 ORDER = [
     *((name, "descending") for name in ("corrected_at", "table_version")),
@@ -73,22 +76,26 @@ ORDER = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The version up to which a table has been followed. `table_id` is Delta's id of the table, which changes if the
-    table is recreated."""
+    """The version of a windowed table up to which its changes have been examined. `table_id` is Delta's id of the
+    table, which changes if the table is recreated."""
 
     table_id: str
     version: int
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""A note about the position in a followed table. Its key is the table's name. The position can be derived again."""
+"""Stores the position in each windowed table, by the table's name. If the stored position is lost, it is derived
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A filter for corrections: only those of `table`, of `window`, and of windows replaced at `since` or later. None
-    means no restriction. If it is unknown when a window was replaced, the day on which the correction was noticed
-    counts."""
+    """A filter for corrections: only those of the table `table`, of the window `window`, and of windows replaced at
+    `since` or later. A criterion that is None does not filter.
+
+    If the time at which a window was replaced is unknown, `since` is compared with the day on which the change was
+    noted.
+    """
 
     table: str | None = None
     window: str | None = None
@@ -96,8 +103,8 @@ class Sought:
 
     @property
     def filter(self) -> pc.Expression:
-        """The filter as an Arrow expression. It accepts all corrections without a time of replacement: the caller must
-        restrict the days on which they were noticed."""
+        """The filter as an Arrow expression. The expression accepts every correction whose `corrected_at` is null, so
+        the caller must also restrict the days on which changes were noted."""
         meant = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
@@ -109,34 +116,38 @@ class Sought:
 
 
 class Corrections:
-    """The `corrections` table, and the position in each followed table."""
+    """The `corrections` table, and the stored position in each windowed table whose changes it records."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
         self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """Return the stored position in a followed table (None if it is missing or damaged), and the generation of the
-        note. The position is a hint: `noted` is authoritative. Raises LakeError."""
+        """Return the stored position in the windowed table `name`, and the generation of the object that stores it. The
+        position is None if the object is missing or damaged. It may be out of date; `noted` returns the authoritative
+        version. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:
-        """Store the position in a followed table, unless another follower has replaced the note's `generation`
-        meanwhile. Raises LakeError."""
+        """Store the position in the windowed table `name`. If another process has replaced the stored position since
+        `generation`, that process's position stays. Raises LakeError."""
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
-        """Return the version of a followed table up to which this table has its corrections; None if it has none.
-        Raises LakeError."""
+        """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no
+        change of this table has been recorded. Raises LakeError."""
         return self._noted(self.table.current(), table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
-        """Write rows with the columns of CONTENT, one of `tables` at a time, and commit them together with the position
-        `through` in the followed table. Returns the number of rows; without rows, commits nothing.
+        """Append rows with the columns of CONTENT, and record in the same commit that the changes of a windowed table
+        are complete up to the position `through`. Only one of `tables` is in memory at a time. Returns the number of
+        rows; without rows, nothing is committed.
 
-        Guarantee: the commit succeeds only while `noted` still returns `before` for the followed table, so that only
-        one of several followers commits. Raises TableConflict if another follower committed first, and LakeError. After
-        an error, no row is visible, unless only the response to the commit was lost; `noted` tells which.
+        `before` is what `noted` returned when the rows were determined. If several processes append changes from the
+        same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.
+
+        After an error no row is visible, unless only the response to the commit was lost. `noted` then returns the new
+        version.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
@@ -160,8 +171,8 @@ class Corrections:
         )
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
-        """Return at most `limit` corrections that match a filter, the newest first, as dicts with the columns of
-        CONTENT. Reads no more days than needed. Raises LakeError."""
+        """Return at most `limit` corrections that match the filter `sought`, the newest first, as dicts with the
+        columns of CONTENT. Stops reading earlier days once it has `limit` corrections. Raises LakeError."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.table.days(sought.since)):
             newest = CONTENT.empty_table()
@@ -197,6 +208,5 @@ class Corrections:
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Sort corrections: first the rows without `corrected_at`, then the others by ORDER."""
     undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
     return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)

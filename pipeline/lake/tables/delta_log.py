@@ -1,6 +1,6 @@
-"""A Delta table's own log: the files that each commit added and removed.
+"""Reads the commits of a Delta table: which files each commit added and removed.
 
-A commit never changes, so a process reads each commit once and shares it among all callers.
+A commit never changes. Each process therefore reads a commit once, and caches it for all callers.
 """
 
 import json
@@ -25,20 +25,24 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""Keys of the metadata in a commit that lands a round of an ingest run: the run, and the number of the round."""
+"""Metadata keys in a commit of an ingest run. RUN has the name of the run, and ROUND the number of the run's round that
+the commit lands."""
 
 NEWEST_COMMITS = 5
-"""Number of newest commits that are searched for the last round. Commits of ticks, requeues and compactions may follow
-it."""
+"""Maximum number of newest commits in which `last_round` looks for a round. Ticks, requeues and compactions may have
+committed after the last round."""
 
 FILES_REMEMBERED = 20_000
-"""Maximum number of commits plus files cached per table. The cache then takes about ten megabytes."""
+"""Maximum number of commits and files cached per table. A full cache takes about ten megabytes per table."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A file with new rows: the version that added it, its path within the table, its partition, and the bounds of its
-    event times. `newest` may be slightly too late, as in DataFile. Without statistics, both bounds are None."""
+    """A file with new rows. `version` is the table version that added the file, and `path` is relative to the table.
+
+    `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be up to a
+    millisecond too late, because Delta truncates times.
+    """
 
     version: int
     path: str
@@ -49,7 +53,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file whose rows a commit removed, and its partition. The partition is None if the commit does not state it."""
+    """A file whose rows a commit removed. `partition` is None if the commit does not contain it."""
 
     path: str
     partition: str | None
@@ -57,11 +61,11 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a Delta table. `digest` is a hash of its content, `at` its time, and `says` its writer's metadata.
+    """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` its metadata.
 
-    `added` and `removed` are the files whose rows the commit added and removed, in order. The files of a compaction are
-    not among them, because it only moves rows. `is_append` is true if the commit removed no file whatsoever, not even
-    by a compaction.
+    `added` and `removed` are the files whose rows the commit added and removed, in order. They do not include the files
+    of a compaction, which only moves rows. `is_append` is true if the commit removed no file at all; it is false for a
+    compaction.
     """
 
     version: int
@@ -75,7 +79,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """The last round that an ingest run landed: the run, the round's number, and the time of the commit."""
+    """The last round of an ingest run that was committed to a table. `number` is the round's number within the run, and
+    `at` the time of the commit."""
 
     run: str
     number: int
@@ -83,29 +88,30 @@ class LastRound:
 
 
 _read: dict[str, Sequence[Commit]] = {}
-"""For each table's address, the consecutive commits that this process has read last."""
+"""The cached commits by table address. The commits of a table are consecutive."""
 
 
 class Follower:
-    """Delivers each commit of a table once, in order."""
+    """Passes each commit of a table to a function once, in order."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
         self._told: Commit | None = None
-        """The last commit that was delivered to `fold` or covered by `begin`."""
+        """The last commit that `follow` has processed; None if the next call must start from the whole table."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
-        """Call `fold` with each commit since the last call. If the commits cannot be delivered one by one, call `begin`
-        with the table at its newest version, whose files cover all commits so far (None if there is no table).
+        """Call `fold` with each commit since the last call of `follow`. If that is not possible, call `begin` with the
+        table at its newest version instead, so that the caller can start again from all files of the table. `begin`
+        gets None if the table does not exist.
 
-        `begin` is called:
-        - on the first call
-        - if `fold` returned False
-        - if a commit is gone or damaged, or the table was deleted or recreated
-        - if there are more than `at_most` new commits
+        `begin` is called in these cases:
+        - This is the first call, or the last call raised an error.
+        - `fold` returned False.
+        - A commit is gone or damaged.
+        - The table was deleted or recreated.
+        - There are more than `at_most` new commits.
 
-        After any error, the next call delivers everything again. Raises LakeError, and the errors of `fold` and
-        `begin`.
+        Raises LakeError, and the errors of `fold` and `begin`.
         """
         news, told = self._news(at_most), self._told
         self._told = None
@@ -118,8 +124,8 @@ class Follower:
         self._told = newest
 
     def _news(self, at_most: int) -> Sequence[Commit] | None:
-        """Return the commits since the last delivered one; None if they cannot be determined, or are more than
-        `at_most`. The newest known commit is read again, to check that the table was not recreated."""
+        """Return the commits since the last processed one. Return None if they cannot be determined, or if there are
+        more than `at_most`. Reads the newest known commit again, to notice if the table was recreated."""
         told = self._told
         if told is None:
             return None
@@ -142,8 +148,8 @@ class Follower:
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
     """Return the commits of the versions `after + 1` to `through`, in order.
 
-    Remembered commits are not read again, except the newest one, to check that the table was not recreated. Raises
-    ObjectMissing if a commit is gone (the library deletes old commits), CorruptObject, LakeError.
+    Cached commits are not read again, except the newest one: it shows whether the table was recreated. Raises
+    ObjectMissing if a commit is gone, because the Delta library deletes old commits. Raises CorruptObject, LakeError.
     """
     versions = range(after + 1, through + 1)
     known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
@@ -170,13 +176,13 @@ def read_commit(table: LakeTable, version: int) -> Commit:
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:
-    """Return the metadata for a commit that lands round `number` of an ingest run."""
+    """Return the commit metadata for round `number` of the ingest run `run`."""
     return {RUN: run, ROUND: str(number)}
 
 
 def last_round(table: LakeTable) -> LastRound | None:
-    """Return the newest round that landed anything; None if no such round is among the newest commits. Raises
-    LakeError."""
+    """Return the last round of an ingest run that was committed to the table. Return None if none of the NEWEST_COMMITS
+    newest commits is from an ingest run. Raises LakeError."""
     current = table.current()
     newest = -1 if current is None else current.version()
     with suppress(ObjectMissing):  # the library has deleted old commits
@@ -188,10 +194,11 @@ def last_round(table: LakeTable) -> LastRound | None:
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
-    """Remember consecutive commits. If they overlap with the commits remembered so far, remember both.
+    """Cache consecutive commits. They extend the cached commits of the table if both overlap, and replace them
+    otherwise.
 
-    Invariant: if a remembered commit still belongs to the table, all remembered commits before it do too. Later ones
-    may not, because the table may have been restored to an earlier state.
+    Invariant: if a cached commit still belongs to the table, so do all cached commits before it. Later cached commits
+    may not, because the table may have been restored to an earlier version.
     """
     kept = _read.get(table.uri, ())
     if kept and (found[0] in kept or kept[0] in found):
@@ -202,8 +209,8 @@ def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
 
 
 def first_commit(table: LakeTable, after: int) -> int | None:
-    """Return the first version after `after` whose commit is still in the log; None if the log has no such commit.
-    Raises LakeError."""
+    """Return the lowest version greater than `after` whose commit is still in the table's log; None if there is no such
+    version. Raises LakeError."""
     with table_errors(table.uri):
         following = table.folder.get_file_info(f"{LOG_FOLDER}/{after + 1:020d}.json")
     if following.type == pafs.FileType.File:
@@ -213,14 +220,14 @@ def first_commit(table: LakeTable, after: int) -> int | None:
 
 
 def logged(table: LakeTable) -> list[str]:
-    """Return the paths of all commits that are still in a table's log. Raises LakeError."""
+    """Return the paths of all commit files that are still in the table's log. Raises LakeError."""
     with table_errors(table.uri):
         found = table.folder.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return [info.path for info in found if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
-    """Read the actions of a commit. `commit` is its path in `files`."""
+    """Return the Delta actions in the commit file at the path `commit` of the file system `files`."""
     return _actions(_content(files, commit))
 
 

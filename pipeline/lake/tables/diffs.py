@@ -1,8 +1,9 @@
-"""The tables `heartbeat_diffs` and `stream_status`, with one partition per window. Each run over the heartbeats
-replaces its windows in both.
+"""The tables `heartbeat_diffs` and `stream_status`. Both have one partition per event-time window, and a run replaces
+the rows of its windows in both.
 
 `heartbeat_diffs` compares each heartbeat with the previous heartbeat of its stream. `stream_status` lists the streams
-that stopped, started or missed heartbeats. A window's rows depend only on event times in `[start - lookback, end)`.
+that stopped, started or missed heartbeats. A window's rows depend only on heartbeats with an event time in `[start -
+lookback, end)`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,12 +20,12 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns of `heartbeat_diffs`. The table has one row per heartbeat."""
+    """Return the schema of `heartbeat_diffs`, which has one row per heartbeat. `fields` are the compared fields."""
     return described(_columns(fields))[0]
 
 
 def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """Return a description of each column of `diff_schema`."""
+    """Return the description of each column of `heartbeat_diffs`. `fields` are the compared fields."""
     return described(_columns(fields))[1]
 
 
@@ -54,11 +55,11 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
 
 
 class StatusKind(StrEnum):
-    """The state of a stream in a window, as `stream_status` reports it.
+    """The state of a stream in a window, as reported in `stream_status`.
 
-    STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
-    STARTED: the stream has heartbeats in the window, but none in the lookback.
-    MISSED: a gap between two heartbeats, long enough for missed heartbeats, ends in the window.
+    - STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
+    - STARTED: the stream has heartbeats in the window, but none in the lookback before it.
+    - MISSED: the window contains the end of a gap between two heartbeats that is long enough for missed heartbeats.
     """
 
     STOPPED = "stopped"
@@ -79,23 +80,25 @@ STATUS, STATUS_COLUMNS = described(
         PARTITION_COLUMN,
     ]
 )
-"""The columns of `stream_status`. It has one row per window, stream and kind."""
+"""Schema of `stream_status`, and the descriptions of its columns. The table has one row per window, stream and kind."""
 
 
 class StreamStatus(WindowedTable):
-    """The `stream_status` table, with the columns of STATUS."""
+    """The `stream_status` table."""
 
     def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
-        """Return the rows of these windows, sorted by window, kind and stream. Raises LakeError."""
+        """Return the rows of these windows, sorted by window, kind and stream. If `kind` is given, return only rows of
+        this kind. Raises LakeError."""
         found = self.read(windows, None if kind is None else pc.field("kind") == str(kind))
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return those of `windows` that have diffs, but no status or a status computed from older input.
+        """Return the windows whose rows in `stream_status` are older than those in `heartbeat_diffs`, or missing.
+        `windows` are the keys of the windows to check.
 
-        The status is missing if a version of tidemark without this table computed the diffs. It is older if one of two
-        concurrent runs ended early. A status computed from newer input is not reported: a run died between its two
-        commits, and its next attempt updates the diffs.
+        - Rows are missing if a version of tidemark without `stream_status` computed the diffs.
+        - Rows may be older if two runs computed the window concurrently, and one of them ended early.
+        - Newer rows are not reported: a run died after it committed the status, and its retry will replace the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(

@@ -1,6 +1,6 @@
-"""The `heartbeats` table: every landed message in full, with its compared fields also as columns.
+"""The `heartbeats` table. It has every landed message in full, and the message's compared fields as columns.
 
-Messages land at least once. A redelivered message lands again, and the micro-batch drops the copy.
+A message may land more than once, because Pub/Sub redelivers. The computation of windows drops the copies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,30 +34,30 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 }
 
 IDENTITY = ("stream_id", "event_time", "id")
-"""The key of a heartbeat: all its copies have the same values in these columns. `id` is `p` followed by the publisher's
-id or, without such an id, `m` followed by the message id. `tidemark.pipeline.compute.columns` has the same key as an
-expression."""
+"""The columns that identify a heartbeat: all its copies have the same values in them. `id` is `p` followed by the
+publisher's id or, if there is none, `m` followed by the message id. `tidemark.pipeline.compute.columns` derives the
+same columns as a Spark expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
-"""The stored columns from which `identities` derives the columns of IDENTITY."""
+"""The columns of `heartbeats` from which the columns of IDENTITY are derived."""
 
 
 STREAM_ID, EVENT_TIME = "The stream that sent the heartbeat.", "Time of the event at the source."
-"""Descriptions of the columns `stream_id` and `event_time`, for every table with one row per heartbeat."""
+"""Descriptions of the columns `stream_id` and `event_time`. All tables with one row per heartbeat use them."""
 
 
 def message_columns() -> list[Column]:
-    """Return the columns that `heartbeats` and `quarantine` share. They contain a message in full."""
+    """Return the columns that `heartbeats` and `quarantine` share: the full message, and when it landed."""
     return [*MESSAGE_COLUMNS, Column("landed_at", MOMENT, "Time at which the row was written.", False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns of `heartbeats`. The table has one row per landed message."""
+    """Return the schema of `heartbeats`, which has one row per landed message. `fields` are the compared fields."""
     return described(_columns(fields))[0]
 
 
 def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """Return a description of each column of `heartbeat_schema`."""
+    """Return the description of each column of `heartbeats`. `fields` are the compared fields."""
     return described(_columns(fields))[1]
 
 
@@ -72,26 +72,27 @@ def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
 
 
 def value_of(name: str, kind: FieldKind) -> str:
-    """Return the description of the column that contains the compared field `name`."""
+    """Return the description of the column for the compared field `name`."""
     return f"The {kind} `{name}` of `[message.fields]`; null if the field is absent or of another kind."
 
 
 def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the columns of `heartbeats` that a micro-batch reads."""
+    """Return the columns of `heartbeats` that the computation of windows reads."""
     names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
     return pa.schema(map(heartbeat_schema(fields).field, names))
 
 
 def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed messages as rows of `heartbeats`, given the values of each column except the partition column."""
+    """Return landed messages as rows of `heartbeats`. `columns` has the values of each column except the partition
+    column, which is derived from the event times."""
     rows = rows_of(columns, heartbeat_schema(fields))
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), _hours(rows["event_time"]))
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """Files of one version of `heartbeats` that a micro-batch reads. `place` is the common prefix of their
-    addresses."""
+    """The files that a computation of windows reads, all from one version of `heartbeats`. `place` is the common prefix
+    of the files' addresses."""
 
     version: int
     files: Sequence[DataFile]
@@ -99,12 +100,10 @@ class HeartbeatFiles:
 
     @property
     def paths(self) -> list[str]:
-        """The addresses of the files."""
         return [self.place + file.path for file in self.files]
 
     @property
     def rows(self) -> int:
-        """The total number of rows in the files."""
         return sum(file.rows for file in self.files)
 
     def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
@@ -112,9 +111,12 @@ class HeartbeatFiles:
         return replace(self, files=[file for file in self.files if file.may_have(start, end)])
 
     def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
-        """Estimate how many rows have an event time before each of these moments, which are in order. A file's rows are
-        assumed to be spread evenly over the file's range of event times. A file without statistics is assumed to cover
-        the whole range of moments."""
+        """Estimate, for each of `moments`, how many rows have an earlier event time. `moments` must be in ascending
+        order.
+
+        The rows of a file are assumed to be spread evenly over the file's range of event times. The range of a file
+        without statistics is assumed to be that from the first to the last moment.
+        """
         first, last = moments[0], moments[-1]
         rows = np.array([file.rows for file in self.files], dtype=np.float64)
         oldest = np.array([to_us(file.oldest or first) for file in self.files], dtype=np.int64)
@@ -127,7 +129,8 @@ class HeartbeatFiles:
 
 @dataclass(frozen=True, slots=True)
 class LandedExtent:
-    """The number of rows in `heartbeats`, and the range of their event times (None without statistics)."""
+    """The number of rows in `heartbeats`, and the bounds of their event times. The bounds are None without
+    statistics."""
 
     rows: int = 0
     oldest_event_time: datetime | None = None
@@ -135,13 +138,13 @@ class LandedExtent:
 
 
 class Heartbeats(LakeTable):
-    """The `heartbeats` table. It checks that the compared fields have the same types as in the settings."""
+    """The `heartbeats` table. Before a write, it checks that the stored columns of the compared fields have the types
+    that the settings require."""
 
     def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
         super().__init__(place, PARTITION)
         self._fields = fields
         self.schema = heartbeat_schema(fields)
-        """The columns of the table."""
         self._checked: DeltaTable | None = None
 
     def check(self) -> None:
@@ -159,8 +162,9 @@ class Heartbeats(LakeTable):
         self._checked = table
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Return those of `message_ids` that have landed with a publish time in `[start, end)`. Both bounds are whole
-        seconds. Only files that may contain such publish times are opened. Memory is proportional to the ids found."""
+        """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. `start` and `end`
+        must be whole seconds. Opens only files that may contain such publish times. Memory is proportional to the
+        number of returned ids."""
         published = pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
@@ -168,13 +172,13 @@ class Heartbeats(LakeTable):
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def pinned(self) -> DeltaTable | None:
-        """Return the table at its newest version, fixed: later landings do not change it. None if nothing has landed
-        yet."""
+        """Return the table at its newest version. Later commits do not change the returned table. Returns None if the
+        table does not exist."""
         table = self.current()
         return None if table is None else self.at(table.version())
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
-        """Return the files of the newest version that may contain event times in `[start, end]`, according to their
+        """Return the files of the newest version that may contain event times in `[start, end]` according to the files'
         statistics."""
         table, place = self.current(), self.file_location("")
         if table is None:
@@ -186,7 +190,7 @@ class Heartbeats(LakeTable):
         return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
 
     def extent(self) -> LandedExtent:
-        """Return the number of rows in the newest version, and the range of their event times."""
+        """Return the number of rows in the newest version, and the bounds of their event times."""
         table = self.current()
         if table is None:
             return LandedExtent()
@@ -200,16 +204,15 @@ class Heartbeats(LakeTable):
 
 
 def messages_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the Pub/Sub message id for each of these `message_id` values. They differ for a message with several
-    heartbeats: the heartbeat's number is appended to the id."""
+    """Return the Pub/Sub message id for each value of the column `message_id`. If a message contains several
+    heartbeats, the column has the message's id with the number of the heartbeat appended."""
     if not pc.any(pc.match_substring(ids, ELEMENT)).as_py():
         return ids
     return pc.list_element(pc.split_pattern(ids, ELEMENT, max_splits=1, reverse=True), 0)
 
 
 def identities(rows: pa.Table) -> pa.Table:
-    """Return the columns of IDENTITY, derived from rows that have the columns of IDENTITY_SOURCE. The order of the rows
-    stays."""
+    """Return the columns of IDENTITY for rows that have the columns of IDENTITY_SOURCE, in the order of the rows."""
     publisher = pc.binary_join_element_wise("p", rows["publisher_id"], "")
     message = pc.binary_join_element_wise("m", rows["message_id"], "")
     return pa.table(
@@ -222,7 +225,7 @@ def identities(rows: pa.Table) -> pa.Table:
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the partition of each event time. For speed, only the few distinct hours are formatted as text."""
+    """Return the partition of each event time. Only the distinct hours are formatted as text, which is faster."""
     if not len(event_times):  # an empty array has no dictionary
         return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
@@ -230,7 +233,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """Return the range of event times that a file may contain, both ends included. Without statistics, it is the hour
-    of the file's partition."""
+    """Return the first and the last event time that a file of `heartbeats` may contain. If the file has no statistics,
+    return the start and the end of its partition's hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
     return file.oldest or hour, file.newest or hour + HOUR

@@ -1,6 +1,6 @@
-"""Writes data files of a table before the transaction that adds them, so that many writers can share one transaction.
+"""Writes a table's data files before the transaction that adds them, so that many writers can share one transaction.
 
-Readers ignore a file until a transaction adds it. If none ever does, housekeeping deletes the file as an orphan.
+Readers ignore a file until a transaction adds it. If no transaction adds the file, housekeeping deletes it.
 """
 
 import io
@@ -21,15 +21,15 @@ from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 FILES_AT_ONCE = 16
-"""Number of files written in parallel. In a bucket, a write mostly waits for the response."""
+"""Number of files written in parallel. Most of the time of a write to a bucket is spent waiting for the response."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""The types of columns that get bounds in a file's statistics: all except binary and nested types. Without bounds for a
-column, the Delta library's Arrow dataset would compare with null, and wrongly skip the file."""
+"""Types of the columns whose minimum and maximum are written to a file's statistics: all types except binary and nested
+ones. If such a bound were missing, Arrow would compare with null and wrongly skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""LONGEST_BOUND is the length to which a text in a file's statistics is cut, because every reader of the table reads
-them. LAST_CHARACTER is the greatest character. It is appended to a cut text to make an upper bound."""
+"""LONGEST_BOUND is the maximum number of characters of a text in a file's statistics, because every reader of the table
+loads all statistics. LAST_CHARACTER is the greatest character. Appended to a cut text, it makes an upper bound."""
 
 Bound = bool | int | float | str
 
@@ -39,8 +39,8 @@ class NewFile:
     """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
     its size in bytes.
 
-    `bounds` has the least and the greatest value of columns (times in microseconds, long texts cut). `nulls` has the
-    number of nulls of each column with nulls.
+    `bounds` has the minimum and the maximum of each column with bounds. Times are in microseconds, and long texts are
+    cut. `nulls` has the number of nulls of each column with nulls.
     """
 
     path: str
@@ -51,7 +51,8 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
-        """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction."""
+        """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
+        microseconds."""
         stats: dict[str, Any] = {"numRecords": self.rows}
         if self.bounds or self.nulls:
             least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
@@ -67,7 +68,7 @@ class NewFile:
 
 
 class NewFiles:
-    """Writes files of a table (`write`), and later adds them in one transaction (`add`)."""
+    """Writes data files of a table (`write`), and later adds them to the table in one transaction (`add`)."""
 
     def __init__(self, table: LakeTable, schema: pa.Schema, clock: Clock) -> None:
         self._table = table
@@ -75,8 +76,8 @@ class NewFiles:
         self._clock = clock
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        """Write rows to durable files, one file per partition. The rows stay invisible until `add`. Raises LakeFull,
-        LakeUnwritable, LakeUnreachable."""
+        """Write rows to new, durable files, one file per partition. Readers do not see the rows until `add`. Raises
+        LakeFull, LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
         parts = list(_by_partition(rows, table.partition_column))
@@ -96,11 +97,11 @@ class NewFiles:
         return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        """Add files to the table in one transaction, with `says` as its metadata. When the call returns, the
-        transaction is durable, and readers see all rows. Creates the table, and columns that it lacks.
+        """Add files to the table in one transaction. `says` is the transaction's metadata. Creates the table, and
+        columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see none of the rows
-        or, if only the response to the transaction was lost, all of them.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see none of the rows.
+        If only the response to the transaction was lost, they see all rows.
         """
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column
@@ -108,7 +109,8 @@ class NewFiles:
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each distinct value of a column, in ascending order, with its rows. The rows come without the column."""
+    """Yield each distinct value of a column, in ascending order, with its rows. The column itself is removed from the
+    rows."""
     for value in sorted(pc.unique(rows[column]).to_pylist()):
         yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
@@ -128,7 +130,6 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
 
 
 def _above(text: str) -> str:
-    """Return an upper bound for `text`, usually of at most LONGEST_BOUND + 1 characters."""
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
@@ -145,7 +146,8 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """Format a column's minimum or maximum for Delta statistics. An int is a time in microseconds."""
+    """Return the minimum or the maximum of a column in the form of Delta statistics. An int is a time in
+    microseconds."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

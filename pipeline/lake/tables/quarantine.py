@@ -1,8 +1,9 @@
-"""The `quarantine` table: every rejected message in full, with the reason. Also the notes about requeues.
+"""The `quarantine` table: every rejected message in full, with the reason. Also the records about judging and requeuing
+these messages again.
 
-A message waits in the table until the contract is corrected and the message is requeued; its rows stay even then. Notes
-say which messages were requeued (written after they have landed in `heartbeats`), which have another reason now, and by
-which contract the whole quarantine was last judged. The next requeue derives a lost note again.
+A message waits in the table until the contract is corrected and the message is requeued. Its rows stay in the table
+even then. Separate objects record which messages were requeued, which messages now have another reason, and by which
+contract all messages were last judged. The next requeue derives a lost object again.
 """
 
 import uuid
@@ -35,7 +36,7 @@ REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The digest of a message contract, and the time at which the whole quarantine was judged by that contract."""
+    """The digest of the contract by which all messages in quarantine were last judged, and the time."""
 
     contract: str
     judged_at: Moment
@@ -43,12 +44,12 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""The digest that stands for a damaged note. No contract has this digest, so quarantine is judged again."""
+"""Stands for the digest in a damaged object. It differs from every contract's digest, so quarantine is judged again."""
 
 
 class OfDays:
-    """Notes about rejected messages, grouped by day. A note is a table with a column `message_id`; its key begins with
-    the day on which the messages were rejected. Reading raises DamagedNote, NewerFormat, LakeUnreachable."""
+    """Stored tables about rejected messages. Each has a column `message_id`, and its key begins with the day on which
+    its messages were rejected. Reading one raises DamagedNote, NewerFormat, LakeUnreachable."""
 
     kind: ParquetKind
 
@@ -56,42 +57,43 @@ class OfDays:
         self._notes = Notes(objects, self.kind)
 
     def between(self, since: str = "", until: str = "") -> list[str]:
-        """Return the keys of the notes from the day `since` to the day `until`, both included. An empty day means no
-        bound."""
+        """Return the keys for the days from `since` to `until`, both included. An empty text means no bound."""
         keys = self._notes.listed(since if since == until else "")
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
 
     def rows(self, keys: Iterable[str]) -> list[pa.Table]:
-        """Return the rows of each of these notes, except notes that retention has deleted meanwhile."""
+        """Return the stored table for each key, except those that retention has deleted since."""
         return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
-        """Delete the notes about messages rejected before a day. Returns the number of notes. With `dry_run`, deletes
-        nothing. Raises LakeError."""
+        """Delete the stored tables about messages that were rejected before `day`, and return how many. With `dry_run`,
+        delete nothing. Raises LakeError."""
         old = [key for key in self.between() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
 
 
 class Requeued(OfDays):
-    """Notes about requeued messages. A key contains the day of their rejection, and the seconds in which the first and
-    the last of them were published."""
+    """The ids of requeued messages. A key contains the day on which the messages were rejected, and the seconds in
+    which the first and the last of them were published."""
 
     kind = REQUEUED
 
     def ids(self, keys: Iterable[str]) -> pa.Array:
-        """Return the ids of the messages in these notes."""
+        """Return the message ids stored under these keys."""
         found = (rows["message_id"].combine_chunks() for rows in self.rows(keys))
         return pa.concat_arrays([NO_IDS, *found])
 
     def every_id(self) -> pa.Array:
-        """Return the ids of all requeued messages."""
         return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Write a note about requeued messages, after they have landed. `day` is the day of their rejection; `seconds`
-        are the seconds in which the first and the last of them were published. Returns the note's key. Raises
-        LakeError; the next requeue then finds the messages in `heartbeats` and writes the note."""
+        """Record that messages were requeued, and return the key of the record. To be called after the messages have
+        landed in `heartbeats`. `day` is the day on which they were rejected, and `seconds` are the seconds in which the
+        first and the last of them were published.
+
+        Raises LakeError. The next requeue then finds the messages in `heartbeats`, and records them.
+        """
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"
         self._notes.create(key, pa.table({"message_id": ids}))
@@ -99,38 +101,38 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """Notes about messages that a requeue rejected again, for a reason or with a detail that differs from the one in
-    `quarantine`."""
+    """The messages that a requeue rejected again, if the reason or the detail differs from the one in `quarantine`."""
 
     kind = REJUDGED
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """Return, for each day from `since` to `until`, the messages in notes, with their newest reason and detail.
-        The columns are `message_id`, `reason` and `detail`. A day without notes is left out."""
+        """Return the newest reason and detail of the messages that were judged again, by the day on which they were
+        rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason` and
+        `detail`. Days without such messages are left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
-        """Write a note with the new reasons and details of messages that were rejected on `day`. `at` is the time of
-        the new judgement. Raises LakeError."""
+        """Record the new reasons and details of messages that were rejected on `day`. `at` is the time of the new
+        judgement. Raises LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
         noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
 
 
 class JudgedBy:
-    """The note that says by which message contract the whole quarantine was last judged."""
+    """The stored digest of the message contract by which all messages in quarantine were last judged."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, JUDGED_BY)
 
     def digest(self) -> str | None:
-        """Return the digest of that contract. Return UNREADABLE if the note is damaged, and None if there is no note.
-        Raises NewerFormat, LakeError."""
+        """Return the stored digest. Return UNREADABLE if its object is damaged, and None if there is no object. Raises
+        NewerFormat, LakeError."""
         note, generation = self._notes.found(JUDGED_BY.key)
         return note.contract if note is not None else UNREADABLE if generation else None
 
     def note(self, digest: str, at: datetime) -> None:
-        """Replace the note if it has another digest. If another writer replaces the note first, that writer's note
+        """Store the digest unless it is already stored. If another process stores a digest at the same time, its digest
         stays. Raises LakeError."""
         there, generation = self._notes.found(JUDGED_BY.key)
         if there is None or there.contract != digest:
@@ -138,7 +140,7 @@ class JudgedBy:
 
 
 def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
-    """Return the keys of Requeued notes whose range of publish seconds overlaps `[first, last]`."""
+    """Return the keys of Requeued whose range of publish seconds overlaps `[first, last]`."""
     spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
     return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
 
@@ -149,8 +151,8 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 
 def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Return rows of `quarantine` with their newest reason and detail. `told` has the messages for which these differ
-    from the table."""
+    """Return rows of `quarantine` with the newest reason and detail of each message. `told` has the messages whose
+    reason or detail is newer than the one in the table."""
     if not len(told):
         return rows
     at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
@@ -162,7 +164,8 @@ def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
 
 
 def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
-    """Return the messages in `rejected` whose reason or detail differs from `rows`, which are rows of `quarantine`."""
+    """Return the messages in `rejected` whose reason or detail differs from the one in `rows`, which are rows of
+    `quarantine`."""
     at = pc.index_in(rows["message_id"], rejected["message_id"].combine_chunks())
     differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in TOLD))
     others = rows["message_id"].filter(pc.fill_null(differs, False))
@@ -195,15 +198,17 @@ QUARANTINE, QUARANTINE_COLUMNS = described(
         Column(PARTITION, pa.string(), "The partition: the day on which the message was rejected.", False),
     ]
 )
-"""The columns of `quarantine`. It has one row per delivery of a rejected message: a message delivered twice has two
-rows with the same `message_id`."""
+"""Schema of `quarantine`, and the descriptions of its columns. The table has one row per delivery of a rejected
+message: a message that was delivered twice has two rows with the same `message_id`."""
 
 MOST_PAYLOADS = 100_000
-"""Maximum number of messages that `rejected_payloads` judges, so that a flood of messages does not stall a command."""
+"""Maximum number of messages that `rejected_payloads` judges. Without a limit, a flood of rejected messages would stall
+a command."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """Return rejected messages as rows of `quarantine`, given the values of each column except the partition column."""
+    """Return rejected messages as rows of `quarantine`. `columns` has the values of each column except the partition
+    column, which is derived from the landing times."""
     rows = rows_of(columns, QUARANTINE)
     days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
@@ -211,16 +216,16 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A filter for rejected messages: only those whose latest reason is `reason`, and only those rejected at `since` or
-    later. None means no restriction."""
+    """A filter for rejected messages: only those whose newest reason is `reason`, and only those rejected at `since` or
+    later. A criterion that is None does not filter."""
 
     reason: RejectionReason | None = None
     since: datetime | None = None
 
     @property
     def filter(self) -> pc.Expression:
-        """The part of the filter about time, as an Arrow expression. The reason is not part of it, because a later
-        judgement may differ from the table."""
+        """The condition on the time of rejection, as an Arrow expression. The reason is left out, because the newest
+        reason may not be the one in the table."""
         return pc.scalar(True) if self.since is None else pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
 
 
@@ -229,8 +234,8 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The number of distinct rejected messages per latest reason: those that still wait, and those that were
-    requeued."""
+    """The number of distinct messages per newest reason: `waiting` counts those in quarantine, and `requeued` those
+    that were requeued."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
@@ -240,16 +245,16 @@ class Quarantine(LakeTable):
     """The `quarantine` table."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
-        """Return an upper bound of the number of rows that match a filter: the rows of whole days, for any reason.
-        Reads only file statistics."""
+        """Return an upper bound of the number of rows that match the filter `meant`. It counts the rows of whole days,
+        whatever their reason. Reads only file statistics."""
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
     ) -> Iterator[pa.Table]:
-        """Yield these columns of the rows of a day that match a filter, in batches. For a message in `told`, the notes
-        of that day, the reason and the detail are the noted ones."""
+        """Yield the rows that were rejected on `day` and match the filter `meant`, in batches with these columns.
+        `told` has the messages of that day with a newer reason or detail, which replaces the one in the table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, day):
             rows = as_judged_last(scanned, told) if len(told) else scanned
@@ -261,8 +266,9 @@ class Quarantine(LakeTable):
     def reasons(
         self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count the messages that match a filter by reason. `requeued` has the ids of requeued messages, and `told` the
-        notes about newer reasons, by day. Memory is proportional to the number of messages, not to their size."""
+        """Count the distinct messages that match the filter `meant`, by newest reason. `requeued` has the ids of
+        requeued messages. `told` has the messages with a newer reason than the one in the table, by day. Memory is
+        proportional to the number of messages, not to their size."""
         told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
@@ -282,8 +288,9 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A message whose payload was rejected: its stream, and its times in microseconds. `event_us` is the event time
-    with which the message holds the watermark, so it is not after the publish time."""
+    """A message whose payload was rejected: its stream, its publish time and its event time, both in microseconds.
+    `event_us` is the publish time if the message has a later event time, because the watermark treats the message
+    so."""
 
     stream_id: str
     publish_us: int
@@ -291,19 +298,19 @@ class RejectedPayload:
 
     @property
     def lag_us(self) -> int:
-        """The time from the event to the publication, in microseconds."""
         return self.publish_us - self.event_us
 
 
 def rejected_payloads(
     quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime, requeued: pa.Array = NO_IDS
 ) -> list[RejectedPayload]:
-    """Return the messages, published in `[since, before)`, that wait in quarantine because of their payload, but hold
-    the watermark because their times are readable.
+    """Return the messages that were rejected because of their payload and still wait in quarantine, if they were
+    published in `[since, before)`. Such messages hold back the watermark, because their stream and event time are
+    readable.
 
-    Each message is returned once. Those whose id is in `requeued` no longer wait. If there are more than MOST_PAYLOADS,
-    the first published ones are returned. The list is empty if the contract reads the stream or the event time from the
-    payload. Raises LakeError.
+    Each message is returned once. Messages whose id is in `requeued` are left out. If there are more than
+    MOST_PAYLOADS, those with the earliest publish times are returned. The list is empty if the contract reads the
+    stream or the event time from the payload. Raises LakeError.
     """
     rows = (
         None
@@ -326,5 +333,5 @@ def rejected_payloads(
 
 
 def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
-    """Count the messages per stream, the streams with the most messages first."""
+    """Return the number of messages per stream, in descending order of the number."""
     return dict(Counter(message.stream_id for message in messages).most_common())

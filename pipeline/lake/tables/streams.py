@@ -1,4 +1,4 @@
-"""The `streams` table: each stream's first and last heartbeat in any computed window, however old.
+"""The `streams` table: the first and the last heartbeat of each stream, over all computed windows.
 
 The table is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. An update reads only the files added to
 `heartbeat_diffs` since the last update.
@@ -28,39 +28,40 @@ STREAMS, STREAM_COLUMNS = described(
         Column("last_event_time", MOMENT, "The stream's last heartbeat in any computed window."),
     ]
 )
-"""The columns of `streams`. It has one row per stream, sorted by `stream_id`, and is not partitioned."""
+"""Schema of `streams`, and the descriptions of its columns. The table has one row per stream, sorted by `stream_id`,
+and no partitions."""
 
 BEATS = pa.schema({"stream_id": pa.string(), "event_time": MOMENT})
 NAMES = pa.schema({"stream_id": pa.string()})
 
 FILES_AT_ONCE = 64
-"""Number of files whose streams are in memory at the same time. It bounds the memory that a rebuild takes."""
+"""Number of files of `heartbeat_diffs` whose streams are in memory at the same time. It limits the memory of a
+rebuild."""
 
 SAVE_ATTEMPTS = 20
-"""Maximum number of attempts to save. An attempt fails only if another process saves first."""
+"""Maximum number of attempts to commit the table. An attempt fails only if another process commits first."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Keys of the metadata in a commit to `streams`: the id and the version of the `heartbeat_diffs` table from which the
-streams were derived."""
+"""Metadata keys in a commit to `streams`. OF_TABLE has the id, and THROUGH the version, of the `heartbeat_diffs` table
+from which the streams were derived."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """All streams in a `heartbeat_diffs` table (`diffs_table` is its id) up to a version. `rows` has the columns of
-    STREAMS, and is sorted by `stream_id`."""
+    """All streams in version `diffs_version` of a `heartbeat_diffs` table. `diffs_table` is the id of that table.
+    `rows` has the columns of STREAMS, sorted by `stream_id`."""
 
     diffs_table: str = ""
     diffs_version: int = -1
     rows: pa.Table = field(default_factory=STREAMS.empty_table)
 
     def silent_since(self, moment: datetime) -> pa.Table:
-        """Return the rows of the streams without a heartbeat since a moment. The stream that has been silent for
-        longest comes first."""
+        """Return the rows of the streams without a heartbeat at `moment` or later, the longest silent stream first."""
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
     def begun_before(self, moment: datetime) -> int:
-        """Return the number of streams whose first heartbeat was before a moment."""
+        """Return the number of streams whose first heartbeat was before `moment`."""
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
@@ -71,8 +72,8 @@ class KnownStreams:
 
 
 class Streams:
-    """Keeps the `streams` table up to date with `heartbeat_diffs`. Only one thread may use an instance at a time;
-    several processes may save concurrently."""
+    """Keeps the `streams` table up to date with `heartbeat_diffs`. An instance is not thread-safe, but several
+    processes may save the table concurrently."""
 
     def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
         self.table = table
@@ -80,12 +81,12 @@ class Streams:
         self._diffs = diffs
 
     def known(self) -> KnownStreams:
-        """Return all streams in the newest version of `heartbeat_diffs`. Writes nothing. Raises LakeError."""
+        """Return all streams in the newest version of `heartbeat_diffs`, without writing anything. Raises LakeError."""
         return self._after(self._kept(self.table.current()))
 
     def save(self) -> KnownStreams:
-        """Like `known`, but also save the streams in the table. Raises LakeError, or TableConflict if other processes
-        saved first in all attempts."""
+        """Return all streams in the newest version of `heartbeat_diffs`, and save them in the `streams` table. Raises
+        LakeError, and TableConflict if other processes saved first in all SAVE_ATTEMPTS attempts."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
             seen = 0 if table is None else table.version()
@@ -104,8 +105,8 @@ class Streams:
         )
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """Return the saved streams. Return no streams if there is no table, or if its last commit is gone or does not
-        state the origin of the streams."""
+        """Return the saved streams. Return no streams if the table does not exist, or if its last commit does not
+        contain OF_TABLE and THROUGH."""
         if table is None:
             return KnownStreams()
         version = table.version()
@@ -136,7 +137,7 @@ class Streams:
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """Merge `rows` with the streams in these files of `heartbeat_diffs`. Returns rows sorted by `stream_id`. Raises
+        """Return `rows` merged with the streams in these files of `heartbeat_diffs`, sorted by `stream_id`. Raises
         ObjectMissing if a file is gone."""
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
@@ -148,7 +149,8 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Write the streams as table version `seen` + 1. Raises TableConflict if the table is no longer at `seen`."""
+        """Save the streams as the version after `seen`. Raises TableConflict if the newest version of the table is not
+        `seen`."""
         table = self.table.created(STREAMS)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
@@ -165,14 +167,15 @@ class Streams:
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
-    """Return rows of STREAMS: for each stream, the minimum of the column `first` and the maximum of the column
-    `last`."""
+    """Return one row per stream with the columns of STREAMS. `first` is the column with the first event times, and
+    `last` the column with the last ones."""
     of_each = rows.group_by("stream_id", use_threads=False).aggregate([(first, "min"), (last, "max")])
     return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """Return, for each of these windows that is computed, the number of streams with a heartbeat in it."""
+    """Return the number of streams with a heartbeat in the window, for each of these windows that is computed. Windows
+    are given and returned as keys."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

@@ -1,7 +1,7 @@
-"""The base class of the lake's Delta tables: it opens and creates a table, adds files, reads rows, and translates
+"""The base class of the lake's Delta tables. It opens and creates tables, adds files, reads rows, and translates
 errors.
 
-A table that does not exist yet counts as empty. The first write to it creates it.
+A table that does not exist counts as empty. The first write creates it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,39 +43,43 @@ APPEND_RETRIES = 50
 """Number of times that the Delta library retries an append."""
 
 SCHEMA_CHANGES = 20
-"""Maximum number of attempts of an append. An append fails if another process creates the table or changes its schema
-at the same time, and each process does so at most once."""
+"""Maximum number of attempts to append. An attempt fails if another process creates the table or changes its schema,
+which each process does at most once."""
 
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "20"}
 """The table property for the number of commits between two checkpoints.
 
-A process that opens the table reads the last checkpoint, and each commit since then in two requests: 20 on average,
-instead of 100 with the library's default. With fewer commits, too many ticks would wait for a checkpoint.
+A process that opens a table reads the last checkpoint and every later commit, with two requests per commit. The value
+20 makes that about 20 requests on average, instead of 100 with the library's default. A lower value would delay more
+ticks, because they wait while a checkpoint is written.
 """
 
 OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
-"""The value of CHECKPOINTS for tables that only runs commit to. Each run opens them, and no tick waits for their
-checkpoints."""
+"""The property of CHECKPOINTS for tables to which only runs commit. It is lower, because every run opens these tables
+and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""A commit does not look for expired commits, which would list the log each time. Housekeeping deletes them."""
+"""Keeps a commit from deleting expired commits, for which it would list the log each time. Housekeeping deletes
+them."""
 
 SCANNED_ROWS = 5_000
-"""Maximum number of rows per batch of a scan. A scan has a few batches in memory at the same time, and payloads may be
-large."""
+"""Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
 
 DAY_FORMAT = "%Y-%m-%d"
 
 CUT = timedelta(milliseconds=1)
-"""Maximum difference between a file's newest time and the newest time in its statistics: the Delta library truncates
-the latter to milliseconds."""
+"""Maximum time by which a file's newest event time exceeds the one in the file's statistics. The Delta library
+truncates the latter to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path within the table, number of rows, size in bytes, partition value, the time at which
-    it was added, and the bounds of its event times. A bound is None if the file's statistics do not have it. `newest`
-    may be too late by CUT."""
+    """A file of a table. `path` is relative to the table, `size` is in bytes, and `partition` is the value of the
+    partition column. `added_at` is the time at which the file was added.
+
+    `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be too late
+    by CUT.
+    """
 
     path: str
     rows: int
@@ -102,8 +106,8 @@ class DamagedFile(CorruptObject):
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The location of a table, which need not exist yet: its address, the options that `deltalake` takes with the
-    address, its folder as an Arrow file system, and the check of the lake's formats."""
+    """The location of a table, which need not exist yet. `uri` and `storage_options` are the arguments that the Delta
+    library takes, and `folder` is the table's folder as an Arrow file system. `admission` checks the lake's formats."""
 
     uri: str
     storage_options: dict[str, str]
@@ -112,11 +116,11 @@ class TablePlace:
 
 
 class LakeTable:
-    """A Delta table, partitioned by a text column, or not partitioned if `partition_column` is empty.
+    """A Delta table, partitioned by one text column. If `partition_column` is empty, the table has no partitions.
 
-    The table's properties contain the format of the newest version of tidemark that has written it. Opening the table
-    raises NewerFormat if this version does not know that format or another format of the lake. Not thread-safe.
-    Releases the GIL while it waits for a bucket's response.
+    The table's properties contain the format of the newest version of tidemark that has written to the table. Opening a
+    table raises NewerFormat if this version of tidemark does not know that format or another format of the lake. Not
+    thread-safe. Releases the GIL while it waits for a bucket's response.
     """
 
     def __init__(self, place: TablePlace, partition_column: str) -> None:
@@ -124,18 +128,19 @@ class LakeTable:
         self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
-        """The table properties to set when the table is created. The next write sets them if any is missing."""
+        """The table properties to set when the table is created. If a table lacks one of them, the next write sets them
+        all."""
         self._admission = place.admission
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
-        """Makes a table on disk durable; None for a table in a bucket, which needs no sync."""
+        """Syncs the files of a table on a local disk; None for a table in a bucket, which needs no sync."""
 
     def current(self) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist.
 
-        Checks the file of the last known commit, to notice if the table was deleted or recreated. If there is no new
-        commit, the call only looks up that file and the file of the next commit.
+        If there is no new commit, the call only looks up two files: the last known commit, which shows whether the
+        table was deleted or recreated, and the next commit.
         """
         self._admission.admit()
         with table_errors(self.uri):
@@ -157,8 +162,8 @@ class LakeTable:
         return table
 
     def _updated(self) -> DeltaTable | None:
-        """Return the open table, updated to its newest version; None if no table is open, or if the table was deleted
-        or recreated."""
+        """Return the open table after updating it to the newest version. Return None if no table is open, or if it was
+        deleted or recreated."""
         table = self._table
         if table is None or self._commit is None:
             return None
@@ -176,8 +181,8 @@ class LakeTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table without updating it; None if no table is open, if the table was deleted or recreated,
-        or if its mark is of an older format."""
+        """Return the open table without updating it. Return None if no table is open, if it was deleted or recreated,
+        or if an older version of tidemark has set its format."""
         if self._table is None or self._commit is None:
             return None
         if format_of(self._table.metadata().configuration) < version.FORMAT:
@@ -186,13 +191,13 @@ class LakeTable:
             return self._table if self._commits(self._table.version()) == [self._commit] else None
 
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
-        """Return, for the commit of each version, the size and the modification time of its file; None if there is no
-        such file."""
+        """Return the size and the modification time of each version's commit file; None for a file that does not
+        exist."""
         found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
         return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
-        """Return the table at a version. Raises ObjectMissing if this version can no longer be read."""
+        """Return the table at a version. Raises ObjectMissing if the files of that version are no longer complete."""
         try:
             with table_errors(self.uri):
                 return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
@@ -203,8 +208,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Translate an error that Arrow raises while it reads the file at `path` into DamagedFile. Raises OSError
-        instead if the storage fails or the file is gone."""
+        """Translate an error of Arrow, raised in the `with` block while it reads the file at `path`, into DamagedFile.
+        If the storage fails or the file is gone, raise OSError instead."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -213,9 +218,9 @@ class LakeTable:
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return the rows of a file that match the filter `wanted`, with the columns and types of the schema. (Without
-        the schema, Arrow could not filter the text views that the library's `delete` writes.) Raises pa.ArrowException,
-        OSError."""
+        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`. Given the
+        types, Arrow can also filter the text columns of files that the library's `delete` wrote. Raises
+        pa.ArrowException, OSError."""
         with self.folder.open_input_file(path) as opened:  # passing the path to Arrow would cost one more request
             return pq.read_table(opened, schema=schema, columns=schema.names, filters=wanted, use_threads=False)
 
@@ -227,11 +232,11 @@ class LakeTable:
         partitions: Sequence[str] | None = None,
         damaged: dict[str, str] | None = None,
     ) -> pa.Table:
-        """Return the rows of an open table that match the filter `wanted`, with these columns. `partitions` restricts
-        the rows to these partitions. Files whose statistics exclude such rows are not opened.
+        """Return the rows of an open table that match the filter `wanted`, with these columns. If `partitions` is
+        given, return only rows of these partitions. Files are not opened if their statistics show that no row matches.
 
-        A damaged or missing file raises DamagedFile. If `damaged` is given, such a file is left out instead, and its
-        path and partition are added to `damaged`. Raises LakeError.
+        If a file is damaged or missing, raise DamagedFile. If the dict `damaged` is given, skip the file instead, and
+        add its path and partition to the dict. Raises LakeError.
         """
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
         with table_errors(self.uri):
@@ -260,7 +265,8 @@ class LakeTable:
         damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
         """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. `start`
-        and `end` are whole seconds. `damaged` has the same meaning as in `rows`."""
+        and `end` must be whole seconds. If the dict `damaged` is given, damaged files are skipped and added to it, as
+        in `rows`."""
         table, published = self.current(), pc.field("publish_time")
         wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         return None if table is None else self.rows(table, columns, wanted, damaged=damaged)
@@ -268,9 +274,9 @@ class LakeTable:
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
     ) -> Iterator[pa.Table]:
-        """Yield the rows of the newest version that match the filter `wanted`, with these columns, at most SCANNED_ROWS
-        at a time. `partition` restricts the rows to one partition. Files whose statistics exclude such rows are not
-        opened. Yields nothing if the table does not exist."""
+        """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
+        most SCANNED_ROWS. If `partition` is given, yield only rows of this partition. Files are not opened if their
+        statistics show that no row matches. Yields nothing if the table does not exist."""
         table = self.current()
         if table is None:
             return
@@ -290,8 +296,9 @@ class LakeTable:
                     yield pa.Table.from_batches([batch])
 
     def landed(self) -> pa.Table:
-        """Return the files of the newest version, the last landed first. The columns are those of `listed`, the number
-        of `rows`, and the landing times of the `first` and the `last` row (the epoch if unknown)."""
+        """Return one row per file of the newest version, the last landed file first. In addition to the columns of
+        `listed`, it has `rows` (the number of rows), and `first` and `last` (the landing times of the file's first and
+        last row, or the epoch if they are unknown)."""
         table = self.current()
         files = pa.table({}) if table is None else listed(table)
         if "max.landed_at" not in files.column_names:
@@ -304,8 +311,10 @@ class LakeTable:
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
         """Estimate how many rows have landed since a moment. Returns the number, and the paths of the files with such
-        rows, the newest first. Reads only file statistics: a file's rows are assumed to be spread evenly over its
-        landing times."""
+        rows, the newest file first.
+
+        Reads only file statistics. The rows of a file are assumed to be spread evenly over the file's landing times.
+        """
         files = self.landed()
         files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
         first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
@@ -314,21 +323,22 @@ class LakeTable:
         return rows, list(map(unquote, files["path"].to_pylist()))
 
     def days(self, since: datetime | None = None) -> list[str]:
-        """Return the days, in order, on which rows may have landed since a moment (None: all days). For a table that is
-        partitioned by day."""
+        """Return the partitions with rows that may have landed since a moment, in ascending order. None means all
+        partitions. Only for tables that are partitioned by day."""
         days = {file.partition for file in data_files(self.current(), self.partition_column)}
         return sorted(day for day in days if day >= first_day(since))
 
     def check(self) -> None:
-        """Raise LakeError if the table cannot take the rows that the settings describe. Subclasses may check this; here
-        nothing is checked."""
+        """Raise LakeError if the table's columns do not match the settings. The base class checks nothing; subclasses
+        may."""
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
-        """Add durable files to the table in one transaction, with `says` as its metadata. Creates the table, and
-        columns that it lacks. When the call returns, every reader sees the files.
+        """Add durable files to the table in one transaction. `says` is the transaction's metadata. Creates the table,
+        and columns that the table lacks. When the call returns, every reader sees the files.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, no file was added or, if only
-        the response was lost, all were. The redelivered messages then land again, and the micro-batch drops the copies.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, none of the files was added. If
+        only the response was lost, all were added; their messages are redelivered and land again, and the computation
+        of windows drops the copies.
         """
         self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
@@ -360,8 +370,9 @@ class LakeTable:
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
-        """Return the table after adding the columns of the schema that it lacks. Creates the table if it does not
-        exist. With `as_open`, an open table that is still valid is not updated to its newest version first."""
+        """Add the columns of `schema` that the table lacks, and return the table. Creates the table if it does not
+        exist. With `as_open`, a table that is already open and still valid is not updated to its newest version
+        first."""
         table = (self._open() if as_open else None) or self.created(schema)
         self.check()
         there = {column.name for column in table.schema().fields}
@@ -373,9 +384,9 @@ class LakeTable:
         return table
 
     def created(self, schema: pa.Schema) -> DeltaTable:
-        """Return the table at its newest version. If the table does not exist, create it with this schema. If its mark
-        is of an older format, or a table property is missing, set both. Raises TableConflict, NewerFormat,
-        LakeError."""
+        """Return the table at its newest version. Creates the table with `schema` if it does not exist. If the table
+        has an older format or lacks a property, sets the current format and the properties. Raises TableConflict,
+        NewerFormat, LakeError."""
         self._admission.claim()
         table = self.current()
         if table is None:
@@ -409,32 +420,32 @@ class LakeTable:
                 raise
 
     def make_durable(self) -> None:
-        """Make all commits since the last call durable, including their files. Raises LakeFull, LakeError."""
+        """Make all commits since the last call durable, with the files that they add. Raises LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
-        """Make files durable, given their paths within the table. To be called before a commit adds them. Raises
+        """Make data files durable, given their paths within the table. Call this before a commit adds the files. Raises
         LakeFull, LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
-        """Return the address of the file at `path` within the table, in the form that Spark and Arrow take."""
+        """Return the address of a file, given its path within the table. Spark and Arrow accept the address."""
         return f"{self.uri}/{path}"
 
 
 def first_day(since: datetime | None) -> str:
-    """Return the partition of the first day that may have rows since a moment; an empty text if the moment is None. For
-    a table that is partitioned by day."""
+    """Return the partition of the day of a moment, in a table that is partitioned by day. Return an empty text, which
+    is before all partitions, for None."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
-    """Return columns, given by name, as an Arrow table with the order and the types of the schema. Columns of the
-    schema that are not given are left out."""
+    """Return columns as an Arrow table, in the order and with the types of `schema`. Columns of the schema that are not
+    in `columns` are left out."""
     given = pa.schema([column for column in schema if column.name in columns])
     arrays = [
         values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
@@ -450,8 +461,8 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
 
 
 def listed(table: DeltaTable) -> pa.Table:
-    """Return the files of an open table, one row per file, with their partitions and statistics. The columns `oldest`
-    and `newest` are the bounds of their event times, as in DataFile."""
+    """Return one row per file of an open table, with the file's partition and statistics. The columns `oldest` and
+    `newest` are the bounds of the file's event times, as in DataFile."""
     files = pa.table(table.get_add_actions(flatten=True))
     oldest, newest = (
         files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
@@ -463,7 +474,7 @@ def listed(table: DeltaTable) -> pa.Table:
 
 
 def of_partitions(files: pa.Table, partition_column: str, partitions: Collection[str]) -> pa.Table:
-    """Return the rows of a result of `listed` whose files belong to these partitions."""
+    """Return only the files that belong to these partitions. `files` is a result of `listed`."""
     wanted = pa.array(sorted(partitions), pa.string())
     return files.filter(pc.is_in(files[f"partition.{partition_column}"], wanted))
 
@@ -471,8 +482,8 @@ def of_partitions(files: pa.Table, partition_column: str, partitions: Collection
 def data_files(
     table: DeltaTable | None, partition_column: str, partitions: Collection[str] | None = None
 ) -> list[DataFile]:
-    """Return the files of an open table; an empty list if the table does not exist (None). With `partitions`, return
-    only the files of these partitions, which is much faster in a table of many files."""
+    """Return the files of an open table. Return an empty list if the table does not exist (None). If `partitions` is
+    given, return only files of these partitions, which is much faster in a table of many files."""
     if table is None:
         return []
     files = listed(table)
@@ -482,7 +493,7 @@ def data_files(
 
 
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
-    """Return the files in a result of `listed` as DataFiles."""
+    """Convert a result of `listed` to DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
     bounds = (
@@ -500,8 +511,8 @@ def _moment(time_us: int | None) -> datetime | None:
 
 @contextmanager
 def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
-    """Translate errors of the Delta library and Arrow in the `with` block into LakeErrors that say what to do. `gone`
-    returns the error to raise for a missing file."""
+    """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, whose messages say
+    what to do. If `gone` is given, a missing file raises what `gone` returns."""
     try:
         yield
     except CommitFailedError as error:

@@ -1,4 +1,5 @@
-"""The windows of a lake: which of them have heartbeats, which are computed, and of which the whole input is kept."""
+"""Keeps track of the windows of a lake: which of them have heartbeats, which are computed, and which can be recomputed
+because all their heartbeats are kept."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -23,20 +24,22 @@ from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import DAY, KEY_FORMAT, Spans, Window, Windowing, due, start_of
 
 COMMITS_AT_ONCE = 100
-"""Maximum number of new commits that are read one by one. For more, it is cheaper to list the table's files."""
+"""Maximum number of new commits that are read one by one. If there are more, listing the table's files is cheaper."""
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
-"""A note whose key is the first window with complete input. Earlier windows must not be recomputed, because heartbeats
-in their input have been deleted: incomplete rows would replace complete ones."""
+"""Stores the first window whose heartbeats are all kept. Its key is the window. Retention has deleted heartbeats that
+earlier windows are computed from, so recomputing those would replace complete rows by incomplete ones."""
 
 
 class WindowIndex:
-    """The windows of one lake, by number. Call `update` before each use. Only one thread may use an instance at a time.
+    """The windows of one lake, by number. Call `update` before each use. Not thread-safe.
 
-    `held` are the windows that may contain a heartbeat, according to the files' statistics or, without them, according
-    to the event hours of the files. `reached` are the windows that may contain a heartbeat or have one in their
-    lookback. `computed` are the computed windows. A window stays in `held` and `reached` after retention has removed
-    its heartbeats; see KeptWindows.
+    `held` are the windows that may contain a heartbeat, according to file statistics or, without statistics, to the
+    hours by which the files are partitioned. `reached` are the windows that may contain a heartbeat or have one in
+    their lookback. `computed` are the computed windows.
+
+    A window stays in `held` and `reached` after retention has deleted its heartbeats. KeptWindows excludes these
+    windows.
     """
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
@@ -45,16 +48,16 @@ class WindowIndex:
         self._windowing, self._lookback = windowing, lookback
 
     def update(self) -> "WindowIndex":
-        """Fold the commits since the last call. Raises LakeError, and InvalidSettings if the computed windows have
-        a length that differs from the settings."""
+        """Process the commits since the last call. Raises LakeError. Raises InvalidSettings if the computed windows
+        have a length other than in the settings."""
         # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
         return self
 
     def due(self, closed: range) -> Iterator[range]:
-        """Yield those of the closed windows that are due to be computed, the newest first. See
-        `tidemark.pipeline.windows.due`."""
+        """Yield ranges of the windows in `closed` that are due to be computed, the newest first.
+        `tidemark.pipeline.windows.due` defines which windows are due."""
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
@@ -66,7 +69,7 @@ class WindowIndex:
         return True
 
     def _compute(self, commit: Commit) -> bool:
-        """Fold a commit to `heartbeat_diffs`. Returns False if the commit removed a window without replacing it."""
+        """Process a commit to `heartbeat_diffs`. Returns False if the commit removed a window without replacing it."""
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
@@ -90,14 +93,15 @@ class WindowIndex:
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
-        """Return the numbers of the windows with these keys, except windows of another length."""
+        """Return the numbers of the windows with these keys. Windows that cannot have the current length are left
+        out."""
         numbers, is_of_length = window_numbers(keys, self._windowing)
         return numbers[is_of_length]
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return two arrays with an element per window: the window's number, and whether its start is possible with the
-    current window length. Earlier settings may have had another length."""
+    """Return two arrays with one element per key: the number of the window, and whether a window of the current length
+    can start there. Earlier settings may have had another window length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -106,15 +110,14 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
 
 
 class KeptWindows:
-    """The first window whose input is kept in full, as a note. If several notes exist, the one about the latest window
-    counts."""
+    """The stored first window whose heartbeats are all kept. If several windows are stored, the latest one counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._notes = Notes(objects, KEPT_FROM)
         self._windowing = windowing
 
     def since(self) -> datetime | None:
-        """Return the start of the first window whose input is kept; None if no input has been deleted. Raises
+        """Return the start of the first window whose heartbeats are all kept; None if none have been deleted. Raises
         LakeError."""
         if not (keys := self._notes.listed()):
             return None
@@ -123,22 +126,22 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the windows that the watermark has passed, from `windows.first` on, except windows
-        whose input is no longer kept. Raises LakeError."""
+        """Return the numbers of the windows, from `windows.first` on, that the watermark has passed and whose
+        heartbeats are all kept. Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
-        """Write a note that `window` is the first window whose input is kept, unless a note names a later one. When the
-        call returns, the note is durable. Raises LakeError."""
+        """Store durably that the heartbeats of `window` and of later windows are kept. If a later window is already
+        stored, that one stays. Raises LakeError."""
         self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if the input of any of these windows is no longer kept. With `further`, the windows must
-        begin at least that long after the first kept window."""
+        """Raise WindowExpired if heartbeats from which one of these windows is computed have been deleted. With
+        `further`, each window must start at least that long after the first window that is kept."""
         since = self.since()
         if since is not None:
             since += further

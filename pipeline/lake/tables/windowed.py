@@ -1,8 +1,9 @@
-"""Windowed tables: Delta tables with one partition per window, in which runs replace whole windows.
+"""Windowed tables: Delta tables with one partition per event-time window, in which runs replace whole windows.
 
-A run writes Parquet files to its own folder, then a manifest, and then commits one transaction that removes the old
-files of its windows and adds the new ones. Its fence is the set of files that a window had *before the run listed its
-input*. If the window has other files at the time of the commit, another run has replaced the window in between.
+A run writes Parquet files to its own folder, then writes a manifest, and then commits. The commit is one transaction
+that removes the old files of the run's windows and adds the new ones. The run's fence is the set of files that a window
+had *before the run listed its input*. If the window has other files at the time of the commit, another run has replaced
+the window in between.
 """
 
 import hashlib
@@ -43,29 +44,32 @@ PARTITION_COLUMN = Column(PARTITION, pa.string(), "The partition: the window's s
 
 RUNS_FOLDER = "runs"
 LENGTH = "tidemark.window_length"
-"""The table property that contains the length of the table's windows. Earlier versions of tidemark did not write this
-property."""
+"""The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of windows from which their length is concluded if the table has no LENGTH. If no two of this many
-windows are adjacent, their length must be greater. Fewer windows may be apart only because the topic was silent."""
+"""Minimum number of computed windows from which their length is derived if the table lacks the property LENGTH. If no
+two of so many windows are adjacent, they must be longer than the settings say. With fewer windows, the gaps may only
+mean that the topic was silent."""
 
 COMMIT_ATTEMPTS = 60
-"""Maximum number of commit attempts per run. An attempt fails if another run's commit succeeds first."""
+"""Maximum number of commit attempts per run. An attempt fails if another run commits first."""
 
 Fence = Mapping[str, frozenset[str]]
 """The files that each window had before a run listed its input, by window key."""
 
 LONGEST_PAUSE_SECONDS = 0.5
-"""Maximum length of the random pause between two commit attempts. The pause keeps concurrent runs from colliding
-again."""
+"""Maximum length of the random pause between two commit attempts. The pause makes it unlikely that concurrent runs
+collide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """The content of a run's manifest: the run's name (a retry has another name), its windows, the version of
-    `heartbeats` that it read, the watermark, and its start time. For a custom table also the table's name, the version
-    of the table's definition, and a digest of the input of each window."""
+    """A run's manifest. A retry of a run has another name. `windows` are the keys of the run's windows, and
+    `heartbeats_version` is the version of `heartbeats` that the run read.
+
+    The manifest of a custom table also has the name of the table, the version of its definition, and a digest of each
+    window's input.
+    """
 
     name: Annotated[str, Field(alias="run")]
     windows: Sequence[str]
@@ -80,20 +84,21 @@ class DiffRun:
 MANIFESTS = JsonKind(
     "diff_runs/", "run `tidemark repair`, which has the windows of this run computed again", holds=DiffRun
 )
-"""The manifest of a run. Its key is the run's name."""
+"""Stores the manifests of runs, by the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a run's commit: the number of rows of each window that the run replaced, and the windows that
-    another run has replaced instead (`superseded`)."""
+    """The outcome of a run's commit. `rows` has the number of rows of each window that the run replaced. `superseded`
+    are the windows that another run replaced instead."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
 
 
 class WindowedTable:
-    """A table in which runs replace whole windows. `schema` has the columns that a run writes."""
+    """A table in which runs replace whole windows. `schema` has the columns that a run writes. Windows are given as
+    keys."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table, self.files, self.schema = table, table.folder, schema
@@ -104,8 +109,8 @@ class WindowedTable:
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
-        """Make `fence` and `replace` refuse the table if its windows have another length. The next write stores
-        `length` in the table's properties."""
+        """Make `fence` and `replace` raise InvalidSettings if the table's windows do not have this length. The next
+        write stores the length in the table's properties."""
         self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
         self._length = length
 
@@ -117,8 +122,8 @@ class WindowedTable:
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of the windows with these keys. `where` filters the rows, and `columns` selects columns. A
-        window that is not computed has no rows. Raises DamagedFile, LakeError."""
+        """Return the rows of the windows with these keys that match the filter `where`. If `columns` is given, return
+        only these columns. A window that is not computed has no rows. Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
@@ -126,13 +131,13 @@ class WindowedTable:
         return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """Return, for each of these windows that is computed, the version of `heartbeats` from which it was computed
-        according to its run's manifest."""
+        """Return the version of `heartbeats` from which each window was computed, according to the manifest of its run.
+        Windows that are not computed are left out."""
         return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """Return, for each of these windows that is computed, the name of the run that wrote it. `windows` are keys;
-        None means all windows. `at` is the table at the version to look at; None means the newest version."""
+        """Return the name of the run that wrote each window. Windows that are not computed are left out. `windows` are
+        keys; None means all windows. `at` is the table at an earlier version; None means the newest version."""
         table = at or self.table.current()
         if table is None:
             return {}
@@ -142,33 +147,33 @@ class WindowedTable:
         )
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """Return the fence of a run: the current files of these windows. To be called before the run lists its input.
-        Raises InvalidSettings if the table's windows have another length."""
+        """Return the current files of these windows. To be called before the run lists its input. Raises
+        InvalidSettings if the table's windows have another length."""
         table = self.table.current()
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
         return _files_by_window(table, set(windows))
 
     def place_of_run(self, run: str) -> str:
-        """Return a run's folder, as a path within the table. The files in the folder are partitioned by window:
+        """Return the path of a run's folder within the table. The folder is partitioned by window:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
     def folder_of(self, run: str) -> str:
-        """Return the address of a run's folder, in the form that Spark and Arrow take."""
+        """Return the address of a run's folder. Spark and Arrow accept the address."""
         return self.table.file_location(self.place_of_run(run))
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
-        """Return the folder for a run's files of one window, as a path within the table."""
+        """Return the path, within the table, of the folder for a run's files of one window."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Write the run's manifest, which is create-only. To be called before `replace`."""
+        """Write the run's manifest, which cannot be overwritten. To be called before `replace`."""
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
-        """Return a run's manifest, and cache it. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        """Return a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote, NewerFormat."""
         if run not in self._known:
             self._known[run] = self._manifests.read(run)
         return self._known[run]
@@ -181,14 +186,14 @@ class WindowedTable:
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Commit a run's files in one transaction. Only windows that still have the files of the fence are replaced.
+        """Replace the run's windows by the run's files, in one transaction. A window is only replaced if it still has
+        the files in `fence`. If several runs compute a window concurrently, the rows of only one of them are visible.
 
         `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
-        without any then gets an empty file, so that it counts as computed. Guarantee: if several runs compute a window
-        concurrently, the rows of only one of them are visible.
+        without a file then gets an empty one, so that it counts as computed.
 
-        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. After an error, nothing of this run is visible,
-        unless only the response to the commit was lost; a retry of the run detects that.
+        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. After an error, no file of this run is visible,
+        unless only the response to the commit was lost. A retry of the run detects that.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -223,7 +228,7 @@ class WindowedTable:
         )
 
     def forget(self, windows: Iterable[str]) -> None:
-        """Remove the windows with these keys from the table in one transaction, so that they count as not computed.
+        """Remove the files of these windows from the table in one transaction. The windows then count as not computed.
         Raises TableConflict, LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
@@ -247,8 +252,8 @@ class WindowedTable:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
-        """Return a run's files by window. Raises LakeError if a file belongs to a window that is not among the run's,
-        or if a window has no file."""
+        """Group the run's files by window. Raises LakeError if a file belongs to a window that is not the run's, or if
+        a window has no file."""
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
         for file in written:
             if file.partition not in added:
@@ -287,9 +292,9 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
-    """Raise InvalidSettings if the windows of a table have another length than `length`: a table with windows of two
-    lengths would contain heartbeats twice. If the table has no LENGTH, the starts of its windows are compared
-    instead."""
+    """Raise InvalidSettings if the table's windows do not have this length. A table with windows of two lengths would
+    contain heartbeats twice. If the table lacks the property LENGTH, its length is derived from the starts of its
+    windows."""
     noted = None if table is None else table.metadata().configuration.get(LENGTH)
     if table is None or noted == format_duration(length):
         return
@@ -311,24 +316,24 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
 
 
 def run_of(path: str) -> str:
-    """Return the name of the run that wrote a file, given the file's path within its windowed table."""
+    """Return the name of the run that wrote a file of a windowed table. `path` is the file's path within the table."""
     return path.split("/")[1]
 
 
 FOLDER = "tables"
-"""The folder of custom tables in the lake."""
+"""The folder of all custom tables in the lake."""
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of the path of a custom table's file, within the table. If another tool rewrites files, their paths differ,
-and their windows are recomputed."""
+"""The parts of the path of a custom table's file, within the table. If another tool rewrites a file, its path has other
+parts, and its window is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The origin of a computed window of a custom table, derived from the paths of its files: the version of the
-    table's definition, the run that wrote the window, and a digest of the inputs of all windows of that run (`input`,
-    see `digest_of`). `rows` is the number of rows of the window."""
+    """How a window of a custom table was computed. `version` is the version of the table's definition, and `run` the
+    run that wrote the window. `input` is a digest of the inputs of all windows of that run (see `digest_of`). All three
+    are derived from the paths of the window's files. `rows` is the number of rows of the window."""
 
     version: str
     input: str
@@ -337,19 +342,19 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """The origin of each computed window, by window key. `inputs` returns, for a run, the input digest of each window
-    from the run's manifest."""
+    """How each computed window of a custom table was computed, by window key. The argument `inputs` is a function that
+    reads a run's manifest, and returns the digest of each window's input."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
         super().__init__(made)
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """Return the keys of the windows that were computed from the same input as given. `inputs` has the digest of
-        each window's input, by window key.
+        """Return the keys of the windows that were computed from the input that they have now. `inputs` has the current
+        digest of each window's input, by window key.
 
-        For a run of which no window was replaced and no input has changed, the digest in the file paths suffices. The
-        manifests of the other runs are read, several in parallel. Raises LakeError.
+        If all windows of a run are unchanged, the digest in their files' paths shows it. Otherwise the run's manifest
+        is read; several manifests are read in parallel. Raises LakeError.
         """
         by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
         for key in self.keys() & inputs.keys():
@@ -370,7 +375,7 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """Return the origin of each computed window, by window key. Raises LakeError."""
+        """Return how each computed window was computed, by window key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")
@@ -382,22 +387,22 @@ class OwnTable(WindowedTable):
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Like `WindowedTable.read`, but the default is all columns that the table has in the lake. Raises
+        """Like `WindowedTable.read`. Without `columns`, return all columns that the table has in the lake. Raises
         LakeError."""
         self.schema = self._stored() or self.schema
         return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """Return the number of superfluous rows in these windows: rows with the same `key` columns as an earlier row of
-        the same window. Raises LakeError."""
+        """Return the number of duplicate rows in these windows. A row is a duplicate if an earlier row of the same
+        window has the same values in the columns `key`. Raises LakeError."""
         columns = [PARTITION, *key]
         rows = self.read(windows, columns=columns)
         return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
-        """Prepare for a run that will write rows with this schema (a result of `stored_schema`). `version` is the
-        version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if a
-        column has another type in the lake."""
+        """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
+        version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if the
+        table already has one of the columns with another type."""
         stored = self._stored()
         for column in schema:
             there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
@@ -410,12 +415,12 @@ class OwnTable(WindowedTable):
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
-        """Return a run's folder, as a path within the table: `runs/<run>/<version>.<digest of inputs>`."""
+        """Return the path of a run's folder within the table: `runs/<run>/<version>.<digest of inputs>`."""
         return f"{super().place_of_run(run)}/{self._folder}"
 
     def _inputs(self, run: str) -> Mapping[str, str]:
-        """Return the input digest of each window of a run, from the run's manifest. If the manifest is gone or damaged,
-        return no digests, so that the windows are recomputed. Raises LakeError."""
+        """Return the digest of each window's input, from the run's manifest. If the manifest is gone or damaged, return
+        an empty mapping, so that the windows are recomputed. Raises LakeError."""
         try:
             return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
@@ -427,12 +432,12 @@ class OwnTable(WindowedTable):
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
-    """Return one digest of the input digests of several windows, which are given by window key, in any order."""
+    """Combine the digests of several windows' inputs into one. `inputs` has the digests by window key, in any order."""
     content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the types in which a Delta table stores its columns. Raises an error of the Delta library
-    if a type is not supported."""
+    """Return the schema with the types as which Delta stores the columns. If Delta does not support a type, an error of
+    the Delta library is raised."""
     return pa.schema(Schema.from_arrow(schema).to_arrow())
