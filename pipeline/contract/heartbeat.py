@@ -1,7 +1,7 @@
 """The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Event times are accepted in the formats that publishers use, and converted to microseconds since the epoch. A message's
-times are judged by the same function on both subscriptions, so a broken clock neither holds the watermark back nor
+Event times are read in the formats that publishers use, and converted to microseconds since the epoch. The same
+function checks the times of a message on both subscriptions, so a broken clock neither holds the watermark back nor
 pushes it forward.
 """
 
@@ -31,15 +31,14 @@ MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"-?\d{1,21}(\.\d{1,12})?", re.ASCII)
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
-"""RFC 3339, but with a space allowed in place of the T, and the zone optional."""
 
 HOUR_US = 3_600_000_000
-"""Maximum distance, in microseconds, between the publish time and a time that another unit would give: an hour. Another
-unit is suggested only within this distance."""
+"""If an event time cannot be used, another unit is suggested only if the time in that unit is at most this many
+microseconds (an hour) from the publish time."""
 
 
 class EventTimeUnit(StrEnum):
-    """The format of an event time. AUTO accepts whole milliseconds and RFC 3339."""
+    """The format of an event time. AUTO accepts a whole number of milliseconds and RFC 3339."""
 
     AUTO = "auto"
     SECONDS = "s"
@@ -66,12 +65,13 @@ NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
 def read_event_time(
     written: Any, unit: EventTimeUnit = EventTimeUnit.AUTO, timezone: tzinfo | None = None
 ) -> int | None:
-    """Return an event time in microseconds since the epoch, exact and rounded down, or None if unreadable. Never
+    """Return an event time in microseconds since the epoch, exact and rounded down; None if it cannot be read. Never
     raises.
 
-    Numbers may be JSON numbers or text. With the unit RFC_3339 or a `timezone`, a space may replace the T; with a
-    `timezone`, the zone may be absent. If a clock change repeats a local time, the earlier of the two moments is
-    returned. If a clock change skips a local time, the offset from before the change applies.
+    - A number may be a JSON number or a text.
+    - With the unit RFC_3339, or with a `timezone`, a space may replace the T.
+    - With a `timezone`, the zone may be missing. If a clock change repeats a local time, the result is the earlier
+      moment. If it skips a local time, the offset from before the change applies.
     """
     if unit is EventTimeUnit.RFC_3339:
         return _moment(written, LENIENT, timezone)
@@ -83,9 +83,9 @@ def read_event_time(
 
 
 def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published_us: int) -> str:
-    """Return a hint that names the setting that would make a rejected value readable; empty if no setting would.
+    """Return a hint about the setting that would make a rejected event time readable; empty if there is none.
 
-    Another unit is suggested only if it reads a time within an hour of the publish time.
+    Another unit is suggested only if the time in that unit is within an hour of the publish time.
     """
     read = read_event_time(written, unit, timezone)
     for other in EventTimeUnit:
@@ -124,9 +124,9 @@ def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
-"""JSON's number grammar, with lengths limited to what a 64-bit float can hold."""
+"""JSON's grammar of a number, limited to lengths that a 64-bit float can represent."""
 OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""Prefix of a compared field's path that names an attribute."""
+"""Prefix of a compared field's path, if the value is an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -134,22 +134,25 @@ RESERVED_FIELD_NAMES = frozenset(
         *("landed_at", "event_hour", "heartbeat_id"),
     )
 )
-"""Columns of the lake's tables, which cannot be names of compared fields."""
+"""Names of columns in the lake's tables. A compared field must not have one of these names."""
 
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time for which a message on base, counted from its publish time, waits for a schema that does not exist.
-After this time the message is rejected. On tracking a message may wait twice as long, so that tracking can read every
-message that base lands, even if the clocks of both differ by this much."""
+"""How long after its publish time a message on base may wait for a schema that does not exist. Then the message is
+rejected.
+
+A message on tracking may wait twice as long. So tracking can read every message that base lands, even if the clocks of
+the two readers differ by this much.
+"""
 
 JSON_OBJECTS = PayloadFormat()
-"""The default payload format."""
 
 
 class FieldKind(StrEnum):
-    """The kind of a compared field. Numbers are compared by difference, other kinds by whether they changed.
+    """The type of a compared field. For numbers, the difference is computed; for other types, whether the value
+    changed.
 
-    A value of another kind than configured counts as null; the payload keeps it unchanged.
+    A value of another type than configured counts as null. The payload keeps it unchanged.
     """
 
     NUMBER = "number"
@@ -159,15 +162,19 @@ class FieldKind(StrEnum):
 
 
 def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
-    """Return the columns of a compared field in `heartbeat_diffs`: value, previous value, and comparison."""
+    """Return the names of a compared field's columns in `heartbeat_diffs`: value, previous value, and difference or
+    change."""
     return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A compared field. `path` defaults to the field's name. Its prefix `attribute:`, `payload:` or `each:` selects the
-    part of the message. A path without a prefix is looked up in the element, or in the payload if messages hold no
-    elements."""
+    """A field of the messages that is compared with the previous heartbeat's.
+
+    `path` says where the value is; the default is the field's name. It may begin with `attribute:`, `payload:` or
+    `each:` (the element of the payload's array). Without a prefix, it is a path in the element if messages hold several
+    heartbeats, and in the payload otherwise.
+    """
 
     kind: FieldKind
     path: str | None = None
@@ -175,11 +182,12 @@ class ComparedField:
 
 @dataclass(frozen=True, slots=True)
 class MessageContract:
-    """Where a message holds its event time, stream id and publisher id, and which fields are compared.
+    """Where a message has its event time, stream id and publisher id, and which of its fields are compared.
 
-    The parts of `stream_id` are joined by `/`. `paths` holds the paths of fields whose path is not the field's name.
-    Without a `max_age`, an event may be arbitrarily older than its message. `each` is the payload's array whose
-    elements are the heartbeats.
+    - The parts of `stream_id` are joined by `/`.
+    - `paths` has the path of each compared field whose path is not its name.
+    - `max_age` limits how much older than its publish time an event may be. None: no limit.
+    - `each` is the array in the payload whose elements are heartbeats. None: each message is one heartbeat.
     """
 
     event_time: Place
@@ -197,9 +205,8 @@ class MessageContract:
 
     @property
     def needs_payload(self) -> bool:
-        """True if the payload may hold the event time, the stream or the publisher's id, or if it holds several
-        heartbeats. A CloudEvent's attributes are in the message's attributes or in the payload, depending on its
-        mode."""
+        """True if the payload is needed to judge a message: it may contain the event time, the stream id or the
+        publisher id, or it contains several heartbeats. A CloudEvent's attributes may be in the payload too."""
         places = (self.event_time, *self.stream_id, self.publisher_id)
         return self.each is not None or any(map(self._may_be_in_payload, places))
 
@@ -213,16 +220,18 @@ class MessageContract:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A valid message's stream and event time (microseconds since the epoch, UTC)."""
+    """A valid heartbeat's stream, and its event time in microseconds since the epoch."""
 
     stream_id: str
     event_time_us: int
 
 
 class HeartbeatReader:
-    """Judges messages by a contract. `schemas` finds the topic's schemas if the contract names no schema file.
-    `judged_by` is the digest of all settings that a verdict depends on: messages judged by another digest than the
-    lake's newest are not settled."""
+    """Judges messages by a contract.
+
+    `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is a digest of all settings on
+    which a verdict depends. Messages are not settled if the lake's newest digest is another one.
+    """
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:
         self.contract, self.judged_by = contract, judged_by
@@ -231,15 +240,15 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages of a batch, at least one; see `PayloadDecoder.decode`."""
+        """Decode the first messages of a batch, at least one. See `PayloadDecoder.decode`."""
         return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """Return the heartbeat in a message, or its rejection. `payload` may be None if the contract does not need it.
-        If a message holds several heartbeats, `payload` is an Element.
+        """Return the heartbeat in a message, or the reason for its rejection. Never raises.
 
-        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
-        `max_age` also `publish time - max_age <= event time`. Never raises, whatever the message contains.
+        `payload` may be None if the contract does not need it, and is an Element if a message holds several heartbeats.
+        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew` and, with a
+        `max_age`, `publish time - max_age <= event time`.
         """
         contract, place, unit = self.contract, self.contract.event_time, self.contract.event_time_unit
         event_time_us: int | None
@@ -292,8 +301,7 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """Convert an attribute's text to a JSON value of a field's kind. Text that cannot be converted is returned
-    unchanged."""
+    """Convert an attribute's text to a JSON value of this kind. Return the text unchanged if this is not possible."""
     if text is None:
         return None
     if kind is FieldKind.NUMBER:
@@ -309,8 +317,8 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Return the place that a compared field's path names. `otherwise` is the part that a path without a prefix refers
-    to."""
+    """Return the place in a message that a compared field's path names. `otherwise` is the part of the message if the
+    path has no prefix."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))
@@ -337,7 +345,6 @@ def read_field(value: Any, kind: FieldKind) -> Any:
 
 
 def _missing(place: Place, value: Any) -> str:
-    """Say how a value is missing: absent or empty. In a payload, null counts as absent."""
     if value == "":
         return "empty"
     return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"

@@ -1,7 +1,7 @@
-"""Judges messages, in columns where possible.
+"""Judges messages: decides whether each is a heartbeat, rejected, or undecided.
 
-Messages in the usual formats are judged in columns. `HeartbeatReader` judges all other messages row by row. Both paths
-give the same verdicts, and a verdict does not depend on the other messages of a batch.
+Messages in the usual formats are judged in Arrow columns, and `HeartbeatReader` judges the others one by one. Both ways
+give the same verdicts. The verdict on a message does not depend on the other messages of its batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,24 +29,24 @@ from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows
 
 Bools = npt.NDArray[np.bool_]
 Payload = Any
-"""A parsed payload, an Element of one, a Rejection, or Undecided."""
+"""A parsed payload, an Element of its array, a Rejection, or Undecided."""
 
 RULES = 1
-"""Version of the judging rules. Increment it whenever a verdict, a stream, an id or an event time changes, so that
-processes with different rules never write to the lake at the same time."""
+"""Version of the rules by which messages are judged. Increment it whenever a verdict, a stream, an id or an event time
+changes. Processes with different versions then never write to the lake at the same time."""
 
 DIGITS = 18
-"""Maximum number of digits of an event time that is read in columns. A number of this length fits in an int64.
-Nanoseconds may have three more digits, because they are cut to microseconds first."""
+"""Maximum number of digits of an event time that is read in columns, so that it fits in an int64. Nanoseconds may have
+three more digits, because they are first cut to microseconds."""
 
 PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
-"""The RFC 3339 format that is read in columns."""
+"""The form of RFC 3339 that is read in columns. Other forms are read one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on each row. A row is rejected, undecided, or a heartbeat with a stream and an event time
-    (microseconds since the epoch)."""
+    """The verdicts on rows. A row is a heartbeat with a stream and an event time (microseconds since the epoch),
+    rejected, or undecided."""
 
     is_heartbeat: Bools
     stream_ids: pa.StringArray
@@ -57,8 +57,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPart:
-    """Messages that were judged together, and their rows: one row per message or, with `elements`, one row per element.
-    `payloads` is empty if the payloads were not read."""
+    """Messages that were judged together. There is one row per message or, with `elements`, one row per element of its
+    array. `payloads` is empty if payloads were not read."""
 
     messages: Messages
     attributes: Attributes
@@ -68,7 +68,7 @@ class JudgedPart:
 
 
 def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[JudgedPart]:
-    """Judge messages with their payloads, in order, in parts of bounded memory and work."""
+    """Decode and judge messages. Yield them in order, in parts whose memory is bounded."""
     each, first = reader.contract.each, 0
     while first < len(messages):
         rest = messages.between(first, len(messages))
@@ -87,7 +87,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 def judge(
     attributes: Attributes, payloads: Sequence[Payload] | None, published_us: Ints, reader: HeartbeatReader
 ) -> Judged:
-    """Judge rows. If `payloads` is None, payloads are not judged; the contract must not need them."""
+    """Judge rows. `payloads` may be None if the contract does not need payloads."""
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = _unread(payloads)
     known = _known(payloads, unread) if needs_payload else ()
@@ -135,7 +135,7 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
 
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
-    """Return each row's stream id; null or empty if a part of it is absent or empty."""
+    """Return each row's stream id; null or empty if the id, or a part of it, is missing."""
     parts = [_ids(attributes, known, place) for place in places]
     if len(parts) == 1:
         return parts[0]
@@ -149,8 +149,8 @@ def _not_empty(ids: pa.StringArray) -> pa.StringArray:
 def _event_times(
     attributes: Attributes, known: Sequence[Any], published_us: Ints, contract: MessageContract
 ) -> tuple[Ints, Bools]:
-    """Return each row's event time, and a mask of the rows where it could be read in columns and is within the
-    contract's bounds."""
+    """Return each row's event time, and a mask. The mask is True if the event time could be read in columns and is
+    within the contract's bounds. Where it is False, the event time is undefined."""
     place, unit = contract.event_time, contract.event_time_unit
     if place.kind is PlaceKind.PUBLISH_TIME:
         return published_us.copy(), _within(published_us, 1, published_us, contract)
@@ -197,7 +197,7 @@ def _matching(texts: pa.StringArray, form: str) -> pa.BooleanArray:
 
 
 def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageContract) -> Bools:
-    """Return a mask of the event times (counts of a unit) that are within the contract's bounds."""
+    """Return a mask: True if an event time, in units of `unit_us`, is within the contract's bounds."""
     is_within: Bools = counts >= -(-to_us(contract.first_event_time) // unit_us)
     is_within &= counts <= (published_us + duration_us(contract.max_future_skew)) // unit_us
     if contract.max_age is not None:
@@ -208,8 +208,8 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(
     contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
 ) -> pa.StringArray:
-    """Return each row's publisher id, or null. If the id belongs to the whole message, each element adds a suffix to
-    it. `payloads` may be None if the contract does not need them."""
+    """Return each row's publisher id, or null. If one id stands for a whole message with several heartbeats, the
+    element's number is appended. `payloads` may be None if the contract does not need payloads."""
     known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
     ids = _not_empty(_ids(attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:

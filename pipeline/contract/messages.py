@@ -1,4 +1,5 @@
-"""Pulled messages as Arrow columns. They are judged and stored without one Python object per message where possible."""
+"""Pulled messages as Arrow columns. Judging and storing them needs no Python object per message in the usual
+formats."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class Column(NamedTuple):
-    """A table column with its description."""
+    """A column of a table, with a description."""
 
     name: str
     type: pa.DataType
@@ -24,7 +25,7 @@ class Column(NamedTuple):
 
 
 def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
-    """Return the schema of these columns, and their descriptions keyed by name."""
+    """Return the schema of these columns, and the descriptions by column name."""
     found = list(columns)
     fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
     return pa.schema(fields), {column.name: column.text for column in found}
@@ -43,7 +44,7 @@ MESSAGE, _ = described(MESSAGE_COLUMNS)
 
 
 class Messages:
-    """Messages in the columns of MESSAGE. Derived columns are computed once."""
+    """Messages with the columns of the schema MESSAGE. Columns derived from these are computed once."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.combine_chunks()
@@ -52,7 +53,7 @@ class Messages:
         return len(self.table)
 
     def between(self, first: int, end: int) -> "Messages":
-        """Return the messages `[first, end)`."""
+        """Return the messages from position `first` to `end`, exclusive."""
         return self if end - first == len(self) else Messages(self.table.slice(first, end - first))
 
     @cached_property
@@ -72,20 +73,20 @@ class Messages:
 
 
 class Attributes(Protocol):
-    """Attributes of messages or rows, as one column per name or one mapping per row."""
+    """Attributes of messages, or of rows that were made from messages."""
 
     def column(self, name: str) -> pa.StringArray:
-        """Return each row's value of an attribute; null if absent."""
+        """Return the values of one attribute, for all rows; null where it is missing."""
 
     def of(self, row: int) -> Mapping[str, str]:
-        """Return all attributes of a row."""
+        """Return all attributes of one row."""
 
     def dicts(self) -> list[Mapping[str, str]]:
-        """Return all attributes of each row."""
+        """Return all attributes of each row, one mapping per row."""
 
 
 class AttributeColumns:
-    """Attributes from an Arrow map column."""
+    """Attributes of messages, from an Arrow map column."""
 
     def __init__(self, held: pa.MapArray) -> None:
         ends = held.offsets.to_numpy().astype(np.int64)
@@ -118,7 +119,7 @@ class AttributeColumns:
 
 
 class AttributeDicts:
-    """Attributes as one mapping per message, for messages whose envelope also carries attributes."""
+    """Attributes of messages, from one mapping per message. It is used if the envelope of messages adds attributes."""
 
     def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
         self._held = held
@@ -134,7 +135,7 @@ class AttributeDicts:
 
 
 class RepeatedAttributes:
-    """Attributes by row: row `i` has the attributes of message `owners[i]`."""
+    """Attributes of rows: row `i` has the attributes of message `owners[i]`."""
 
     def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
         self._held, self._owners = held, owners

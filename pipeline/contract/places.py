@@ -1,8 +1,9 @@
-"""Places of values in a message: an attribute, the payload, an element of the payload's array, or the publish time.
+"""Places in a message where values are found: an attribute, the payload, an element of an array in the payload, or the
+publish time.
 
-If a message holds several heartbeats, each element of an array in its payload becomes a row and is judged like a
-message. A message without usable elements becomes a single row. Rows come in groups, which bounds memory regardless of
-the number of elements in a batch.
+If messages hold several heartbeats, each element of an array in the payload becomes a row, and is judged like a
+message. A message without usable elements becomes one row. Rows are yielded in groups, so memory is bounded regardless
+of the number of elements.
 """
 
 import re
@@ -25,21 +26,21 @@ from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionR
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
 BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
-"""A path without its prefix."""
+"""A path without a prefix such as `payload:`."""
 ITSELF = "@"
-"""The JMESPath of the whole value."""
+"""The JMESPath of the whole payload or element."""
 LONGEST_PATH = 200
-"""Maximum number of characters in a path. jmespath recurses into nested paths; this limit stays far below Python's
-recursion limit."""
+"""Maximum number of characters in a path. Reason: jmespath recurses into nested paths, and this limit stays far below
+Python's recursion limit."""
 LONGEST_ID = 1024
-"""Maximum number of characters in an id from the payload. Pub/Sub limits an attribute's value to the same number of
+"""Maximum number of characters in an id from the payload. Pub/Sub allows an attribute's value the same number of
 bytes."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors that jmespath raises if a path does not fit a payload, such as `length` applied to a number."""
+"""Errors that jmespath raises if a path does not fit a payload, such as `length` of a number."""
 
 
 class PlaceKind(StrEnum):
-    """The parts of a message that carry values."""
+    """The part of a message that a value is in."""
 
     ATTRIBUTE = "attribute"
     PAYLOAD = "payload"
@@ -53,11 +54,12 @@ WRITTEN = {
     PlaceKind.EACH: "each:PATH",
     PlaceKind.PUBLISH_TIME: "publish_time",
 }
-"""The notation of each kind in the settings."""
+"""How each kind of place is written in the settings."""
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
-    """Say which forms are allowed. If possible, the example is `text` with the missing prefix."""
+    """Return a sentence with the allowed forms of a place, and an example: if possible, `text` with the missing
+    prefix."""
     *others, last = (WRITTEN[kind] for kind in among)
     allowed = f"{', '.join(others)} or {last}" if others else last
     if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:
@@ -71,7 +73,8 @@ def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute by name, a value of the payload or of an element by path, or the publish time."""
+    """A place in a message where a value is found: an attribute (by name), a value in the payload or in an element of
+    its array (by path), or the publish time."""
 
     kind: PlaceKind
     name: str = ""
@@ -79,7 +82,7 @@ class Place:
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
         """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the path is
-        invalid, or if the kind is not `among` the allowed kinds, which the message lists."""
+        invalid, or if the kind is not in `among`; the message lists the allowed kinds."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
@@ -92,7 +95,8 @@ class Place:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)
 
     def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
-        """Return the value at this place, or None. `payload` may be an Element. Not defined for the publish time."""
+        """Return the value at this place of a message, or None. `payload` may be an Element. Not defined for the
+        publish time."""
         if self.kind is PlaceKind.ATTRIBUTE:
             return attributes.get(self.name)
         if type(payload) is Element:
@@ -101,7 +105,7 @@ class Place:
 
 
 class WholePayload:
-    """A parsed payload that looks up each path once, regardless of the number of elements that need it."""
+    """A parsed payload that is shared by its elements. Each path is looked up once."""
 
     __slots__ = ("_found", "_payload")
 
@@ -116,22 +120,22 @@ class WholePayload:
 
 
 class Element(NamedTuple):
-    """An element of an array in a payload: its number, its value, and the payload."""
+    """An element of an array in a payload: its number in the array, its value, and the whole payload."""
 
     number: int
     value: Any
     whole: WholePayload
 
     def find(self, place: Place) -> Any:
-        """Return the value at a place of the element or the payload, or None."""
+        """Return the value at a place in the element or the whole payload, or None."""
         return finder(place.name)(self.value) if place.kind is PlaceKind.EACH else self.whole.find(place.name)
 
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The function never raises.
+    """Return a function that returns the value at a JMESPath in a parsed payload, or None. The function never raises.
 
-    Plain names joined by dots are looked up without jmespath. Raises ValueError for an invalid path.
+    Paths of plain names joined by dots are looked up without jmespath. Raises ValueError if the path is invalid.
     """
     if len(path) > LONGEST_PATH:
         raise ValueError(f"a path may have at most {LONGEST_PATH} characters")
@@ -169,15 +173,15 @@ def finder(path: str) -> Callable[[Any], Any]:
 
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
-    """For a path such as `readings[]`, return the finder of the array whose elements are to be flattened. None for
-    other paths."""
+    """If the path ends with `[]`, such as `readings[]`, return the function that finds the array before the brackets.
+    Its elements that are arrays are to be replaced by their own elements. None for other paths."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
 
 def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
-    """Return the value at a place in each payload or element; None where it is absent. If one payload is an Element,
-    all others must be Elements or None."""
+    """Return the value at a place for each payload or element; None where it is missing. The payloads must be either
+    all elements or all whole payloads, apart from None."""
     if type(next((payload for payload in payloads if payload is not None), None)) is not Element:
         return values_at(place.name, payloads)
     if place.kind is PlaceKind.EACH:
@@ -186,15 +190,15 @@ def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
 
 
 def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
-    """Return the value at a path in each payload; None where it is absent."""
+    """Return the value at a path for each payload; None where it is missing."""
     if PLAIN_NAME.fullmatch(path):
         return [payload.get(path) if type(payload) is dict else None for payload in payloads]
     return list(map(finder(path), payloads))
 
 
 def id_of(value: Any) -> str | None:
-    """Convert a payload's value to an id: a text, or a whole number of at most 64 bits. Returns None for any other
-    value, an empty text, and a text longer than `LONGEST_ID`."""
+    """Convert a value of a payload to an id. Allowed are a text, and a whole number of at most 64 bits. Return None for
+    any other value, for an empty text, and for a text longer than `LONGEST_ID`."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
@@ -210,25 +214,29 @@ def _functions(node: Any) -> Iterator[str]:
 
 
 ELEMENT = "#"
-"""Separates the message id from the element's number in a heartbeat's id. Pub/Sub's message ids consist of digits."""
+"""Separates the message id from the element's number in the id of a heartbeat. It cannot occur in Pub/Sub's message
+ids, which consist of digits."""
 
 MOST_ELEMENTS = 10_000
-"""Maximum number of elements in one message. Pub/Sub's limit of 10 MB would allow five million elements of one
-digit."""
+"""Maximum number of elements in one message. Without it, Pub/Sub's limit of 10 MB would allow five million elements of
+one digit."""
 
 MOST_REPEATED = 16 << 20
-"""Maximum number of characters of attributes that the rows of one message repeat. Pub/Sub allows 128 KB of attributes,
-and each row repeats all of them."""
+"""Maximum number of characters of attributes that the rows of one message have together. Reason: each row repeats the
+message's attributes, of which Pub/Sub allows 128 KB."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""A group of rows ends when it has this many rows, or when its rows repeat this many characters of attributes. A
-group's last message may exceed both."""
+"""Maximum number of rows per group, and of characters of attributes that its rows repeat. A group ends after the
+message that reaches one of them."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of the messages `[first, end)` of a batch. For each row, `owners` has the position of its message, and
-    `payloads` the element to judge, or the message's verdict if it has no usable element."""
+    """The rows of the messages `[first, end)` of a batch.
+
+    For each row, `owners` has the position of the row's message, and `payloads` the element to judge. If the message
+    has no usable element, its only row has a Rejection or Undecided in place of the element.
+    """
 
     first: int
     end: int
@@ -236,8 +244,8 @@ class Rows:
     payloads: list[Element | Rejection | Undecided] = field(default_factory=list)
 
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
-        """Return the rejection of each rejected message, keyed by the message's position. A message gets the rejection
-        of its first rejected element."""
+        """Return the rejections of messages, keyed by message position, given the rejections of rows. A message is
+        rejected with the reason of its first rejected row."""
         rejected: dict[int, list[int]] = {}
         for row in sorted(by_row):
             rejected.setdefault(self.owners[row], []).append(row)
@@ -256,8 +264,8 @@ class Rows:
         return Rejection(first.reason, f"element #{of.number} of {elements}: {first.detail}; {cannot}")
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, because
-        quarantine has one row for it."""
+        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, because the
+        quarantine has one row per message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(np.array(self.owners, dtype=np.int64)[rejected], return_index=True)[1]]] = True
@@ -265,13 +273,12 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """Return the suffix that an element adds to the id of its message or publisher."""
+    """Return what an element appends to the id of its message or publisher."""
     return f"{ELEMENT}{element.number}"
 
 
 def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> Iterator[Rows]:
-    """Yield the rows of messages in groups, in order. There is at least one group, and all rows of a message are in the
-    same group."""
+    """Yield the rows of messages in groups, in order. A message is never split. There is at least one group."""
     rows, repeated = Rows(0, 0), 0
     for message, (held, payload) in enumerate(zip(attributes.dicts(), payloads, strict=True)):
         is_unread = isinstance(payload, Rejection | Undecided)
@@ -289,7 +296,8 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """Return the elements of a message, or a rejection if none can be used. Both subscriptions use this function."""
+    """Return the elements of a message, or its rejection if it has no usable element. Both subscriptions use this
+    function."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):

@@ -1,12 +1,12 @@
-"""Payloads that are Avro records, in Avro's binary or JSON encoding.
+"""Decodes payloads that are Avro records, in Avro's binary or JSON encoding.
 
-Values without a form in JSON are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to null.
-The converters are readers of tidemark's own logical types, which are added to each schema. fastavro calls a converter
-while it reads a value, so the values need no second pass.
+Values that JSON cannot represent are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to
+null. fastavro calls these converters while it reads: a schema's types get tidemark's own logical types, for which the
+converters are registered.
 
-Schemas that hostile bytes could abuse are refused. fastavro trusts the element counts in the bytes, so values are
-counted before fastavro reads them. fastavro's decoder of the JSON encoding is not used: it accepts values of any type
-and takes time quadratic in an array's length.
+Schemas that allow many values in few bytes are refused. fastavro trusts the counts in the bytes, so the values are
+counted before fastavro reads them. fastavro's decoder of the JSON encoding is not used, because it accepts values of
+any type, and takes time quadratic in the length of an array.
 """
 
 import base64
@@ -37,13 +37,13 @@ from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, E
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN, PLAIN = "tidemark-", "plain"
 MOST_DIGITS = 1000
-"""Maximum number of digits of a decimal type. A type that declares more digits is read as bytes, as the specification
-requires for invalid logical types."""
+"""Maximum number of digits of a decimal type. A type with more digits is read as bytes, as the specification requires
+for invalid logical types."""
 
 DECIMALS = Context(prec=MOST_DIGITS)
 LONGEST_DECIMAL = 416
-"""Maximum number of bytes of a decimal: enough for MOST_DIGITS digits. Reading a decimal takes time quadratic in its
-length."""
+"""Maximum number of bytes of a decimal. It is enough for MOST_DIGITS digits. Reading a decimal takes time quadratic in
+its length."""
 
 
 def _finite(value: float, *_: Any) -> float | None:
@@ -55,7 +55,7 @@ def _base64(value: bytes, *_: Any) -> str:
 
 
 def _written(microseconds: int, after: str = "") -> str:
-    """Format a time since the epoch as RFC 3339, followed by `after` in place of the zone."""
+    """Format microseconds since the epoch as RFC 3339. `after` is appended: a zone, or further digits."""
     return (EPOCH + timedelta(0, 0, microseconds)).isoformat("T", "microseconds") + after
 
 
@@ -74,7 +74,7 @@ def _time(microseconds: int) -> str:
 
 
 def plain_number(value: Decimal) -> int | float | str:
-    """Return a decimal as a number if a JSON number holds it exactly, otherwise as text."""
+    """Return a decimal as a number if a JSON number represents it exactly, otherwise as text."""
     if value == value.to_integral_value() and abs(value) < 1 << 63:
         return int(value)
     number = float(value)
@@ -105,43 +105,48 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("bytes", PLAIN): _base64,
     ("fixed", PLAIN): _base64,
 }
-"""The converters, keyed by type and logical type. A UUID is already text, and an unknown logical type is read as its
-underlying type. The converters have tidemark's own logical types, because fastavro's table of readers is global to the
-process."""
+"""Converters of values, keyed by Avro type and logical type. A UUID needs none, because it is text already. An unknown
+logical type is read as its underlying type. The logical types' names get a prefix in fastavro's table of readers,
+because the table is global to the process."""
 
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
 MOST_VALUES_A_BYTE = 100
-"""Maximum number of values that a schema may allow per byte of a payload. An array of nulls would allow more, because
-its items take no bytes."""
+"""Maximum number of values per byte of a payload that a schema may allow. An array of nulls would allow more, because a
+null takes no bytes."""
 
 MOST_OF_A_RECORD = 10_000
 """Maximum number of values in a record. An array or a map counts as one value."""
 
 LONGEST = 63
-"""Largest bit shift when decoding the varint of a 64-bit number."""
+"""Largest bit shift in the varint of a 64-bit number."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-"""The texts that Avro's JSON encoding uses for numbers that JSON lacks."""
+"""Texts for numbers that JSON lacks, in Avro's JSON encoding."""
 
 BROKEN = (
     *(SchemaParseException, UnknownType),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors that fastavro raises for an invalid schema."""
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Counts the value that begins at a position in the bytes, and returns the position after the value. Raises Unreadable;
-also IndexError or ValueError if the bytes are not a value of the type."""
+"""Counts the values in the bytes from a position on, for one value of a type, and returns the position after it. Raises
+Unreadable. Raises IndexError or ValueError if the bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
-"""Converts a parsed JSON value to the value that its binary form would give. Raises ValueError."""
+"""Converts a parsed value of Avro's JSON encoding to the same form as a value of the binary encoding. Raises
+ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A checked type. `schema` is the schema for fastavro, `least` the minimum number of bytes of a value, `values` the
-    maximum number of values that it consists of, and `label` the type's name in the JSON encoding of a union."""
+    """A type of a schema that was checked.
+
+    - `schema` is the schema for fastavro.
+    - `least` is the minimum number of bytes of a value of the type.
+    - `values` is the maximum number of values in it.
+    - `label` is the key of the type in the JSON encoding of a union.
+    """
 
     schema: Any
     least: int
@@ -152,7 +157,7 @@ class AvroType:
 
 
 class _Checking:
-    """Checks a parsed schema, in which all names are fully qualified, in a single walk."""
+    """Checks a parsed schema, in which all names are fully qualified."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -226,7 +231,7 @@ class _Checking:
 
 
 def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
-    """Add a converter to a type if JSON has no form for its values."""
+    """Return the type with a converter if JSON cannot represent its values."""
     made = of.schema if isinstance(of.schema, dict) else {"type": of.schema}
     kind, logical, more = made["type"], str(schema.get("logicalType")), dict[str, int]()
     if logical == "decimal":
@@ -404,11 +409,12 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "bytes": (1, _skipped, _bytes),
     "string": (1, _skipped, lambda value: _of(str, value, "a text")),
 }
-"""For each primitive type: the minimum number of bytes of a value, its counter and its reader."""
+"""Maps a primitive type to the minimum number of bytes of a value, the function that counts it, and the function that
+converts it from the JSON encoding."""
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
-"""Errors that fastavro raises for bytes that were written with another schema or are not Avro."""
+"""Errors that fastavro raises for bytes that are not Avro, or were written with another schema."""
 
 NO_MESSAGE = (
     "it is an Avro object container file; a message must hold a single record in Avro's binary or JSON encoding (in "
@@ -417,8 +423,10 @@ NO_MESSAGE = (
 
 
 class AvroCodec:
-    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable. Creating it
-    also raises Unreadable if the schema is not a record, is recursive, or allows many values in few bytes."""
+    """Decodes payloads that were written with one Avro schema. All methods raise Unreadable.
+
+    The constructor raises Unreadable if the schema is not a record, is recursive, or allows many values in few bytes.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self._origin = definition.origin
@@ -434,7 +442,7 @@ class AvroCodec:
         self._values_a_byte = checking.densest  # beyond MOST_OF_A_RECORD
 
     def binary(self, data: bytes) -> Any:
-        """Read a record in Avro's binary encoding, without a header."""
+        """Decode a record in Avro's binary encoding, without a header."""
         stream = BytesIO(data)
         try:
             if len(data) * self._values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
@@ -447,13 +455,13 @@ class AvroCodec:
         return value
 
     def text(self, data: bytes) -> Any:
-        """Read a record in Avro's JSON encoding."""
+        """Decode a record in Avro's JSON encoding."""
         if data.startswith(CONTAINER):
             raise Unreadable(f"not valid Avro JSON for the schema {self._origin}: {NO_MESSAGE}")
         return self.value(parsed(data))
 
     def value(self, value: Any) -> Any:
-        """Read a record from a JSON value in Avro's JSON encoding that is already parsed."""
+        """Decode a record in Avro's JSON encoding from an already parsed JSON value."""
         try:
             return self._record.read(value)
         except UNFIT as error:
@@ -466,7 +474,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Describe what is wrong with the bytes, from an error of fastavro."""
+    """Return a description of what is wrong with the bytes, from an error of fastavro."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration
@@ -475,9 +483,9 @@ def told(error: BaseException) -> str:
 
 
 def records_of(content: bytes, name: str) -> Iterator[bytes]:
-    """Yield each record of an Avro object container file, byte for byte. Raises Unreadable.
+    """Yield the bytes of each record in an Avro object container file. Raises Unreadable.
 
-    The file's schema is checked like a topic's schema, because records are parsed to find where they end.
+    Records are parsed to find where they end, so the file's schema is checked like the schema of a topic.
     """
     try:
         blocks = block_reader(BytesIO(content))

@@ -1,7 +1,8 @@
-"""Decodes the attributes and bytes of messages to objects, for all code that judges messages.
+"""Decodes the attributes and the bytes of messages to objects.
 
-CloudEvents are decoded in both modes of their Pub/Sub protocol binding. An event's context becomes attributes `ce-…`.
-Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents 1.0.
+CloudEvents are decoded in both modes of their Pub/Sub protocol binding. The context of an event becomes attributes
+`ce-…`. Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents
+1.0.
 """
 
 import base64
@@ -41,22 +42,22 @@ from tidemark.pipeline.contract.payloads.schemas import (
 CONTENT_ENCODING, GZIP = "content-encoding", "gzip"
 
 PART_BYTES = 8 << 20
-"""Number of decoded bytes at which a part of a batch ends. Decoded JSON usually takes 4 times as much memory, and at
-most 30 times, as Python objects."""
+"""A part of a batch ends when this many bytes are decoded. As Python objects, decoded JSON usually takes 4 times as
+much memory, and at most 30 times."""
 
 
 Read = Callable[[int, bytes], Any]
-"""Reads the payload of a row. Raises Unreadable and Unknown."""
+"""Decodes the payload of a row. Raises Unreadable and Unknown."""
 
 
 class _Room:
-    """Counts the bytes that may still be decoded in a part. A failed decompression counts as a whole part."""
+    """The number of bytes that may still be decoded in a part of a batch. If decompressing a payload fails, the part is
+    full."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
 
     def inflated(self, data: bytes) -> bytes:
-        """Decompress a payload. Raises Unreadable."""
         try:
             content = inflated(data)
         except Unreadable:
@@ -67,16 +68,19 @@ class _Room:
 
 
 class Decoded(NamedTuple):
-    """The attributes of messages, including the envelope's, and for each payload one of: an object, a Rejection,
-    Undecided, or None if payloads are not read."""
+    """Attributes of messages, including those of the envelope, and decoded payloads. A payload is an object, a
+    Rejection, Undecided, or None if payloads are not read."""
 
     attributes: Attributes
     payloads: list[Any]
 
 
 class PayloadDecoder:
-    """Decodes the payloads of one topic. `found_in` finds schemas if the format names no schema file. A JSON payload
-    must be an object or, with `may_be_array`, an object or an array."""
+    """Decodes the payloads of one topic's messages.
+
+    `found_in` finds schemas if the format names no schema file. A JSON payload must be an object; with `may_be_array`,
+    it may also be an array.
+    """
 
     def __init__(
         self, written: PayloadFormat, found_in: Definitions | None = None, *, may_be_array: bool = False
@@ -90,10 +94,10 @@ class PayloadDecoder:
         """True if a payload with gzip's first bytes is gzip. An Avro record may begin with them too."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode messages until their content fills `PART_BYTES`, and at least the first message.
+        """Decode messages until their content reaches `PART_BYTES`, at least the first message.
 
-        Never raises because of a message's content. The result for a message does not depend on the others. Raises
-        InvalidSettings if a schema that the settings name cannot be used.
+        Never raises because of the content of a message. The result for a message does not depend on other messages.
+        Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         written = self._format
         if written.envelope is Envelope.NONE and not written.is_read:
@@ -124,8 +128,8 @@ class PayloadDecoder:
         return Decoded(messages.between(0, len(payloads)).attributes, payloads)
 
     def _of_json(self, room: _Room) -> Read:
-        """Return the reader of JSON payloads. Gzip is recognised by its first bytes, unless the format says that no
-        payload, or every payload, is compressed."""
+        """Return the function that decodes JSON payloads. With the compression AUTO, gzip is recognised by a payload's
+        first bytes."""
         compression, may_be_array = self._format.compression, self._may_be_array
         is_gzip, may_be_gzip = compression is Compression.GZIP, compression is Compression.AUTO
 
@@ -138,8 +142,8 @@ class PayloadDecoder:
         return read
 
     def _by_schema(self, messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Return the reader of Avro or protobuf payloads. Most messages of a batch name the same schema, which is
-        looked up once."""
+        """Return the function that decodes Avro or protobuf payloads. Most messages of a batch name the same schema, so
+        it is looked up once."""
         names = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING)
         said = list(zip(*(messages.attributes.column(name).to_pylist() for name in names), strict=True))
         known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
@@ -159,7 +163,8 @@ class PayloadDecoder:
         return read
 
     def _of_events(self, held: list[Mapping[str, str]], messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Return the reader of payloads in an envelope. In `held`, the envelope's attributes replace the message's."""
+        """Return the function that decodes payloads in an envelope. It replaces the message's attributes in `held` by
+        those of the envelope."""
 
         def read(row: int, data: bytes) -> Any:
             if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
@@ -178,7 +183,7 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """Return whether the format, or else the message's attribute, says that the payload is compressed."""
+        """True if the format, or else an attribute of the message, says that the payload is compressed."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
@@ -186,7 +191,7 @@ class PayloadDecoder:
 
 
 CE_PREFIX = "ce-"
-"""Prefix of the attributes that hold a CloudEvent's context."""
+"""Prefix of attributes with a CloudEvent's context."""
 CONTENT_TYPE = "content-type"
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
@@ -195,11 +200,11 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
-    """Open the event in a message, and return its attributes and its data.
+    """Return the attributes and the data of the CloudEvent in a message. The data are bytes, or None and the value
+    parsed from the event's JSON.
 
-    The data are either bytes, or None and a value that was parsed with the event's JSON. If the payload holds the whole
-    event (a structured event), the event's context overrides the message's attributes. Raises Unreadable if a
-    structured event is invalid.
+    If the payload is the whole event (structured mode), the event's context overrides attributes of the message. Raises
+    Unreadable if such an event is invalid.
     """
     said = attributes.get(CONTENT_TYPE, "")
     if not said.lower().startswith(STRUCTURED):
@@ -220,7 +225,7 @@ def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, st
 
 
 def _context(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the event's context as attributes, with each value in its canonical text form."""
+    """Return a CloudEvent's context as attributes, each value in its canonical text form. Raises Unreadable."""
     said = {}
     for name, value in event.items():
         if name in CONTENT or value is None:

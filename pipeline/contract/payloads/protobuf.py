@@ -1,9 +1,8 @@
-"""Payloads that are protobuf messages, in binary or in protobuf's JSON form.
+"""Decodes payloads that are protobuf messages, in protobuf's binary or JSON form.
 
-Messages are converted to plain values, keyed by the field names of the .proto file. The values on the wire are counted
-before the library creates an object for each submessage. For better comparisons, some values differ from protobuf's own
-JSON form: a 64-bit integer is a number, a field without presence has its default, and an absent or non-finite value is
-null.
+A message becomes plain values, keyed by the field names of the .proto file. Values are counted in the bytes before the
+library creates objects from them. The result differs from protobuf's own JSON form so that values can be compared: a
+64-bit integer is a number, a field without presence has its default value, and an absent or non-finite value is null.
 """
 
 import base64
@@ -28,22 +27,23 @@ from tidemark.pipeline.contract.payloads.rejections import (
 from tidemark.pipeline.contract.payloads.schemas import Definition
 
 LEAST_BYTES = 2
-"""Minimum number of bytes of a submessage (its tag and its length), and of a value in a google.protobuf.Struct."""
+"""Minimum number of bytes of a submessage (its tag and length), and of a value in a google.protobuf.Struct."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
 
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
-"""Bytes of a number, for the field types of fixed width."""
+"""Number of bytes of a value, for the field types of fixed width."""
 
 ENDS = bytes(range(128, 256))
-"""The bytes that may precede the last byte of a varint."""
+"""All bytes that a varint may have before its last byte."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 
 
 class MessageType:
-    """Counts and converts the messages of one type. The type's descriptor is read once."""
+    """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to plain
+    values."""
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"] | None = None) -> None:
         known = {} if known is None else known
@@ -60,7 +60,8 @@ class MessageType:
             self._fields.append(_Field(field, known))
 
     def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
-        """Return the message's fields by name. Raises Unreadable, and ValueError for a time out of range."""
+        """Convert a message to a mapping from field names to values. Raises Unreadable, and ValueError for a time out
+        of range."""
         budget.take(len(self._fields))
         budget.enter()
         value = {field.name: field.of(message, budget) for field in self._fields}
@@ -68,7 +69,8 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return one more than the largest number of fields of this type and the types nested in it."""
+        """Return one more than the number of fields of the type with the most fields, among this type and all types
+        nested in it."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0
@@ -76,14 +78,17 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message has too many values on the wire. `most` is the maximum number of values that
-        one submessage may have. Counting stops at invalid bytes, which the library will report."""
+        """Raise Unreadable if a message's bytes have too many values. `most` is the maximum number of values in one
+        submessage.
+
+        Counting stops at invalid bytes, which the library reports later.
+        """
         if len(data) // LEAST_BYTES * most > MOST_VALUES:
             self._walk(data, 0, len(data), ValueBudget())
 
     def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
-        """Count the fields in `[at, end)`. Return the position at which counting ended: `end`, the end of a group, or a
-        fault."""
+        """Count the values in the bytes `[at, end)`. Return the position at which counting ended: `end`, the end of a
+        group, or an error in the bytes."""
         budget.take(len(self._fields) + 1)
         try:
             while at < end:
@@ -120,11 +125,11 @@ class _NoFields:
 
 
 UNKNOWN = MessageType(_NoFields)
-"""Stands for a group of an unknown type."""
+"""Message type of a group whose type is unknown."""
 
 
 class _Field:
-    """Reads and converts one field of a type."""
+    """A field of a message type. Converts its values to plain values."""
 
     def __init__(self, field: Any, known: dict[str, MessageType]) -> None:
         self.name: str = field.name
@@ -207,11 +212,12 @@ WELL_KNOWN: Mapping[str, Convert] = {
     )
     for name in names.split()
 }
-"""Protobuf's well-known types that stand for a single value. An Any is read field by field."""
+"""Converters of protobuf's well-known types that represent a single value. An Any is converted field by field."""
 
 
 COMPILED_WITHIN_SECONDS = 30
-"""Time limit of the compiler, which takes a fraction of a second for the 300 KB that Pub/Sub allows."""
+"""Time limit of protoc in seconds. It takes a fraction of a second for 300 KB, the largest schema that Pub/Sub
+allows."""
 
 SOURCE, COMPILED = "schema.proto", "schema.binpb"
 
@@ -219,12 +225,13 @@ UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors that the library raises for bytes that were written with another schema or are not protobuf, or
-(RecursionError) that are nested too deeply."""
+"""Errors that the protobuf library raises for bytes that are not protobuf, or were written with another schema, or are
+nested too deeply (RecursionError)."""
 
 
 class ProtobufCodec:
-    """Reads the payloads that were written with one schema, as plain values. Its methods raise Unreadable."""
+    """Decodes payloads that were written with one protobuf schema. All methods and the constructor raise Unreadable.
+    The constructor also raises Unknown if compiling the schema was interrupted."""
 
     def __init__(self, definition: Definition) -> None:
         self._origin = definition.origin
@@ -240,7 +247,7 @@ class ProtobufCodec:
             raise Unreadable(f"the schema {self._origin} is not a valid protobuf schema: {error}") from error
 
     def binary(self, data: bytes) -> Any:
-        """Read a message in protobuf's binary form."""
+        """Decode a message in protobuf's binary form."""
         try:
             self._type.refuse_many_values(data, self._most)
             return self._type.of(self._message.FromString(data), ValueBudget())
@@ -248,7 +255,7 @@ class ProtobufCodec:
             raise Unreadable(f"not valid protobuf for the schema {self._origin}: {error}"[:300]) from error
 
     def text(self, data: bytes) -> Any:
-        """Read a message in protobuf's JSON form, with field names as in the .proto file or in camel case."""
+        """Decode a message in protobuf's JSON form. Field names may be as in the .proto file or in camel case."""
         try:
             refuse_many_values(data, self._most)
             return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
@@ -256,7 +263,7 @@ class ProtobufCodec:
             raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error
 
     def value(self, value: Any) -> Any:
-        """Read a message from a JSON value in protobuf's JSON form that is already parsed."""
+        """Decode a message in protobuf's JSON form from an already parsed JSON value."""
         try:
             return self.text(orjson.dumps(value))
         except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
@@ -264,8 +271,8 @@ class ProtobufCodec:
 
 
 def _first_message(content: bytes) -> Any:
-    """Return the type of the first message in the last file. The other files are imports. Pub/Sub allows one top-level
-    message."""
+    """Return the descriptor of the first message in the last file of a FileDescriptorSet. The other files are imports.
+    Pub/Sub allows one top-level message per schema. Raises ValueError if there is none."""
     files = descriptor_pb2.FileDescriptorSet.FromString(content).file
     pool = descriptor_pool.DescriptorPool()
     for file in files:
@@ -277,8 +284,8 @@ def _first_message(content: bytes) -> Any:
 
 
 def compiled(text: bytes, origin: str) -> bytes:
-    """Compile a .proto text, as stored in Pub/Sub, to a FileDescriptorSet that includes its imports of protobuf's own
-    files. Raises Unreadable for an invalid text, and Unknown if protoc times out or is killed.
+    """Compile the text of a .proto file to a FileDescriptorSet that includes its imports. Only protobuf's own files can
+    be imported. Raises Unreadable if the text is invalid, and Unknown if protoc times out or is killed.
 
     protoc runs in a separate process, because it is written in C++ and reports errors only on standard error.
     """

@@ -1,5 +1,8 @@
-"""The reasons for rejecting a message, the verdict on a message that cannot be decided yet, and the bounds on one
-payload. The bounds depend only on the payload's bytes, and are checked before a parser creates objects from them."""
+"""The reasons why messages are rejected, the verdict on a message that cannot be decided yet, and the limits of one
+payload.
+
+The limits depend only on the bytes of the payload. They are checked before a parser creates objects from the bytes.
+"""
 
 import re
 import zlib
@@ -68,47 +71,46 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A message that has no verdict yet. `why` says what the message waits for."""
+    """The verdict on a message that cannot be decided yet. `why` says what the message waits for."""
 
     why: str
 
 
 class Unreadable(Exception):
-    """A payload cannot be read. The error's message becomes the rejection's detail. The decoder catches the error."""
+    """Raised if a payload cannot be read. The decoder catches it, and uses its text as the rejection's detail."""
 
 
 class Unknown(Exception):
-    """It is not known yet whether a payload can be read. The error's message says why. The decoder catches the
-    error."""
+    """Raised if it is not known yet whether a payload can be read. Its text says why. The decoder catches it."""
 
 
 def quoted(value: str) -> str:
-    """Quote a message's text for a detail: escaped, and cut to 80 characters."""
+    """Quote a text of a message: escaped, and cut to 80 characters."""
     return repr(value if len(value) <= 80 else value[:77] + "...")
 
 
 MOST_VALUES = 1_000_000
-"""Maximum number of values in one payload: numbers, texts, objects and arrays. As a Python object, a value takes up to
-about 300 bytes."""
+"""Maximum number of values in one payload. Numbers, texts, objects and arrays count as values. A value takes up to
+about 300 bytes as a Python object."""
 
 DEEPEST = 64
-"""Maximum number of levels in a schema, and so in its values. The readers recurse, so the depth must be limited."""
+"""Maximum number of levels in a schema, and so in its values. Reason: the code that reads them recurses."""
 
 TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 MAGIC = b"\x1f\x8b\x08"
-"""The first bytes of gzip with its only compression method. Neither JSON nor a protobuf message begins with them."""
+"""First bytes of gzip, with its only compression method. No JSON and no protobuf message begins with them."""
 
 LARGEST_MESSAGE = 10_000_000
-"""Bytes of the largest message that Pub/Sub accepts."""
+"""Maximum size of a message in Pub/Sub, in bytes."""
 
 LARGEST = 4 * LARGEST_MESSAGE
-"""Maximum number of bytes of a decompressed payload. Telemetry compresses to a tenth at best, and a payload rarely
-fills a message."""
+"""Maximum size of a decompressed payload in bytes. Telemetry compresses to a tenth at best, and a compressed payload
+rarely fills a message."""
 
 MOST_MEMBERS = 16
-"""Maximum number of members in one gzip stream. Publishers write a single member. Each member costs a copy of the bytes
-that follow it."""
+"""Maximum number of members in a gzip stream. Publishers write one member. Reading a member copies all bytes that
+follow it."""
 
 
 def too_many_values() -> Unreadable:
@@ -117,32 +119,31 @@ def too_many_values() -> Unreadable:
 
 
 class ValueBudget:
-    """The number of values and levels that one payload may still have."""
+    """The number of values and levels of nesting that one payload may still have."""
 
     def __init__(self) -> None:
         self.left = MOST_VALUES
         self._deeper = DEEPEST
 
     def take(self, values: int) -> None:
-        """Take values from the budget. Raises Unreadable if too few are left."""
+        """Subtract a number of values. Raises Unreadable if too few are left."""
         self.left -= values
         if self.left < 0:
             raise too_many_values()
 
     def enter(self) -> None:
-        """Go one level deeper. Raises Unreadable if no level is left."""
+        """Enter a level of nesting. Raises Unreadable if no level is left."""
         self._deeper -= 1
         if self._deeper < 0:
             raise Unreadable(f"more than {DEEPEST} levels")
 
     def leave(self) -> None:
-        """Go one level up."""
+        """Leave a level of nesting."""
         self._deeper += 1
 
 
 def inflated(data: bytes) -> bytes:
-    """Decompress gzip. Raises Unreadable if the result would be larger than `LARGEST` bytes, without decompressing
-    all."""
+    """Decompress gzip. Raises Unreadable as soon as the result has more than `LARGEST` bytes."""
     parts: list[bytes] = []
     room = LARGEST
     for _ in range(MOST_MEMBERS):
@@ -173,22 +174,22 @@ def parsed(data: bytes) -> Any:
 
 
 def as_object(value: Any, *, may_be_array: bool = False) -> Any:
-    """Return a parsed value if it is an object, or with `may_be_array` an array. Raises Unreadable otherwise."""
+    """Return a parsed JSON value if it is an object or, with `may_be_array`, an array. Raises Unreadable otherwise."""
     if type(value) is not dict and not (may_be_array and type(value) is list):
         raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
     return value
 
 
 def json_kind(value: Any) -> str:
-    """Return the JSON type of a parsed value, with its article."""
+    """Return the JSON type of a parsed value in words, such as "an array"."""
     kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
     return kinds.get(type(value)) or ("an array" if isinstance(value, list) else "an object")
 
 
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
-    """Raise Unreadable if a JSON text has too many values, counting each object as `an_object` values.
+    """Raise Unreadable if a JSON text has more than `MOST_VALUES` values. Each object counts as `an_object` values.
 
-    Each value follows a comma or an opening bracket, so commas and opening brackets outside strings are counted.
+    Each value follows a comma or an opening bracket, so commas and opening brackets outside of strings are counted.
     """
     if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
         return

@@ -1,5 +1,5 @@
-"""The formats of payloads, and their schemas. A schema is found by the revision that a message names, and its codec is
-created once."""
+"""The formats of payloads, and their schemas. A message names the revision of its schema; the revision's codec, which
+decodes payloads, is created once."""
 
 import re
 from collections.abc import Mapping
@@ -14,12 +14,11 @@ from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, 
 from tidemark.pipeline.errors import InvalidSettings
 
 CONTAINER = b"Obj\x01"
-"""The first bytes of an Avro object container file. A message's record may begin with them too, but hardly ever
-does."""
+"""First bytes of an Avro object container file. A message's record hardly ever begins with them."""
 
 
 class Encoding(StrEnum):
-    """The encoding of a payload's values. NONE and BYTES are not decoded."""
+    """How the values of a payload are encoded. NONE and BYTES are not decoded."""
 
     NONE = "none"
     BYTES = "bytes"
@@ -29,7 +28,8 @@ class Encoding(StrEnum):
 
 
 class Compression(StrEnum):
-    """The compression of payloads. AUTO detects it from a message's attribute or a payload's first bytes."""
+    """How payloads are compressed. AUTO detects gzip by an attribute of the message or the first bytes of the
+    payload."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -37,7 +37,7 @@ class Compression(StrEnum):
 
 
 class Envelope(StrEnum):
-    """The envelope around a payload's values."""
+    """The envelope in which a payload is sent."""
 
     NONE = ""
     CLOUDEVENTS = "cloudevents"
@@ -45,7 +45,8 @@ class Envelope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PayloadFormat:
-    """The format of payloads. `schema` is a file or a folder; if empty, the topic's own schema in Pub/Sub is used."""
+    """The format of payloads. `schema` is a schema file, or a folder of them. If it is empty, the topic's schema in
+    Pub/Sub is used."""
 
     encoding: Encoding = Encoding.JSON
     compression: Compression = Compression.AUTO
@@ -59,7 +60,6 @@ class PayloadFormat:
 
     @property
     def has_schema(self) -> bool:
-        """True if payloads can be read only with a schema."""
         return self.encoding in (Encoding.AVRO, Encoding.PROTOBUF)
 
     @property
@@ -74,27 +74,26 @@ SCHEMA_REVISION = "googclient_schemarevisionid"
 """Attributes that Pub/Sub sets on each message of a topic with a schema."""
 
 NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
-"""A schema's full name in Pub/Sub."""
 
 REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
-"""A revision id. In Pub/Sub it has 8 hexadecimal digits. Schema files may be named by other ids."""
+"""The id of a schema revision. In Pub/Sub it has 8 hexadecimal digits. Schema files may have other ids."""
 
 DELETED_REVISION = "_deleted-schema-revision_"
 DELETED_SCHEMA = "_deleted-schema_"
 
 SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encoding.PROTOBUF: (".proto", ".binpb")}
-"""Suffixes of schema files. A `.binpb` is a FileDescriptorSet, as written by `protoc --descriptor_set_out`."""
+"""File suffixes of schemas. A `.binpb` file is a FileDescriptorSet, written by `protoc --descriptor_set_out`."""
 
 LARGEST_DEFINITION = 1 << 20
-"""Maximum number of bytes of a schema. Pub/Sub allows 300 KB."""
+"""Maximum size of a schema in bytes. Pub/Sub allows 300 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schema as written: its text, or a compiled descriptor set. `origin` is its human-readable name.
+    """A schema: its text, or a compiled protobuf descriptor set. `origin` is its human-readable name.
 
     `is_configured` is true if the settings name the schema's file. An error in the schema is then an error of the
-    settings, not of a message.
+    settings instead of the message.
     """
 
     origin: str
@@ -105,22 +104,22 @@ class Definition:
 
 
 class Definitions(Protocol):
-    """Finds the schema that a message was written with. Moments are microseconds since the epoch."""
+    """Finds the schema with which a message was written. Times are microseconds since the epoch."""
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the name by which the message's schema is found and cached. Raises Unreadable if the message names no
+        """Return the key by which the message's schema is found and cached. Raises Unreadable if the message names no
         schema, or one that the pipeline does not accept."""
         ...
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the schema of that name, or None if it does not exist, and the moment at which it was looked up.
-        Raises Unknown if the lookup is not possible now."""
+        """Return the schema with this key (None if it does not exist), and the time at which it was looked up. Raises
+        Unknown if it cannot be looked up now."""
         ...
 
 
 class SchemaFiles:
-    """One schema file for all messages, or a folder with one file per revision, named by the revision's id. A missing
-    or invalid file is noticed only when its schema is looked up."""
+    """Finds schemas in one file for all messages, or in a folder with one file per revision, which is named by the id
+    of the revision. A missing or invalid file raises an error only when it is needed."""
 
     def __init__(self, path: str, encoding: Encoding) -> None:
         self._path, self._encoding = Path(path), encoding
@@ -141,7 +140,7 @@ class SchemaFiles:
 
 
 def revision_of(attributes: Mapping[str, str]) -> str:
-    """Return the revision that a message names. Raises Unreadable."""
+    """Return the id of the schema revision that a message names. Raises Unreadable if there is no valid id."""
     revision = attributes.get(SCHEMA_REVISION)
     if not revision:
         raise Unreadable(f"the attribute {SCHEMA_REVISION}, which names the schema, is absent")
@@ -153,8 +152,8 @@ def revision_of(attributes: Mapping[str, str]) -> str:
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """Return whether a message's payload is in the JSON form of its schema. Without the attribute SCHEMA_ENCODING the
-    payload is binary. Raises Unreadable."""
+    """True if a message's payload is in the JSON encoding of its schema. Without the attribute SCHEMA_ENCODING it is
+    binary. Raises Unreadable if the attribute is invalid."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")
@@ -175,20 +174,20 @@ def _read(path: Path, encoding: Encoding) -> Definition | None:
 
 
 MOST_REVISIONS = 100
-"""Maximum number of revisions whose codecs are cached. Pub/Sub keeps 20 per schema."""
+"""Maximum number of schema revisions whose codecs are cached. Pub/Sub keeps at most 20 revisions per schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """When a batch is judged, and with how much patience: how long a message, counted from its publish time, may wait
-    for a schema that does not exist before the message is rejected. Both in microseconds."""
+    """The time at which a batch is judged, and how long a message may wait for a schema that does not exist before the
+    message is rejected. The wait counts from its publish time. Both are in microseconds."""
 
     at_us: int
     patience_us: int = 0
 
 
 class Codec(Protocol):
-    """Reads the payloads of one schema. Every method raises Unreadable."""
+    """Decodes payloads that were written with one schema. All methods raise Unreadable."""
 
     def binary(self, data: bytes) -> Any: ...
 
@@ -198,7 +197,7 @@ class Codec(Protocol):
 
 
 class Revisions:
-    """Finds the codec of the schema revision that a message was written with."""
+    """Returns codecs: objects that decode payloads with the schema revision that a message names. Caches them."""
 
     def __init__(self, encoding: Encoding, found_in: Definitions | None) -> None:
         self._encoding = encoding
@@ -206,11 +205,12 @@ class Revisions:
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
 
     def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
-        """Return the codec of the message's schema revision.
+        """Return the codec of the schema revision that a message names.
 
-        Raises Unreadable if the message names no schema, or a schema that is not accepted or cannot be used. If the
-        revision does not exist, raises Unknown, or Unreadable if the lookup came after the message's patience had
-        passed. Raises InvalidSettings if a schema that the settings name cannot be used.
+        - Raises Unreadable if the message names no schema, or a schema that is not accepted or cannot be used.
+        - If the revision does not exist, raises Unknown while the message may still wait for it, and Unreadable after
+          that.
+        - Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         if self._found_in is None:
             raise InvalidSettings(
@@ -240,7 +240,8 @@ class Revisions:
 
 
 def codec_of(definition: Definition, encoding: Encoding) -> Codec:
-    """Return the codec of a schema. Raises Unreadable. Each library is imported only if a topic needs it."""
+    """Return the codec that decodes payloads with a schema. Raises Unreadable if the schema cannot be used. The library
+    for the encoding is imported here, so that it is loaded only if needed."""
     if definition.encoding is not encoding:
         raise Unreadable(
             f"the schema {definition.origin} is {definition.encoding}: set message.payload to {definition.encoding}"
