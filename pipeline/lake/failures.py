@@ -1,6 +1,7 @@
-"""Notes about failed runs and failed sensor ticks. `tidemark status` shows them, even while Dagster is down.
+"""Records failed runs and failed sensor ticks in the lake. `tidemark status` shows them, even while Dagster is down.
 
-Only people read the notes and no decision depends on them, so a failure to write, read or delete a note is harmless.
+Only people read these records, and no decision depends on them. Errors in writing and deleting them are logged, not
+raised.
 """
 
 import logging
@@ -19,28 +20,27 @@ from tidemark.pipeline.phrases import printable
 logger = logging.getLogger(__name__)
 
 OF_TABLES = "failed_table_runs/"
-"""Prefix of the notes about failed runs of custom tables. Each table has its own folder under this prefix."""
+"""Folder of the records about failed runs of custom tables. Each table has its own folder in it."""
 
 KEPT = 20
-"""Maximum number of failed-run notes per folder. The oldest notes are deleted first."""
+"""Maximum number of records of failed runs per folder. The oldest ones are deleted first."""
 
 REASON_LENGTH, STRETCHES = 300, 100
-"""Maximum length of a note's reason in characters, and maximum number of window ranges in a note."""
+"""REASON_LENGTH is the maximum number of characters of a recorded reason. STRETCHES is the maximum number of ranges of
+windows in the record of a failed run."""
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
-"""Matches secrets in a Spark address. They are removed from a note's reason."""
+"""Matches secrets in the address of a Spark server. They are removed from a recorded reason."""
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A failed run: when it failed, why (in one line), and which windows it computed.
-
-    Each of `stretches` is a range of windows: the keys of its first and its last window. A run that reads the
-    subscriptions instead of computing windows has no stretches; `job` is the name of its job.
-    """
+    """The record of a failed run. `reason` is one line. `stretches` are the ranges of windows that the run computed,
+    each with the keys of its first and its last window. If the run read the subscriptions instead, it has no
+    `stretches`, and `job` is the name of its job."""
 
     run: str
     at: datetime
@@ -51,9 +51,9 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class FailedTick:
-    """The failed ticks of a sensor since its last successful tick: their number, the times of the first (`since`) and
-    the last failure, and the last failure's reason in one line. `waits` is true if the ticks did not fail, but left
-    messages waiting."""
+    """The record of a sensor's failed ticks since its last successful tick. `failures` is their number, `since` and
+    `last` are the times of the first and the last one, and `reason` explains the last one in one line. If `waits` is
+    true, the ticks did not fail, but left messages waiting."""
 
     sensor: str
     failures: int
@@ -64,40 +64,40 @@ class FailedTick:
 
     @property
     def kind(self) -> str:
-        """The class name of the error. Unlike the reason, it never contains message data."""
+        """The class name of the error. Unlike `reason`, it never contains data of a message."""
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this note merged with the sensor's `earlier` note: keep the earlier time of the first failure, and add
-        `more` to the earlier number of failures."""
+        """Return this record merged with the sensor's `earlier` one: it has the earlier `since`, and `more` is added to
+        the earlier number of failures. An earlier record with the other value of `waits` is ignored."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
         return replace(self, failures=failures, since=min(self.since, earlier.since))
 
     def sentence(self) -> str:
-        """Return the note as one sentence."""
+        """Return the record as one sentence."""
         if self.waits:
             return f"the sensor {self.sensor} waits since {iso(self.since)}: {self.reason}"
         return f"ticks of the sensor {self.sensor} {failed(self.failures, self.since, self.last)}: {self.reason}"
 
 
 def failed(times: int, since: datetime, last: datetime) -> str:
-    """Return how often and when something failed, as the predicate of a sentence: "failed 3 times since …"."""
+    """Return how often and when something failed, for use in a sentence: "failed 3 times since …"."""
     return (
         f"failed {times} times since {iso(since)}, last at {iso(last)}" if times > 1 else f"failed once, at {iso(last)}"
     )
 
 
 RUNS = JsonKind("failed_runs/", holds=FailedRun)
-"""Notes about failed runs that computed windows of `heartbeat_diffs` or read the subscriptions."""
+"""Stores records of failed runs, except runs of custom tables."""
 
 TICKS = JsonKind("failed_ticks/", holds=FailedTick)
-"""Notes about failing sensors, one per sensor. A sensor's next successful tick deletes its note."""
+"""Stores the records of failed ticks, one per sensor. The sensor's next successful tick deletes its record."""
 
 
 class FailedRuns:
-    """The newest notes about failed runs of one custom table. Without `table`: about all runs that are not of custom
+    """The newest records of failed runs of one custom table. Without `table`, those of all runs except runs of custom
     tables."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
@@ -105,8 +105,9 @@ class FailedRuns:
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Write a note if the `with` block raises, and raise the error again. Write no note if a window is still open
-        or has expired, if the run was cancelled, or if a later version of tidemark has written the lake."""
+        """Record the failure if the `with` block raises an error, and raise the error again. Nothing is recorded if a
+        window is still open or no longer kept, if the run was cancelled, or if a later version of tidemark has written
+        the lake."""
         try:
             yield
         except (WindowNotClosed, WindowExpired, NewerFormat):
@@ -120,11 +121,11 @@ class FailedRuns:
             raise
 
     def newest(self) -> list[FailedRun]:
-        """Return at most KEPT notes, the newest first. Raises LakeError if the lake is unreachable."""
+        """Return at most KEPT records, the newest first. Raises LakeError if the lake is unreachable."""
         return [note for _, note in self._newest()]
 
     def settled(self, job: str) -> None:
-        """Delete the notes about failed runs of `job`, which reads the subscriptions, because it has now succeeded."""
+        """Delete the records of failed runs of `job`. To be called when a run of the job has succeeded."""
         with _without_failing("failed runs"):
             self._notes.delete(*(key for key, note in self._newest() if note.job == job))
 
@@ -133,14 +134,14 @@ class FailedRuns:
 
 
 class FailedTicks:
-    """The notes about failing sensors in one lake."""
+    """The records of failed sensor ticks in one lake."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, TICKS)
 
     def note(self, failed: FailedTick) -> FailedTick:
-        """Merge `failed` with the sensor's earlier note, write the merged note, and return it. Tries once, and takes a
-        few seconds at most."""
+        """Merge `failed` with the sensor's earlier record, store the result, and return it. Makes one attempt, which
+        takes a few seconds at most."""
         with _without_failing(f"ticks of {failed.sensor}"):
             there, generation = self._notes.found(failed.sensor)
             failed = failed.after(there)
@@ -148,18 +149,18 @@ class FailedTicks:
         return failed
 
     def clear(self, sensor: str) -> None:
-        """Delete the sensor's note, because a tick has succeeded."""
+        """Delete the sensor's record. To be called when a tick of the sensor has succeeded."""
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
 
     def newest(self) -> list[FailedTick]:
-        """Return all notes, ordered by sensor name. Raises LakeError if the lake is unreachable."""
+        """Return the records of all sensors, in order of the sensors' names. Raises LakeError if the lake is
+        unreachable."""
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the error's class name and the first line of its message. Control characters and secrets in addresses are
-    removed."""
+    """Return the class name of the error, and the first line of its message without control characters and secrets."""
     text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
@@ -168,8 +169,8 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _without_failing(what: str) -> Iterator[None]:
-    """Log a LakeError or OSError of the `with` block instead of raising it. A failure to write a note must not hide the
-    outcome of the run or tick that it is about."""
+    """Log a LakeError or OSError of the `with` block instead of raising it, so that it does not hide the outcome of the
+    run or tick that is recorded."""
     try:
         yield
     except (LakeError, OSError) as error:

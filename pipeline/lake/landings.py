@@ -1,7 +1,7 @@
 """Named landings: Parquet objects with landed messages, and a manifest that lists the objects.
 
-The manifest is written last, and create-only. If several readers land under the same name, one of them creates the
-manifest, and the others serve the objects listed in that manifest.
+The manifest is written last, and cannot be overwritten. If several readers land messages under the same name, only one
+of them creates the manifest. The other readers then return the messages of the objects in this manifest.
 """
 
 import re
@@ -17,19 +17,16 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Number of newest fences that are kept. With two, a listing always finds at least one of them, even while a new fence
-is being written and an old one deleted."""
+"""Number of fence objects that are kept, the newest ones. With two, a listing finds at least one of them even while a
+new fence is written and an old one deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
-    """The messages that landed under one name.
-
-    `pieces` are the names of the objects that contain the heartbeats. `oldest_publish_time` also takes rejected
-    messages into account.
-    """
+    """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
+    the earliest publish time of its messages, including rejected messages."""
 
     pieces: tuple[str, ...]
     oldest_publish_time: Annotated[
@@ -39,25 +36,28 @@ class NamedLanding:
 
 
 MANIFEST = JsonKind(FOLDER, "restore a copy: the messages it lists are acknowledged already", holds=NamedLanding)
-"""The manifest of a landing. Its key is the landing's name."""
+"""Stores the manifests of landings, by the landing's name."""
 
 PIECE = ParquetKind("", "restore a copy: its messages are acknowledged already", suffix="")
-"""An object with part of a landing's heartbeats. Its columns are those of the `heartbeats` table, except the partition
-column. Its key is the object's full name, as listed in the manifest."""
+"""Stores a part of a landing's heartbeats. It has the columns of the `heartbeats` table except the partition column.
+The key is the full name of the object, as in the manifest."""
 
 
 def piece_name(name: str, attempt: str, number: int) -> str:
-    """Return the object name of piece number `number`, for an `attempt` to land messages under `name`."""
+    """Return the name of the object for part `number` of a landing. `name` is the name of the landing, and `attempt`
+    distinguishes the readers that land messages under that name."""
     return f"{FOLDER}{name}-{attempt}-{number}.parquet"
 
 
 class LandedBatches:
-    """The landings of one run. Several readers land each batch together. A fence object marks a batch that is over.
+    """The landings of one run. Several readers land each batch of messages together. A fence object marks that a batch
+    has ended.
 
-    The landings of a batch that is over may be deleted, including their manifests. A slow reader of that batch would
-    then find no manifest, create one, and acknowledge messages that nobody requests again. To prevent this:
+    After a batch has ended, its landings and their manifests may be deleted. Without a fence, a slow reader of the
+    batch could then create a manifest again, and acknowledge messages that nobody requests any more. Two rules prevent
+    this:
     - A fence is written before any landing is deleted.
-    - A reader that has created a manifest checks for the fence before it acknowledges.
+    - A reader that has created a manifest looks for a fence before it acknowledges.
     """
 
     def __init__(self, objects: ObjectStore, run: str) -> None:
@@ -68,17 +68,16 @@ class LandedBatches:
         )
 
     def name(self, batch: int, reader: int) -> str:
-        """Return the name under which reader number `reader` lands its part of the batch."""
+        """Return the name of the landing for one reader's part of a batch. `batch` and `reader` are numbers."""
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def is_over(self, batch: int) -> bool:
-        """True if this batch or a later one has ended."""
+        """Return True if this batch or a later one has ended."""
         return any(int(number) >= batch for number in self._fences.listed())
 
     def end(self, batch: int, keep: int) -> int:
-        """Mark all batches up to `batch` as over, and delete their landings, except the landings of the last `keep`
-        batches. Returns the number of deleted objects. The call may be repeated. If the process dies in the call, the
-        next call finishes the deletion."""
+        """Mark all batches up to `batch` as ended, and delete their landings except those of the last `keep` batches.
+        Returns the number of deleted objects. If the process dies during the call, the next call deletes the rest."""
         self._fences.ensure(f"{batch:09d}", NoContent())  # an earlier call may have been killed after this line
         landed = f"{FOLDER}{self._run}/"
         numbered = [(NUMBERED.match(name, len(landed)), name) for name in self._objects.names(landed)]

@@ -1,4 +1,5 @@
-"""The layout of a lake: where its tables, log and notes are, and the class that opens them."""
+"""The layout of a lake: the names of its tables, and the classes that open its tables, its log and its other
+objects."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -37,31 +38,30 @@ PARTITIONS = {
     STREAMS: "",
     CORRECTIONS: corrections.PARTITION,
 }
-"""The partition column of each built-in table; empty if the table is not partitioned."""
+"""The partition column of each built-in table. An empty text means that the table has no partitions."""
 
 
 KEPT_BYTES = 64 << 20
-"""Size in bytes of the cache for a table's files in a bucket. An hour of the design load fits, so that all data checks
-share one read of each file."""
+"""Size in bytes of the cache for the files of a table in a bucket. An hour of data at the design load fits, so that the
+data checks read each file once."""
 
 PAST_BYTES = 16 << 20
-"""Size in bytes of the cache for past log entries. Some hours of the design load fit."""
+"""Size in bytes of the cache for past log entries. It has room for some hours at the design load."""
 
 Part = TypeVar("Part")
 
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """Return the object that checks the lake's formats. It is shared by the whole process, so that the formats are read
-    only once."""
+    """Return the check of the lake's formats. The process has only one per lake, so that the formats are read once."""
     return Admission(lambda: open_objects(settings))
 
 
 class Lake:
-    """A lake. Each method returns one of its parts: a table, the log or a kind of note.
+    """Gives access to the parts of a lake: its tables, its log and its other objects.
 
-    The methods themselves make no requests, except those that return names. Only one thread may use a part at a time.
-    On its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
+    The methods make no requests, except those that return a list of names. The returned parts are not thread-safe. On
+    its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
     """
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
@@ -70,38 +70,38 @@ class Lake:
         self._clock = clock
 
     def objects(self) -> ObjectStore:
-        """Return the store of the lake's named objects."""
+        """Return the store of the lake's objects."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
-        """Return the numbered log of histogram snapshots and decisions. `kept_bytes` is the size of its cache for past
-        entries."""
+        """Return the tracking log. `kept_bytes` is the size of its cache for past entries."""
         return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Return the table of landed messages. `kept_bytes` is the size of the cache for its files in a bucket (see
-        BucketFiles)."""
+        """Return the table of landed messages. `kept_bytes` is the size of the cache for the table's files, if the lake
+        is in a bucket (see BucketFiles)."""
         return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
 
     def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
-        """Return the table of rejected messages. `kept_bytes` is the size of the cache for its files in a bucket (see
-        BucketFiles)."""
+        """Return the table of rejected messages. `kept_bytes` is the size of the cache for the table's files, if the
+        lake is in a bucket (see BucketFiles)."""
         return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
 
     def rejudged(self) -> Rejudged:
-        """Return the notes about messages that a requeue rejected again, with their new reasons."""
+        """Return the records of messages that a requeue rejected again, with their new reasons."""
         return Rejudged(self.objects())
 
     def requeued(self) -> Requeued:
-        """Return the notes about requeued messages."""
+        """Return the records of requeued messages."""
         return Requeued(self.objects())
 
     def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
-        """Return the schemas that messages may name: `of_settings`, and the one that the lake has accepted."""
+        """Return the schemas of Pub/Sub that messages may have: `of_settings`, and the one that the lake has
+        accepted."""
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
-        """Return the note that says by which contract the messages in quarantine were last judged."""
+        """Return the record of the contract by which all messages in quarantine were last judged."""
         return JudgedBy(self.objects())
 
     def diffs(self) -> WindowedTable:
@@ -133,33 +133,33 @@ class Lake:
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """Return the note that says which is the first window whose input the lake still keeps in full."""
+        """Return the record of the first window whose heartbeats are all kept."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
-        """Return the notes about the newest failed runs of the custom table `own_table`. Without a name, return the
-        notes about runs that are not of custom tables."""
+        """Return the records of failed runs of the custom table `own_table`. Without a name, return those of all other
+        runs."""
         return FailedRuns(self.objects(), own_table)
 
     def own_tables_with_failed_runs(self) -> list[str]:
-        """Return the names of the custom tables that have notes about failed runs. Raises LakeError."""
+        """Return the names of the custom tables with records of failed runs. Raises LakeError."""
         return sorted({name.split("/")[1] for name in self.objects().names(OF_TABLES)})
 
     def failed_ticks(self) -> FailedTicks:
-        """Return the notes about sensors whose ticks fail."""
+        """Return the records of failed sensor ticks."""
         return FailedTicks(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        """Return the index that says which windows have heartbeats, and which are computed."""
+        """Return the index of the windows that have heartbeats or are computed."""
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
-        """Return a table as a plain LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""
+        """Return a table as a LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""
         return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
 
     def by_window(self) -> list[str]:
-        """Return the names of all windowed tables, in the form that `table` takes: `heartbeat_diffs`, `stream_status`
-        and the custom tables. Raises LakeError."""
+        """Return the names of all windowed tables: `heartbeat_diffs`, `stream_status`, and `tables/NAME` for each
+        custom table. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
@@ -169,8 +169,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake that keeps its log, tables and window index open: a second call returns the same object, whose next read
-    fetches only what is new. Only one thread may use it at a time."""
+    """A lake whose tables, log and window index are opened only once. The next call returns the same object, which then
+    reads only what is new. Not thread-safe."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)

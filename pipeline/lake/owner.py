@@ -1,8 +1,8 @@
-"""Notes shared by all processes of a lake: its owner, and the schema that it accepted.
+"""Objects that all processes of a lake share: the lake's owner, and the schema that it accepts.
 
-`owner.json` names the pipeline and the process that write the lake. It informs people, and lets a process refuse the
-lake of another pipeline; correctness does not depend on it. `schemas/accepted.json` is create-only and names the first
-schema that a message named; all processes accept the same one.
+`owner.json` names the pipeline and the process that write the lake. People can read it, and a process refuses the lake
+of another pipeline; no guarantee depends on it. `schemas/accepted.json` names the first schema of Pub/Sub that a
+message had. It is never replaced, so all processes accept the same schema.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive while its newest log entry is younger than HEARD_TICKS tick intervals, or younger than
-HEARD_LEAST if that is longer. The margin is for ticks that fail or take the whole minute that Dagster grants.
-LONGEST_TICK is the longest tick interval that settings allow."""
+"""An owner counts as alive as long as its newest log entry is younger than HEARD_TICKS tick intervals or younger than
+HEARD_LEAST, whichever is longer. This leaves time for failed ticks, and for ticks that take the minute that Dagster
+allows. LONGEST_TICK is the longest tick interval that settings allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """The identity of a pipeline: its name, topic and both subscriptions."""
+    """What identifies a pipeline: its name, its topic and its two subscriptions."""
 
     pipeline: str
     topic: str
@@ -36,9 +36,12 @@ class PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The pipeline and the process that write the lake, since the time `since`. If `tidemark up` started the process,
-    `folder` contains the notes about its services, and `config` is its settings file. `ended` is the time at which the
-    process stopped and freed the lake."""
+    """The pipeline and the process that write the lake, and since when. `ended` is the time at which the process
+    stopped and freed the lake.
+
+    If `tidemark up` started the process, `folder` is where `up` records the processes that it runs, and `config` is its
+    settings file.
+    """
 
     pipeline: PipelineName
     process: ProcessName
@@ -50,14 +53,14 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The owner's tick interval: the longest time between two of its writes. A damaged value is clipped to the
-        range that settings allow."""
+        """The owner's tick interval, which is the longest time between two of its writes. An impossible value is
+        limited to the range that settings allow."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
     @property
     def heard_within(self) -> timedelta:
-        """The maximum age of the newest log entry while the owner counts as alive."""
+        """Maximum age of the newest log entry of an owner that counts as alive."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 
@@ -73,7 +76,7 @@ def pipeline_of(settings: Settings) -> PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
-    """The content of `schemas/accepted.json`: the full name of the accepted schema."""
+    """The content of `schemas/accepted.json`: the full name of the schema that the lake accepts."""
 
     schema: str
 
@@ -82,8 +85,8 @@ ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", 
 
 
 class AcceptedSchemas:
-    """The schemas that messages may name: the ones in the settings (`of_settings`), and the schema in the lake's note,
-    which is the first existing schema that a message named. The note is never replaced, so it is read only once."""
+    """The schemas of Pub/Sub that messages may have: those in the settings (`of_settings`), and the one that the lake
+    accepts. The latter is the first existing schema that a message had. It never changes, so it is read only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)
@@ -91,13 +94,13 @@ class AcceptedSchemas:
         self._has_read = False
 
     def names(self) -> frozenset[str]:
-        """Return the full names of these schemas. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the full names of the schemas that messages may have. Raises DamagedNote, NewerFormat, LakeError."""
         if not self._has_read:
             self._read()
         return self._names
 
     def accept(self, name: str) -> None:
-        """Write the note with this schema, unless the lake has the note already. Raises LakeError."""
+        """Make the lake accept this schema, unless it accepts another one already. Raises LakeError."""
         self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
         self._read()
 

@@ -1,7 +1,8 @@
-"""Archives of the tracking log. Each is one object with about a thousand old entries, which stay readable by number.
+"""Archives of the tracking log. An archive is one object with about a thousand old entries of the log. Archived entries
+can still be read by number.
 
-An archive is durable before the objects of its entries are deleted, oldest first. So for an entry that an archive
-covers, the archive is authoritative, even if the entry's own object still exists.
+An archive is durable before the objects of its entries are deleted, the oldest first. If an entry is in an archive and
+its own object still exists, the archive counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,14 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
 ARCHIVES = ParquetKind("tracking/archive/", "restore a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
-"""An archive. Its key consists of the numbers of its first and its last entry."""
+"""Stores archives. The key of an archive has the numbers of its first and its last log entry."""
 
 KEPT_OPEN = 4
-"""Number of archives cached in memory. A few are enough, because readers go through a log in order."""
+"""Number of archives cached in memory. A few are enough, because a reader goes through the log in order."""
 
 
 class LogArchive:
-    """The archives of one log. An archive is identified by the range of its entry numbers. Thread-safe."""
+    """The archives of one tracking log. An archive is identified by the range of its entry numbers. Thread-safe."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, ARCHIVES)
@@ -30,24 +31,25 @@ class LogArchive:
         self._open = lru_cache(KEPT_OPEN)(self.read)
 
     def ranges(self) -> list[range]:
-        """List the existing archives, in order, as ranges of entry numbers."""
+        """Return the range of entry numbers of each archive, in order. Lists the archives anew."""
         self._known = list(map(archived_numbers, self._notes.listed()))
         return self._known
 
     def covers(self, number: int) -> bool:
-        """True if an archive contains this entry. Each call lists the archives."""
+        """Return True if an archive has the log entry with this number. Lists the archives anew."""
         return any(number in numbers for numbers in self.ranges())
 
     def content(self, number: int) -> bytes | None:
-        """Return an entry's content; None if no archive in the last listing contains the entry. Raises
-        CorruptObject."""
+        """Return the content of the log entry with this number, or None if no archive in the last listing has it.
+        Raises CorruptObject."""
         with self._lock:
             known = self.ranges() if self._known is None else self._known
             numbers = next((numbers for numbers in known if number in numbers), None)
             return None if numbers is None else self._open(numbers)[number]
 
     def read(self, numbers: range) -> Mapping[int, bytes]:
-        """Return all entries of an archive, by number. Raises DamagedNote, NewerFormat, ObjectMissing."""
+        """Return the content of all log entries in an archive, by number. Raises DamagedNote, NewerFormat,
+        ObjectMissing."""
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         if list(found) != list(numbers):
@@ -55,22 +57,23 @@ class LogArchive:
         return found
 
     def create(self, entries: Mapping[int, bytes]) -> None:
-        """Write consecutive entries, by number, as an archive. Raises ObjectExists, LakeError."""
+        """Write an archive of consecutive log entries. `entries` has their content by number. Raises ObjectExists,
+        LakeError."""
         numbers = sorted(entries)
         rows = pa.table({"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]})
         self._notes.create(_key(numbers), rows)
 
     def delete(self, numbers: range) -> None:
-        """Delete an archive. Raises LakeError."""
+        """Delete the archive of this range of entry numbers. Raises LakeError."""
         self._notes.delete(_key(numbers))
 
     def place(self, numbers: range) -> str:
-        """Return the human-readable address of an archive."""
+        """Return the address of an archive, for messages."""
         return self._notes.place(_key(numbers))
 
 
 def archived_numbers(key: str) -> range:
-    """Return the entry numbers of the archive with this key."""
+    """Return the range of entry numbers of the archive with this key."""
     first, last = map(int, key.split("-"))
     return range(first, last + 1)
 

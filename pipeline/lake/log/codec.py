@@ -1,7 +1,8 @@
-"""Encodes entries of the tracking log as Parquet, without loss.
+"""Encodes entries of the tracking log as Parquet, without loss, and decodes them.
 
-A histogram becomes a table of cells and a decision a table with one row, so any Parquet reader can show them. The
-file's metadata contains the kind of entry, all values that have no column, and a digest of the whole file.
+A histogram is encoded as a table with a row per cell, and a decision as a table with one row. Any Parquet reader can
+display these tables. The file's metadata has the kind of entry, all values without a column, and a digest of the whole
+file.
 """
 
 import hashlib
@@ -46,17 +47,20 @@ CELLS, CELL_COLUMNS = described(
         Column("published_in", pa.int64(), "A bit per part of the second: set if a message was published.", False),
     ]
 )
-"""The columns of a stored histogram, one row per cell. A bucket is stored as the time at which it starts. A cell
-without an event bucket counts rejected messages (its `min_event_time` is null) or copies (`min_event_time` is the
-epoch)."""
+"""Schema of an encoded histogram, and the descriptions of its columns. It has one row per cell, and a bucket is stored
+as the time at which it starts.
+
+A cell without an event bucket counts rejected messages if `min_event_time` is null, and copies if it is the epoch.
+"""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""The schema of each class of entry that is stored as one row. The columns are the entry's fields, in order. The stored
-kind is the class name in lower case. Fields added by later versions are stored in the metadata, under FACTS."""
+"""Schemas of the entries that are encoded as one row with the entry's fields as columns, by class. The kind in the
+metadata is the class name in lower case. Fields that later versions add to a class are stored in the metadata, under
+FACTS."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
     "complete_from": "Tracking has seen every message published from this time on.",
@@ -66,7 +70,7 @@ NOTE_COLUMNS: Mapping[str, str] = {
     "at": "Time of the release.",
     "by": "The operator.",
 }
-"""The description of each column in NOTES."""
+"""Descriptions of the columns in NOTES."""
 
 DECISIONS, DECISION_COLUMNS = described(
     [
@@ -88,7 +92,7 @@ DECISIONS, DECISION_COLUMNS = described(
         Column("recent_lag_seconds", pa.float64(), "In a silence: the sources' recent lag, in seconds."),
     ]
 )
-"""The columns of a stored decision."""
+"""Schema of an encoded decision, and the descriptions of its columns."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 
@@ -100,10 +104,10 @@ DECISION = (
     *("messages_in_band", "newest_publish_time", "recent_lag", "complete_from", "frontier", "released_before"),
     "passed_over",
 )
-"""The stored names of the fields of a decision and its evidence."""
+"""Names under which the fields of a decision and of its evidence are stored."""
 
 STORED_AS = {"pruned_frontier": "passed", "start": "band_start", "end": "band_end", "messages": "messages_in_band"}
-"""The stored name of each field that is stored under another name."""
+"""Names under which fields are stored, if they differ from the names in the code."""
 
 _RECORD = TypeAdapter(DecisionRecord)
 _DECISION = TypeAdapter(Decision)
@@ -115,13 +119,12 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that a compacted entry stores in its metadata. The metadata also contains the newest decision.
-The table of the entry is the histogram."""
+"""The fields of a watermark state that a compacted entry has in its metadata. The histogram is not one of them, because
+it is the entry's table. The newest decision is stored separately."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
-    """Return an entry as the content of an object. `writer` identifies the writer, so that two writers never produce
-    the same content."""
+    """Encode a log entry. `writer` is part of the result, so that two writers never produce the same bytes."""
     match entry:
         case Snapshot():
             facts = _histogram_facts(entry.histogram)
@@ -146,8 +149,8 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Return the entry in an object's content. `name` is the object's name, for messages. Raises NewerFormat if a later
-    version of tidemark wrote the entry, CorruptObject if it is unreadable for another reason."""
+    """Decode a log entry. `name` is the name of the entry's object, for messages. Raises NewerFormat if a later version
+    of tidemark wrote the entry, and CorruptObject if the entry is damaged."""
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
@@ -191,7 +194,7 @@ def _dumped(record: DecisionRecord) -> Any:
 
 
 def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
-    """Return the fields of a decision and of its evidence in one dict, by their stored names."""
+    """Return the fields of a decision and of its evidence in one dict, by the names under which they are stored."""
     found = _DECISION.dump_python(decision, mode=mode)
     evidence = found["evidence"] or {}
     found |= {"messages_in_band": 0, "passed_over": 0} | {
@@ -203,7 +206,7 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
 
 
 def _restored(stored: Any) -> DecisionRecord:
-    """Return the decision that `_dumped` wrote. Raises ValueError if its fields do not make a valid decision."""
+    """Return the decision that `_dumped` encoded. Raises ValueError if the decision is not valid."""
     found, evidence = {"passed_over": 0} | stored["decision"], None
     if found.get("candidate") is not None:
         has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))
@@ -251,7 +254,8 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
-    """Return the decision as one row of plain values, for people and charts. The metadata has the complete decision."""
+    """Return the decision as one row of plain values, for people and charts. The file's metadata has the complete
+    decision."""
     row = flat(entry.decision)
     base, tracking, lag = (row[name] for name in ("base", "tracking", "recent_lag"))
     row["base_oldest_unacked"] = base and base["oldest_unacked"]
@@ -269,8 +273,8 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its digest in the place of the seal. The digest is computed as if OPEN_SEAL were there.
-    Parquet's own checksums would not cover the metadata. Raises ValueError if the content has no seal."""
+    """Return the content after replacing its seal by the current digest. The digest is computed with OPEN_SEAL as the
+    seal. Parquet's own checksums do not cover the metadata. Raises ValueError if the content has no seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

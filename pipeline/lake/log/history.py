@@ -1,4 +1,5 @@
-"""Past decisions of the tracking log: the decision in force at a given moment, and the state it was based on."""
+"""Looks up past decisions in the tracking log: the decision in force at a moment, and the state that it was based
+on."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,15 +10,15 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 SAMPLES = 120
-"""Maximum number of sampled decisions. Each costs a read."""
+"""Maximum number of decisions in a sample. Each one costs a read."""
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Return the newest decision made at or before `moment`, and its entry number. Without a moment, return the newest
-    decision of all. Return None if there is no such decision.
+    """Return the newest decision made at or before `moment`, and the number of its log entry. Without a moment, return
+    the newest decision. Return None if there is no such decision.
 
-    A binary search, so that a long log costs few reads. Assumption: decisions are ordered by time, up to the skew
-    between the clocks of two trackers. Raises CorruptObject for a damaged entry.
+    Uses a binary search, which needs few reads. It assumes that decisions are in order of time, up to the clock
+    difference between trackers. Raises CorruptObject for a damaged entry.
     """
     numbers = log.numbers()
     if moment is None:
@@ -37,14 +38,14 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def first_decision(log: TrackingLog) -> DecisionRecord | None:
-    """Return the oldest decision in the log; None if it has no decision."""
+    """Return the oldest decision in the log; None if the log has no decision."""
     found = _first_of(log, log.numbers())
     return None if found is None else found[1]
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Return a sample of the decisions from `since` up to entry `number`, evenly spaced and in order. It has at most
-    about SAMPLES decisions, so that a long period costs no more reads than a short one. Raises LakeError."""
+    """Return at most SAMPLES of the decisions from `since` up to the log entry `number`, evenly spaced and in order.
+    Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]
@@ -57,8 +58,8 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
-    """Return the state on which the decision with this entry number was based: the fold of all entries before it. Reads
-    the entries back to the newest compacted one. Raises CorruptObject if one of them is missing or damaged."""
+    """Return the watermark state on which the decision in log entry `number` was based. Reads the earlier entries, back
+    to the newest compacted one. Raises CorruptObject if one of them is missing or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 

@@ -1,11 +1,12 @@
-"""Notes about the tracking log, kept outside its folder.
+"""Small objects about the tracking log that are stored outside its folder.
 
-`watermark.json` shows the newest decision to other systems; for tidemark, the log is the source of truth. Any number of
-trackers may write the object, and its content never goes back: a tracker replaces only a generation that it knows, and
-only with a higher log entry. The note about the last signal sent to other systems follows the same rule.
+`watermark.json` shows the newest decision to other systems. For tidemark itself, the log is the source of truth.
+Several trackers may write the object, and its content never goes back: a tracker replaces only the generation that it
+has read, and only with the content of a higher log entry. The record of the last signal to other systems follows the
+same rule.
 
-The log witness notes the log's last entry, before the messages of the entry are acknowledged. A note beyond the log's
-end reveals that entries were lost from the end, where a loss leaves no gap.
+The log witness records the number of the log's last entry, before the entry's messages are acknowledged. If the log
+ends before the recorded number, entries were lost from its end, which would otherwise go unnoticed.
 """
 
 from dataclasses import dataclass, replace
@@ -22,15 +23,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Windowing
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
-"""Maximum age of `watermark.json`. An unchanged object is rewritten then, so that its readers see that decisions
+"""Age at which `watermark.json` is rewritten even if nothing has changed, so that its readers see that decisions
 continue."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""The two possible promises about valid messages with an event time below the watermark: each has landed in this lake,
-or each has been acknowledged at least once by the reader of base."""
+"""The possible promises about valid messages with an event time below the watermark. LANDED: each of them is in this
+lake. ACKNOWLEDGED: each of them has been acknowledged at least once by the reader of the base subscription."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
-"""A moment as text, in the format of `iso`."""
+"""A time as text, in the format of `iso`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The windows that closed between two watermarks: the key of the first, the key of the last, and their number. Both
-    keys are None if no window closed."""
+    """The windows that closed between two watermarks: the keys of the first and the last window, and the number of
+    windows. The keys are None if no window closed."""
 
     first: str | None
     last: str | None
@@ -69,9 +70,11 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Said):
-    """A signal to other systems: the fields of `watermark.json`, the pipeline's name, the watermark of the previous
-    signal (`since`), and the `windows` that have closed since then. In the first signal, `since` and `windows` are
-    None: all windows that end at or below the watermark are closed."""
+    """A signal to other systems. It has the fields of `watermark.json`, and the name of the pipeline. `since` is the
+    watermark of the previous signal, and `windows` are the windows that have closed since then.
+
+    In the first signal, `since` and `windows` are None: all windows that end at or below the watermark are closed.
+    """
 
     pipeline: str = ""
     since: Written | None = None
@@ -81,12 +84,12 @@ class Sent(Said):
 WATERMARK = JsonKind("", key="watermark", holds=Said)
 NAME = WATERMARK.name(WATERMARK.key)
 SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
-"""The note about the last signal sent. Its content equals the data of the sent message."""
+"""Stores the last signal that was sent. The object's content equals the data of the sent message."""
 
 
 class WatermarkObject:
-    """The writer of `watermark.json` in one lake. It remembers the object's last known generation. Only one thread may
-    use it at a time."""
+    """Writes `watermark.json` in one lake. Remembers the generation of the object that it last read or wrote. Not
+    thread-safe."""
 
     kind: JsonKind[Said] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
@@ -97,11 +100,12 @@ class WatermarkObject:
         self._known: tuple[Said, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
-        """Replace `watermark.json` if the state has another watermark or reason, or if the object is a minute old.
+        """Rewrite `watermark.json` if the watermark or the reason has changed, or if the object is a minute old. If
+        another tracker replaces the object first, do nothing; the next call then reads the new object.
 
-        Makes at most one read (if the generation is unknown) and one write. Each is tried once, for two seconds. A
-        failure is returned as a sentence instead of a LakeError or PubSubError, because the decision itself is durable.
-        If another tracker has replaced the object first, the call does nothing; the next call reads the new object.
+        Makes at most one read, if the object's generation is unknown, and one write. Each is attempted once, and takes
+        two seconds at most. The decision itself is durable already, so a failure is not raised but returned as a
+        sentence.
         """
         try:
             self._tell(state)
@@ -133,44 +137,45 @@ class WatermarkObject:
             self._known = told, self._notes.replace(self.kind.key, told, generation)
 
     def _sent(self, there: Said, now: Said) -> Said:  # noqa: ARG002 (what was said before is for those who send)
-        """Return the content to write. A subclass may send the content to another system first."""
+        """Return the content to write to the object. A subclass may first send it to another system."""
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """Return the object's content and generation. The content has no watermark, and entry number -1, if the object
-        is missing or damaged. Raises NewerFormat."""
+        """Return the object's content and generation. If the object is missing or damaged, the content has no
+        watermark, and -1 as the number of the log entry. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the log has an entry with this `number`, and the watermark as of that entry."""
+    """Records that the log has an entry with this number, and what the watermark was after that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""A note about the log's end. Its key is an entry number. The notes are outside the folder `tracking/`, so that they
+"""Stores the records of LogWitness, by the number of the log entry. They are outside the folder `tracking/`, and so
 survive a loss of that folder."""
 
 
 class LogWitness:
-    """The notes about the end of one log. Only one thread may use an instance at a time; any number of instances may
-    share the notes."""
+    """Records the number of a log's last entry outside the log. Not thread-safe, but several instances may share the
+    records."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, NOTED)
         self._own: str | None = None
 
     def newest_number(self) -> int:
-        """Return the largest noted entry number; -1 without a note. Lists the notes but reads none of them."""
+        """Return the largest recorded entry number; -1 if nothing is recorded. Lists the records without reading
+        them."""
         return max(map(int, self._notes.listed()), default=-1)
 
     def newest(self) -> Note | None:
-        """Return the note with the largest entry number; None without a note. If the note is damaged, return its
-        number, which is in the object's name, without a watermark. Raises NewerFormat."""
+        """Return the record with the largest entry number; None if nothing is recorded. If the record is damaged,
+        return it without a watermark, because its number is also in the object's name. Raises NewerFormat."""
         keys = self._notes.listed()
         if not keys:
             return None
@@ -182,7 +187,7 @@ class LogWitness:
             return Note(None, int(keys[-1]))
 
     def note(self, number: int, watermark: datetime | None) -> None:
-        """Write a note that the log has this entry, and delete the notes about earlier entries."""
+        """Record that the log has the entry `number`, and delete the records of earlier entries."""
         key = f"{number:012d}"
         superfluous = [older for older in self._notes.listed() if older < key] if self._own is None else [self._own]
         self._notes.ensure(key, Note(watermark))
@@ -190,12 +195,14 @@ class LogWitness:
         self._own = key
 
     def accept_end(self, number: int) -> None:
-        """Delete the notes about entries after `number`, because an operator has accepted that they are lost."""
+        """Delete the records of log entries after `number`. To be called if an operator has accepted that these entries
+        are lost."""
         self._notes.delete(*(key for key in self._notes.listed() if int(key) > number))
 
 
 def lost_end(note: Note, last: int) -> str:
-    """Return the message for a log whose last entry, `last`, is before the entry in its newest note."""
+    """Return the error message for a log that lost entries from its end. `last` is the number of the log's last entry,
+    and `note` is the newest record of LogWitness."""
     reached = "" if note.watermark is None else f", when the watermark was at {iso(note.watermark)}"
     ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (

@@ -1,8 +1,8 @@
-"""Moves old entries of the tracking log to archives, and deletes archives past the log's retention.
+"""Moves old entries of the tracking log to archives, and deletes old archives.
 
-An archive takes the oldest entries in the log, and ends just before a compacted entry. So a restart never needs an
-archive, and each archive after the first begins with a compacted entry, from which a replay can start. Packing may be
-killed at any point, and may run concurrently with trackers, readers and other packings.
+An archive takes the oldest entries in the log, up to a compacted entry. A restart begins at the last compacted entry,
+and so needs no archive. Every archive except the first begins with a compacted entry, from which a replay can start.
+Packing may be killed at any time, and may run concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""Minimum number of entries in a full archive, which ends before the next compacted entry. Its size is then some
-hundred kilobytes."""
+"""Minimum number of log entries in an archive, except in the last one. The archive ends before the next compacted
+entry, and takes some hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The number of entries and of archives that were written or deleted or, in a dry run, would be.
+    """The number of log entries and of archives that were written or deleted. In a dry run, the number that would be.
 
-    `leftovers` is the number of deleted objects whose entries had already been archived or dropped. An earlier process
-    died before it could delete these objects.
+    `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
+    died before it deleted them.
     """
 
     entries: int = 0
@@ -37,7 +37,7 @@ class Packed:
 
 
 class LogPacking:
-    """Archives old entries of one log, and deletes old archives."""
+    """Archives old entries of one tracking log, and deletes old archives."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -45,10 +45,11 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Archive all entries that precede the last compacted entry made before the given moment. Every entry stays
-        readable by its number throughout.
+        """Archive all log entries before the last compacted entry that is older than `before`. Every entry can be read
+        by its number at any time.
 
-        Raises CorruptObject for a damaged or missing entry, which stays in place with all later ones, and LakeError.
+        Raises CorruptObject for a damaged or missing entry, which stays in the log with all later entries. Raises
+        LakeError.
         """
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
@@ -68,7 +69,8 @@ class LogPacking:
         return Packed(entries, archives, len(leftovers))
 
     def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Delete the archives whose last decision was made before the given moment, oldest first. Raises LakeError."""
+        """Delete the archives whose last decision is older than `before`, the oldest archive first. Raises
+        LakeError."""
         dropped = Packed()
         for numbers in self._archive.ranges():
             decided_at = self._decided_at(numbers)
@@ -80,8 +82,8 @@ class LogPacking:
         return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
-        """Yield the entries of each archive to write. The entry that follows them in the log is a compacted one, made
-        before the given moment."""
+        """Yield the log entries of each archive to write. The next entry in the log is always a compacted entry that is
+        older than `before`."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
@@ -117,10 +119,10 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftovers in a log without archives: objects whose entries have been dropped.
+        """Return the numbers of objects whose entries have been dropped, in a log without archives.
 
-        They are recognised by their place: the first object is not a compacted entry, and after the last leftover come
-        a gap and the first entry that the log keeps, which is a compacted one.
+        Such objects are at the start of the log. The first one is not a compacted entry, and the last one is followed
+        by a gap and then by a compacted entry, the first that the log keeps.
         """
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:
@@ -129,8 +131,8 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
-        """Return the time of the last decision in an archive; None if the archive has no decision or has just been
-        deleted."""
+        """Return the time of the last decision in an archive. Return None if the archive has no decision, or was
+        deleted in the meantime."""
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
@@ -144,7 +146,7 @@ class LogPacking:
 
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
-    """True if an entry is a decision made at `moment` or later, or a compacted entry that includes such a decision."""
+    """Return True if a log entry is, or contains, a decision made at `moment` or later."""
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision

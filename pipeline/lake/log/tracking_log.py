@@ -1,7 +1,8 @@
-"""The tracking log: one numbered, create-only sequence of histogram snapshots and decisions.
+"""The tracking log: a sequence of numbered, create-only entries with histogram snapshots and decisions.
 
-If another writer has taken a number, this writer folds that entry and tries the next number. So the log has no gaps,
-and every decision takes all earlier entries into account. Old entries move to archives, which a restart does not need.
+If another writer has taken the next number, a writer first folds that entry into its state, and then tries the number
+after it. Therefore the log has no gaps, and every decision takes all earlier entries into account. Old entries are
+moved to archives, which a restart does not need.
 """
 
 import logging
@@ -36,22 +37,22 @@ logger = logging.getLogger(__name__)
 FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
 ATTEMPTS = 100
-"""Maximum number of attempts to append an entry. Each fails if another writer takes the number first, and a few
-trackers never do so this often."""
+"""Maximum number of attempts to append an entry. An attempt fails if another writer takes the number first, which a few
+trackers never do so often."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest one less than this long ago cannot be archived yet: housekeeping archives entries only
-after an hour."""
+"""Maximum age at which an entry that was the newest one is certain not to be archived. Housekeeping only archives
+entries that are older than an hour."""
 
 READ_ON = 20
-"""Maximum number of new entries that `newest` reads one by one. A tick writes only a few; for more, it is cheaper to
-list the log."""
+"""Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
+cheaper to list the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The number of the newest entry that was seen and, as of that entry, the watermark, the contract by which messages
-    are judged, and the newest decision."""
+    """The number of the newest log entry, and what held after it: the watermark, the contract by which messages are
+    judged, and the newest decision."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -60,25 +61,27 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Number of log entries from one compacted entry to the next. A restart reads all entries since the last compacted one:
-about half an hour of 10 s ticks. Compacting more often costs space: a compacted entry is as large as the state."""
+"""Number of log entries between two compacted entries. A restart reads all entries since the last compacted one, which
+are about half an hour of 10 s ticks. A lower number would cost space, because a compacted entry is as large as the
+whole state."""
 
 
 class TrackingLog:
-    """The log, and the state folded from its entries. The state is a cache, which `catch_up` brings up to date.
+    """The tracking log, and a cached state that is folded from its entries. `catch_up` updates the state.
 
-    Only one thread may use an instance at a time, but any number of instances may share a log. `kept_bytes` is the size
-    of the cache for entries that `entry` reads; it is useful to readers of past entries.
+    Not thread-safe, but several instances may share a log. `kept_bytes` is the size of the cache for past entries,
+    which `entry` and `content` use.
     """
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append soon after a read skips the check that its number was never taken."""
+        """Open the log. With a `clock`, an append that soon follows a read does not check whether its number was taken
+        before."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
-        """The last time at which the state in memory was known to be current."""
+        """The last time at which the cached state was known to be current."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
         self._is_compared = False
@@ -86,17 +89,18 @@ class TrackingLog:
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
-        """The number and the content of the last folded entry, as read or written."""
+        """The number and the content of the last entry in the cached state."""
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
         self._looked_at: tuple[datetime, float] | None = None
         self._judged_by: str | None = None
-        """The contract of the last call of `judge_by`."""
+        """The contract that was passed to the last call of `judge_by`."""
 
     def catch_up(self) -> WatermarkState:
-        """Fold the entries that others have written since the last call, and return the state. Raises CorruptObject for
-        a damaged or missing entry. The caller must then not pull messages, because the state is incomplete."""
+        """Read the entries that others have written since the last call, and return the state folded from all entries.
+        Raises CorruptObject for a damaged or missing entry. The state is then incomplete, and the caller must not pull
+        messages."""
         state = self._restored() if self._standing is None else self._standing
         while True:
             self._seen = self._now()
@@ -113,8 +117,8 @@ class TrackingLog:
             self._tail = state.number, content
 
     def catch_up_to_append(self) -> WatermarkState:
-        """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. For callers that
-        append next."""
+        """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. To be called
+        before an append."""
         # The note is read before the log, because a noted entry is already in the log. A call soon after another skips
         # the listing of notes: it has just seen the last known entry.
         noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
@@ -126,18 +130,19 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark in the newest note that is stored outside the log; None if there is no note or it has no
-        watermark."""
+        """Return the watermark in the newest record of the log witness. Return None if there is no record, or if the
+        record has no watermark."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
     def begin(self, beginning: Beginning) -> WatermarkState:
-        """Write the entry that begins the log, unless the log already has one."""
+        """Write the entry that begins the log, unless the log has begun already."""
         return self._append(lambda state: beginning if state.complete_from is None else None)
 
     def append(self, entry: Entry, judged_by: str = "") -> WatermarkState:
-        """Write an entry durably under the next free number. `judged_by` is the contract by which its messages were
-        judged. If the newest contract in the log is another one, write nothing and raise ContractReplaced."""
+        """Write an entry durably under the next free number. `judged_by` is the contract by which the messages in the
+        entry were judged. If the newest contract in the log is another one, raise ContractReplaced and write
+        nothing."""
 
         def build(state: WatermarkState) -> Entry:
             _refuse(judged_by, state.contract)
@@ -146,11 +151,11 @@ class TrackingLog:
         return self._append(build)
 
     def judge_by(self, contract: str) -> None:
-        """State by which contract this process judges messages, before it tracks any.
+        """State the contract by which this process judges messages. To be called before the process tracks messages.
 
-        If the log has another contract, write the change to the log: the watermark then holds until base has passed the
-        messages judged by the earlier contract. Raises ContractReplaced if another process has stated a different
-        contract since this process first stated its own.
+        If the log has another contract, the change is written to the log. The watermark then holds until base has
+        passed all messages that were judged by the earlier contract. A repeated call raises ContractReplaced if another
+        process has stated another contract since the first call.
         """
         is_first, self._judged_by = self._judged_by != contract, contract
 
@@ -163,12 +168,12 @@ class TrackingLog:
         self._append(build)
 
     def refuse_other(self, contract: str) -> None:
-        """Raise ContractReplaced if the newest contract in the log differs from `contract`."""
+        """Raise ContractReplaced if the newest contract in the log is not `contract`."""
         _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Call `decide` with the state folded from all entries, write the decision, and return it. If another writer
-        takes the decision's number first, fold that entry and call `decide` again."""
+        """Call `decide` with the state folded from all entries, write the resulting decision, and return it. If another
+        writer takes the next number first, fold that writer's entry and call `decide` again."""
         contract = self._judged_by or ""
 
         def build(state: WatermarkState) -> DecisionRecord:
@@ -181,16 +186,18 @@ class TrackingLog:
         return record
 
     def compact_if_due(self) -> WatermarkState:
-        """Write a compacted entry if the last one was at least `checkpoint_every` entries ago. Return the state."""
+        """Write a compacted entry if at least `checkpoint_every` entries have been written since the last one. Return
+        the state."""
         every = self._checkpoint_every
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest(self) -> Newest:
-        """Return the watermark, contract and decision as of the newest entry, without restoring the histogram.
+        """Return the number of the newest entry, and the watermark, the contract and the decision after it. The
+        histogram is not restored, which makes the call cheap.
 
-        Reads the entries since the previous call. If there are many, or on the first call, it lists the log and reads
-        the entries since the newest decision. Raises CorruptObject if one of these entries is damaged, or if the newest
-        entry of a call more than QUICK ago is lost.
+        Reads the entries since the last call. On the first call, or after many entries, it lists the log and reads back
+        to the newest decision. Raises CorruptObject if one of these entries is damaged. Raises CorruptObject if the
+        entry that was the newest one in a call more than QUICK ago is lost.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -211,13 +218,14 @@ class TrackingLog:
         return self._looked
 
     def saw(self, state: WatermarkState) -> None:
-        """Let `newest` begin after the entries that another instance in this process has folded into `state`."""
+        """Make the next call of `newest` start after the entries in `state`, which another instance in this process has
+        folded."""
         if state.number > self._looked.number:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """Return the number of the newest entry, and the entries after `seen`. Return None if there are too many of
-        them, or if they may have moved to an archive: then the caller must list the log."""
+        """Return the number of the newest entry, and the entries after `seen`. Return None if they are too many or may
+        have been archived. The caller must then list the log."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
@@ -230,8 +238,8 @@ class TrackingLog:
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        """Yield the entries after `seen`, newest first. Stop after the first decision or compacted entry, because these
-        state the watermark."""
+        """Yield the entries after `seen`, the newest first. Stop after a decision or a compacted entry, which has the
+        watermark."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
             yield entry
@@ -239,31 +247,32 @@ class TrackingLog:
                 return
 
     def entry(self, number: int) -> Entry:
-        """Return the entry with this number, from the log or an archive. Raises ObjectMissing or CorruptObject."""
+        """Return the entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
         return decode(self.content(number), entry_name(number))
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
-        """Return the bytes of an entry, from the log or an archive. Raises ObjectMissing or CorruptObject."""
+        """Return the encoded entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all entries, including archived ones, in order."""
+        """Return the numbers of all entries in order, including archived entries."""
         live = self.live_numbers()  # before the archives, so that an entry that is being moved is found in one of them
         archived = (number for numbers in self._archive.ranges() for number in numbers)
         return sorted({*archived, *live})
 
     def live_numbers(self) -> list[int]:
-        """Return the numbers of the entries that are not archived, in order."""
+        """Return the numbers of all entries in order, except archived entries."""
         found = (name.removeprefix(FOLDER).removesuffix(SUFFIX) for name in self._objects.names(FOLDER))
         return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Replace an entry that cannot be repaired with an entry that records the loss. Assumption: no tracker runs.
+        """Replace an entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
+        time.
 
-        The lost entry may have been the newest decision. `watermark_at_least` is what is known about the watermark from
-        outside the log: the watermark does not go back below it. Raises LakeError for an archived entry, because no
-        tracker needs it, and NewerFormat for an entry that a later version of tidemark can read.
+        The lost entry may have been the newest decision. The watermark does not go back below `watermark_at_least`,
+        which the caller knows from outside the log. Raises LakeError if the entry is archived, because no tracker needs
+        it. Raises NewerFormat if a later version of tidemark can read the entry.
         """
         if self._archive.covers(number):
             raise LakeError(
@@ -283,9 +292,9 @@ class TrackingLog:
             self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
-        """Call `build` with the state, and write the entry that it returns under the next number. Write nothing if it
-        returns None. Return the state after the entry. The cached state is not refreshed first: if the next number is
-        free, the state is current."""
+        """Call `build` with the state, write the entry that it returns under the next number, and return the new state.
+        If `build` returns None, write nothing. The cached state is used without an update, because it is current if the
+        next number is free."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -313,17 +322,20 @@ class TrackingLog:
         )
 
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
-        """True if another entry had this number, and was archived (and perhaps dropped) between our read and our write.
+        """Return True if another entry had this number, and was archived (or even dropped) between our read and our
+        write.
 
-        Entries move to archives oldest first, and the newest entry never moves. The cases, in the order of the code:
+        Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
         - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
-        - The previous entry exists as we folded it: the number was not taken. If it has other content, it was.
-        - An archive covers the number: it was not taken if the archive contains our entry and, before it, the previous
-          entry as we folded it. A compacted entry may be the first in its archive, without the previous entry.
-        - Otherwise the number was taken if an archive begins after it, or if the log continues after a gap.
-        - If the log continues without a gap, our entry must be a compacted one: archives end before those.
-        - If the log ends with our entry, the previous entry is lost, and the gap before ours reveals that loss.
+        - The previous entry exists: the number was taken if that entry differs from the one that we folded.
+        - An archive has the number: it was not taken if the archive has our entry, after the previous entry that we
+          folded. If our entry is a compacted one, it may be the first in the archive.
+        - An archive begins after the number, or the log continues after a gap: the number was taken.
+        - The log continues without a gap: the number was taken unless our entry is a compacted one, before which
+          archives end.
+        - The log ends with our entry: the number was not taken, but the previous entry is lost. The gap before ours
+          reveals that.
         """
         if self._is_quick(self._seen):
             return False
@@ -346,15 +358,15 @@ class TrackingLog:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
     def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
-        """True if `seen` is less than QUICK ago by both clocks. Neither is enough: the wall clock may be set, and the
-        monotonic clock may stop while the machine sleeps."""
+        """Return True if `seen` is less than QUICK ago by the wall clock and by the monotonic clock. The wall clock may
+        be set, and the monotonic clock may stop while the machine sleeps."""
         now = self._now()
         if now is None or seen is None:
             return False
         return abs(now[0] - seen[0]) < QUICK and now[1] - seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
-        """Return an entry that a listing has found in the log. Raises CorruptObject if the entry is damaged or
+        """Return an entry that is in the last listing of the log. Raises CorruptObject if the entry is damaged or
         missing."""
         try:
             return decode(self._live_content(number), entry_name(number))
@@ -366,8 +378,8 @@ class TrackingLog:
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
-        """Return the content of an entry that a listing has found in the log, even if the entry has since moved to an
-        archive. Raises ObjectMissing."""
+        """Return an encoded entry that is in the last listing of the log, even if the entry has been archived since.
+        Raises ObjectMissing."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -377,9 +389,8 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """True if entry `number`, the last folded one, is no longer in the log because it has moved to an archive (and
-        perhaps was dropped with it). So newer entries exist. Raises CorruptObject if the entry is lost, because nothing
-        may be appended after a lost entry."""
+        """Return True if the last folded entry, `number`, has been archived (or even dropped). Newer entries must then
+        exist. Raises CorruptObject if the entry is lost, because nothing may be appended after a lost entry."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -391,8 +402,8 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """True if `number` precedes all entries that are kept. The entry was then dropped, because the oldest entries
-        are dropped first."""
+        """Return True if all existing entries have greater numbers. Entry `number` was then dropped, because the oldest
+        entries are dropped first."""
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 
@@ -403,8 +414,8 @@ class TrackingLog:
         )
 
     def _restored(self) -> WatermarkState:
-        """Return the state, folded from the newest compacted entry on or, without one, from the first entry on. Raises
-        CorruptObject if an entry in between is missing."""
+        """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
+        entry, fold all entries. Raises CorruptObject if one of them is missing."""
         numbers = self.live_numbers()
         if not numbers:
             return WatermarkState()
@@ -415,8 +426,8 @@ class TrackingLog:
 
 
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
-    """Return the state folded from all entries up to `last`. Reads back only to the newest compacted entry, because
-    that contains the state before it."""
+    """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Only entries
+    from the newest compacted one on are read, because it contains the state before it."""
     entries: list[tuple[int, Entry]] = []
     for number in range(last, -1, -1):
         entries.append((number, read(number)))
@@ -429,8 +440,8 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 
 def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    """Return the watermark (or a lower bound for it) and the contract that an entry states. The first is None and the
-    second is empty if the entry states none."""
+    """Return the watermark, or a lower bound for it, and the contract that a log entry contains. They are None and an
+    empty text if the entry has none."""
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract
@@ -451,5 +462,5 @@ def _refuse(contract: str, newest: str) -> None:
 
 
 def entry_name(number: int) -> str:
-    """Return the name of the object that holds an entry."""
+    """Return the name of the object for the log entry with this number."""
     return f"{FOLDER}{number:012d}{SUFFIX}"

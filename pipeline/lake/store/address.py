@@ -1,4 +1,4 @@
-"""The lake's address and storage options, in the form that each library takes."""
+"""The address and the storage options of a lake, in the form that each library needs."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:
-    """Open the lake's objects in its folder or bucket, without making a request. Raises LakeUnwritable if there are no
-    credentials for the bucket."""
+    """Return the store of the lake's objects, in its folder or bucket. Makes no request. Raises LakeUnwritable if there
+    are no credentials for the bucket."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)
     from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
@@ -21,7 +21,7 @@ def open_objects(lake: LakeSettings) -> ObjectStore:
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:
-    """Return the address of the Delta table or folder `name` in the lake: an absolute path, or `gs://…`."""
+    """Return the address of the table or folder `name` in the lake: an absolute path or a `gs://` address."""
     if lake.folder is not None:
         return str(lake.folder.absolute() / name)
     return f"{lake.uri}/{name}"
@@ -33,15 +33,16 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""Timeouts and retry limits of each `deltalake` request to a bucket. Without them, the library retries for three
+"""Timeouts and retry limits of each request that `deltalake` makes to a bucket. By default, it retries for three
 minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """Return the options that `deltalake` takes with a table's address: none for a folder, BOUNDS for a bucket.
+    """Return the options that `deltalake` needs to open a table: none for a folder, BOUNDS for a bucket.
 
-    The library finds the default credentials itself. For a server on loopback, the options contain a dummy key, which
-    makes the library request no token. (With `google_skip_signature`, writes would still query a metadata server.)
+    The library finds default credentials itself. For a server on loopback, the options contain a dummy key, so that the
+    library does not request a token. (The option `google_skip_signature` is no alternative: writes would still query a
+    metadata server.)
     """
     endpoint = lake.endpoint
     if lake.folder is not None:
@@ -59,15 +60,15 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options` as the `storage_options` that Polars takes: all of them except BOUNDS."""
+    """Return the `storage_options` for Polars: all `options` except BOUNDS."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Return the Spark settings that access to the lake needs.
+    """Return the Spark settings for access to the lake.
 
-    In a folder, only the owner may access the files that Spark writes. This takes a setting, because Hadoop ignores the
-    umask of the process. For a bucket, Google's `gcs-connector` must be among the JARs.
+    For a folder, they make the files that Spark writes accessible only to their owner, because Hadoop ignores the umask
+    of the process. For a bucket, Google's `gcs-connector` must be among the JARs.
     """
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}
@@ -89,8 +90,9 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
-    """Return a file system whose root is the folder `name` of the lake. Creates nothing. For a bucket, the file system
-    caches up to `kept_bytes` of the files (see BucketFiles). Raises LakeUnwritable if the folder's path is a file."""
+    """Return a file system whose root is the folder `name` of the lake. Creates nothing. Caches up to `kept_bytes` of
+    small files if the lake is in a bucket (see BucketFiles). Raises LakeUnwritable if the path of the folder is a
+    file."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)

@@ -1,8 +1,8 @@
-"""The lake's format marks: objects that say in which formats the lake was written.
+"""Checks which versions of tidemark have written a lake, by the lake's format marks.
 
-A program that writes in a new format first creates `format/<number>.json`, which is never deleted. When an older
-program starts, it finds the mark and refuses the lake. Marks within files stop an older program that is already
-running.
+A program that writes in a new format first creates the object `format/<number>.json`, which is never deleted. When an
+older program starts, it finds that object and refuses the lake. A program that is already running is stopped by the
+format number within each file.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +16,11 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
 FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
-"""A format mark. Its key is the format number."""
+"""Stores format marks. The key is the number of the format."""
 
 
 class Admission:
-    """The check of one lake's formats. They are listed on the first call; later calls make no request.
-    Thread-safe."""
+    """Checks the formats of one lake. The first call lists them, and later calls make no request. Thread-safe."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
@@ -30,14 +29,14 @@ class Admission:
         self._has_claimed = False
 
     def admit(self) -> None:
-        """Raise NewerFormat if a later version of tidemark has written the lake, LakeError if the lake is
+        """Raise NewerFormat if a later version of tidemark has written the lake. Raise LakeError if the lake is
         unreachable."""
         with self._lock:
             self._admitted()
 
     def claim(self) -> None:
-        """Ensure that the lake has the mark of the format in which this version writes. To be called before a write.
-        Raises NewerFormat, LakeError."""
+        """Create the mark of the format in which this version writes, if the lake lacks it. To be called before a
+        write. Raises NewerFormat, LakeError."""
         with self._lock:
             own = f"{version.FORMAT:06d}"
             if not self._has_claimed and own not in self._admitted():
@@ -58,8 +57,8 @@ class Admission:
 
 
 class AdmittedObjects:
-    """An ObjectStore whose calls first check the lake's formats. Each call raises NewerFormat if a later version of
-    tidemark has written the lake."""
+    """An ObjectStore that checks the lake's formats before each call. Every method raises NewerFormat if a later
+    version of tidemark has written the lake."""
 
     def __init__(self, objects: ObjectStore, admission: Admission) -> None:
         self._objects = objects

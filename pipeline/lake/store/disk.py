@@ -1,5 +1,5 @@
-"""Objects stored as files in a local folder, which is the default lake. Also translates the error messages of the
-operating system and the Delta library into LakeErrors that say what to do."""
+"""Stores objects as files in a local folder, which is the default lake. Also translates error messages of the operating
+system and of the Delta library into LakeErrors that say what to do."""
 
 import contextlib
 import errno
@@ -26,14 +26,14 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full. One tick writes at least about ten kilobytes."""
+"""A disk with less free space than this counts as full. A tick writes at least about ten kilobytes."""
 
 TEMPORARY = ".tmp-"
-"""Prefix of the names of files that are being written. A crash may leave such a file behind; readers ignore it."""
+"""Prefix of the names of unfinished files. Readers ignore such files. A crash may leave one behind."""
 
 
 class DiskObjects:
-    """An ObjectStore of files in a folder. Assumption: the folder is on one file system, which supports hard links and
+    """An ObjectStore of files in a folder. The whole folder must be on one file system, which supports hard links and
     `fsync`."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class DiskObjects:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """If the `with` block raises OSError, raise a LakeError that says what to do."""
+    """Translate an OSError raised in the `with` block into a LakeError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -100,8 +100,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Write a temporary file with this content durably to the folder of `path`, and yield its path. The file is deleted
-    when the `with` block ends. Raises OSError, LakeError."""
+    """Write a durable temporary file to the folder of `path`, and yield the path of the file. It is deleted at the end
+    of the `with` block. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     make_folder(path.parent)
     try:
@@ -117,8 +117,8 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the folder during the `with` block. The operating system releases the lock if the
-    process dies. Raises BlockingIOError if another process or thread has the lock."""
+    """Lock the folder exclusively during the `with` block. If the process dies, the operating system releases the lock.
+    Raises BlockingIOError if another process or thread has the lock."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _generation_of(content: bytes) -> int:
-    """Return a hash of the content, which serves as the generation of a file. So two successive contents must
+    """Return the generation of a file, which is a hash of its content. Two successive contents of a file must therefore
     differ."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
@@ -152,8 +152,9 @@ def _nearest(folder: Path) -> Path:
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Return the reason why nothing can be written to a folder, or to its nearest existing parent: no permission, or
-    fewer than `least` bytes free. Return None if the folder seems writable."""
+    """Return the reason why files cannot be written to a folder, or None if there is none. The reason is a missing
+    permission or less than `least` bytes of free space. If the folder does not exist, its nearest existing parent is
+    checked."""
     there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"
@@ -162,7 +163,7 @@ def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content or a folder's list of entries durable. Raises OSError."""
+    """Make the content of a file, or the list of files in a folder, durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -183,19 +184,20 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""Texts by which the kind of error is recognised in a message. ("Invalid table location" is what the Delta library
-reports if a file has the name of a table's folder.)"""
+"""Texts in an error message that show the kind of error. The Delta library reports "Invalid table location" if the path
+of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
-"""Matches colour codes and arrows in the Delta library's messages."""
+"""Matches colour codes and arrows, which are removed from messages of the Delta library."""
 
 LONGEST = 500
-"""Maximum number of characters that are quoted from a library's message."""
+"""Maximum number of characters quoted from a library's error message."""
 
 
 def storage_error(uri: str, text: str) -> LakeError:
-    """Return the LakeError that explains `text`, a library's error message about the file or table at `uri`."""
+    """Return the LakeError for a library's error message. `text` is the message, and `uri` the address of the file or
+    table."""
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
@@ -222,8 +224,8 @@ def storage_error(uri: str, text: str) -> LakeError:
 
 
 def _call(text: str) -> str | None:
-    """Return the permission that the failed request needs, and for which object; None if the message `text` quotes no
-    request."""
+    """Return the permission that a failed request to a bucket needs, and the name of the object. Return None if the
+    error message `text` does not contain a request."""
     found = CALL.search(text)
     if found is None:
         return None

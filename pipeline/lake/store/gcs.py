@@ -1,8 +1,8 @@
-"""Objects in a Cloud Storage bucket, and the same objects as an Arrow file system.
+"""Stores objects in a Cloud Storage bucket, and presents the objects of a bucket as an Arrow file system.
 
-Arrow and `deltalake` have file systems for Cloud Storage, but both need extra requests to find a file, and the one of
-`deltalake` blocks all threads while it waits, because it does not release the GIL. The requests of this module release
-the GIL, have a timeout, and are retried within bounds.
+Arrow and `deltalake` have their own file systems for Cloud Storage, but both need extra requests to find a file. While
+the one of `deltalake` waits, it blocks all threads, because it does not release the GIL. The requests of this module
+release the GIL, have a timeout, and are retried for a limited time.
 """
 
 import contextlib
@@ -42,25 +42,26 @@ from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""Timeout of one request. It is short enough, together with `RETRY_FOR`, for an operation to fit into a 60 s tick."""
+"""Timeout of one request. With this value and RETRY_FOR, an operation fits into a tick of 60 s."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
-"""Options for one request that the client does not retry. Instead, `_attempt` retries the whole operation."""
+"""Options for a request that the client library must not retry, because `_attempt` retries the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
-"""Options for one request about a replaceable object. Nothing retries it, and its timeout is short, because a tick must
-not wait for such objects."""
+"""Options for a request that reads or replaces a replaceable object. It is not retried, and has a short timeout,
+because a tick must not wait for such an object."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""Metadata key of an object's creation mark, which identifies the `create` call that created the object."""
+"""Metadata key of an object for the random mark of the `create` call that created the object."""
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
-"""Environment variable that stops the client from reading the bucket's metadata for traces, on its first call and after
-each 404. Each read would cost a call, and need a permission that roles/storage.objectUser does not include."""
+"""Environment variable that keeps the client library from reading the bucket's metadata on its first call and after
+each 404. Each such read costs a call, and needs a permission that the role roles/storage.objectUser does not
+include."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """The name, size in bytes and last write time of a stored object."""
+    """A listed object: its name, its size in bytes, and the time of its last write."""
 
     name: str
     size: int
@@ -68,16 +69,18 @@ class StoredObject:
 
 
 class CloudStorageObjects:
-    """An ObjectStore in a bucket, under a prefix.
+    """An ObjectStore of the objects in a bucket, below a prefix. Thread-safe.
 
-    The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the response to an upload is lost, the
-    precondition of the retry fails, because the object exists already. So each `create` call marks its object. A failed
-    precondition is an error only if the existing object has the mark of another call. Checksums verify all transfers
-    of whole objects. Thread-safe.
+    Uploads have the precondition `ifGenerationMatch=0`, so only one writer can create an object. If the response to an
+    upload is lost, the precondition of its retry fails, although the upload has succeeded. To detect that, each
+    `create` call writes a random mark to the object's metadata. The call raises ObjectExists only if the existing
+    object has another mark.
+
+    Checksums are verified for whole objects, not for ranges.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
-        """Open `gs://bucket` or `gs://bucket/prefix`, without a request. `endpoint` is the address of a server on
+        """Open `gs://bucket` or `gs://bucket/prefix` without making a request. `endpoint` is the address of a server on
         loopback. Raises LakeUnwritable if no credentials are found."""
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
@@ -87,7 +90,7 @@ class CloudStorageObjects:
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._is_bucket_known = False
-        """True once a request has found the bucket. A 404 then means that an object is missing, not the bucket."""
+        """True after a request has found the bucket. From then on, a 404 means that an object is missing."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
@@ -134,7 +137,7 @@ class CloudStorageObjects:
         return self._attempt("create", name, upload, once=True)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """Return the bytes `[start, end)` of an object: fewer if the object ends before `end`. No checksum is verified.
+        """Return the bytes `[start, end)` of an object, or fewer if the object is shorter. Does not verify a checksum.
         Raises the same errors as `read`."""
 
         def download() -> bytes:
@@ -146,18 +149,18 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> StoredObject | None:
-        """Return an object's name, size and write time; None if the object does not exist. Raises LakeUnreachable,
+        """Return the name, size and write time of an object; None if the object does not exist. Raises LakeUnreachable,
         LakeUnwritable."""
         blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
         return None if blob is None else StoredObject(name, blob.size, blob.updated)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names that start with `prefix`, in order. Makes one request per 1,000 names, when they are
-        needed."""
+        """Yield the names that start with `prefix`, in order. Each request returns 1,000 names, and is made when the
+        caller needs them."""
         return (found.name for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[StoredObject]:
-        """Like `names`, but yield the objects' names, sizes and write times."""
+        """Like `names`, but also yield the size and the write time of each object."""
         try:
             found = self._client.list_blobs(
                 self._bucket,
@@ -189,9 +192,12 @@ class CloudStorageObjects:
         return content
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
-        """Run `operation`, and retry it within bounds after transient failures, unless `once` is true. `call` is the
-        kind of bucket call. Translates the client's errors into LakeErrors: ObjectMissing if the object does not exist,
-        BucketMissing if the bucket does not."""
+        """Run `operation`. Unless `once` is true, retry it after transient failures, for a limited time. `call` is the
+        kind of bucket call, for counting and for messages.
+
+        Translates the client's errors into LakeErrors. Raises ObjectMissing if the object does not exist, and
+        BucketMissing if the bucket does not exist.
+        """
 
         def attempt() -> T:
             count_call(call)
@@ -266,24 +272,25 @@ def _without_credentials(uri: str, error: Exception) -> LakeUnwritable:
 
 
 WHOLE_BYTES = 4 << 20
-"""A file smaller than this is read whole, in one request."""
+"""Files below this size are read in one request."""
 
 READ_BYTES = 1 << 20
-"""Minimum number of bytes per read of a file that is not read whole."""
+"""Minimum number of bytes per request, for files that are read in several requests."""
 
 NOT_ROWS = "_"
-"""Prefix of the paths of files that contain no table rows, by the convention of Delta Lake and Spark."""
+"""Prefix of paths that do not contain table rows, by a convention of Delta Lake and Spark."""
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
-    """An Arrow file system of the objects under a prefix of a bucket. A path is an object's name without the prefix.
+    """An Arrow file system of the objects in a bucket, below a prefix. The path of a file is the object's name without
+    the prefix.
 
-    There are no folders, only common prefixes of names. A new file appears whole when its writer closes it; an existing
-    file cannot be overwritten. Raises FileNotFoundError if a file to read is missing, FileExistsError if a file to
-    write exists, and the LakeErrors of `CloudStorageObjects`.
+    There are no folders, only common prefixes of names. A new file becomes visible, complete, when its writer closes
+    it. An existing file cannot be overwritten. Raises FileNotFoundError if a file to read is missing, FileExistsError
+    if a file to write exists, and the errors of `CloudStorageObjects`.
 
-    Small files with table rows are cached, up to `kept_bytes` in all, because their names are never reused. The cache
-    hides a later loss of such a file.
+    Small files with table rows are cached, up to `kept_bytes` in total. This is safe because their names are never
+    reused, but the cache hides it if such a file is lost later.
     """
 
     def __init__(self, uri: str, endpoint: str | None, kept_bytes: int = 0) -> None:
@@ -355,7 +362,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 class _Ranges(io.RawIOBase):
-    """A raw input stream over a large object. Each read requests one range of bytes."""
+    """An input stream of a large object. Each read requests one range of bytes."""
 
     def __init__(self, objects: CloudStorageObjects, stored: StoredObject) -> None:
         super().__init__()
@@ -387,7 +394,8 @@ class _Ranges(io.RawIOBase):
 
 
 class _Upload(io.BytesIO):
-    """An output stream for a new object. Closing the stream creates the whole object, or nothing if it fails."""
+    """An output stream for a new object. Closing the stream creates the complete object, or nothing if the upload
+    fails."""
 
     def __init__(self, objects: CloudStorageObjects, name: str) -> None:
         super().__init__()

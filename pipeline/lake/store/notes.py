@@ -1,7 +1,8 @@
-"""Notes: small objects of the lake, and the kinds they belong to.
+"""Notes: small objects of a lake, each stored as JSON or Parquet.
 
-A kind defines where its notes are, what they contain, and what to do about a damaged note. A note's key is the part of
-its object's name that varies within the kind. A SlotFile stores a note outside the lake, for when the lake is full.
+A kind of note defines the names of the objects, the class of their content, and what to do about a damaged one. A
+note's key is the variable part of its object's name. A SlotFile stores a note outside the lake, for example while the
+lake's disk is full.
 """
 
 import errno
@@ -36,19 +37,19 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 Content = TypeVar("Content")
 
 Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
-"""A time in a note that people or other systems read. It is written with milliseconds at most, whereas a plain datetime
-is written with microseconds."""
+"""A time in a note. It is written with milliseconds at most, because people and other systems read it. (A plain
+datetime is written with microseconds.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class NoContent:
-    """The content of a note whose key says everything."""
+    """The content of a note that consists of its key only."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteKind(Generic[Content]):
-    """A kind of note. A note is an object with the name `<prefix><key><suffix>`, whose key matches the pattern `key`.
-    `damaged` is the end of the message about a damaged note: what to do, or what follows."""
+    """A kind of note. The note with the key `key` is the object `<prefix><key><suffix>`. The field `key` is the regular
+    expression that keys match. The field `damaged` ends the error message for a damaged note, and says what to do."""
 
     prefix: str
     damaged: str = "it can be derived again"
@@ -60,30 +61,31 @@ class NoteKind(Generic[Content]):
         return f"{self.prefix}{key}{self.suffix}"
 
     def key_of(self, name: str) -> str | None:
-        """Return the key in an object's name; None if the object is not a note of this kind. The inverse of `name`."""
+        """Return the key of the note that is stored as the object `name`; None if the object is not a note of this
+        kind."""
         key = name.removeprefix(self.prefix).removesuffix(self.suffix)
         return key if self.name(key) == name and re.fullmatch(self.key, key) else None
 
     def encode(self, content: Content) -> bytes:
-        """Return a note's content as the bytes of its object."""
+        """Return the bytes in which the content of a note is stored."""
         raise NotImplementedError
 
     def decode(self, written: bytes, place: str) -> Content:
-        """Return a note's content, given the bytes of its object. `place` is the object's address, for messages.
+        """Return the content of a note, given its stored bytes. `place` is the address of its object, for messages.
         Raises DamagedNote, NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
-        """Return the error for a damaged note at `place`."""
+        """Return the error for a damaged note at the address `place`."""
         return DamagedNote(f"{place} is damaged ({why}); {self.damaged}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonKind(NoteKind[Content]):
-    """A kind of note whose content, of the class `holds`, is stored as a line of JSON.
+    """A kind of note that is stored as one line of JSON. `holds` is the class of its content.
 
-    Unknown keys are ignored, because later versions of tidemark may add keys. A field with a default may be missing,
-    because an earlier version may not have written it. `part_of` says in messages what the note is a part of.
+    Unknown keys are ignored, because later versions of tidemark may add keys. Fields with a default may be missing,
+    because earlier versions did not write them. `part_of` names, in messages, the thing to which the notes belong.
     """
 
     holds: type[Content]
@@ -109,8 +111,8 @@ class JsonKind(NoteKind[Content]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetKind(NoteKind[pa.Table]):
-    """A kind of note whose content is an Arrow table, stored as Parquet with its schema's metadata. It has at least the
-    `columns`."""
+    """A kind of note that is stored as Parquet. Its content is an Arrow table with at least the columns `columns`. The
+    metadata of the table's schema is stored too."""
 
     columns: Sequence[str] = ()
     suffix: str = ".parquet"
@@ -134,60 +136,63 @@ class ParquetKind(NoteKind[pa.Table]):
 
 
 class Notes(Generic[Content]):
-    """The notes of one kind in one lake. `found`, `replace` and `offer` are for notes that can be replaced: they make
-    one attempt and take a few seconds at most."""
+    """The notes of one kind in one lake. `found`, `replace` and `offer` are for replaceable notes. They make one
+    attempt, which takes a few seconds at most."""
 
     def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:
         self._objects = objects
         self.kind = kind
 
     def listed(self, within: str = "") -> list[str]:
-        """Return the keys that start with `within`, in the order of the objects' names. Raises LakeError."""
+        """Return the keys of all notes whose key starts with `within`, in the order of their objects' names. Raises
+        LakeError."""
         keys = map(self.kind.key_of, self._objects.names(self.kind.prefix + within))
         return [key for key in keys if key is not None]
 
     def read(self, key: str) -> Content:
-        """Return the note with this key. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
+        """Return the content of the note with this key. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Yield each key with its note. Skip notes that are missing, damaged or of a newer format. For notes on which
-        no decision depends."""
+        """Yield each key with the content of its note. Notes that are missing, damaged or of a newer format are
+        skipped, so only for notes on which no decision depends."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)
 
     def find(self, key: str) -> Content | None:
-        """Return the note with this key; None if it does not exist. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the content of the note with this key; None if the note does not exist. Raises DamagedNote,
+        NewerFormat, LakeError."""
         with suppress(ObjectMissing):
             return self.read(key)
         return None
 
     def create(self, key: str, content: Content) -> None:
-        """Write a new note. Raises ObjectExists, LakeError."""
+        """Write a new note. Raises ObjectExists if the note exists, and LakeError."""
         self._objects.create(self.kind.name(key), self.kind.encode(content))
 
     def ensure(self, key: str, content: Content) -> None:
-        """Write a new note, unless it exists already. Raises LakeError."""
+        """Write a new note. Do nothing if the note exists. Raises LakeError."""
         with suppress(ObjectExists):
             self.create(key, content)
 
     def delete(self, *keys: str) -> None:
-        """Delete the notes with these keys, if they exist. Makes one request per key. Raises LakeError."""
+        """Delete the notes with these keys, with one request per key. Notes that do not exist are skipped. Raises
+        LakeError."""
         for key in keys:
             self._objects.delete(self.kind.name(key))
 
     def keep_newest(self, count: int) -> None:
-        """Delete all notes except the last `count` ones in the order of their keys. Raises LakeError."""
+        """Delete all notes except those with the last `count` keys. Raises LakeError."""
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
-        """Return the human-readable address of a note."""
+        """Return the address of a note, for messages."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:
-        """Return a note and its generation. A note that does not exist gives None and 0; a damaged one gives None and
-        its generation. Raises NewerFormat, LakeError."""
+        """Return the content and the generation of a replaceable note. Return None and 0 if the note does not exist,
+        and None and its generation if the note is damaged. Raises NewerFormat, LakeError."""
         try:
             written, generation = self._objects.read_generation(self.kind.name(key))
         except ObjectMissing:
@@ -197,12 +202,13 @@ class Notes(Generic[Content]):
         return None, generation
 
     def replace(self, key: str, content: Content, generation: int) -> int:
-        """Overwrite a note that has this generation, and return its new generation. Raises ObjectReplaced if the note
-        has another generation, LakeError."""
+        """Overwrite the note if it still has this generation, and return its new generation. Raises ObjectReplaced if
+        the note has another generation, and LakeError."""
         return self._objects.replace(self.kind.name(key), self.kind.encode(content), generation)
 
     def offer(self, key: str, content: Content, generation: int) -> None:
-        """Like `replace`, but do nothing if another writer has replaced the note first. Raises LakeError."""
+        """Overwrite the note if it still has this generation. Do nothing if another writer has replaced the note.
+        Raises LakeError."""
         with suppress(ObjectReplaced):
             self.replace(key, content, generation)
 
@@ -213,30 +219,30 @@ def _adapter(holds: type[Any]) -> TypeAdapter[Any]:
 
 
 SLOT, SLOTS = 16 << 10, 2
-"""Size of a slot in bytes, and number of slots. The slots are written in turn, so that an interrupted write leaves the
-other slot intact."""
+"""SLOT is the size of a slot in bytes, and SLOTS the number of slots in a file. Writes alternate between the slots, so
+an interrupted write leaves one slot intact."""
 
 WRITTEN = re.compile(rb'\{"sum":"([0-9a-f]{16})",("turn":([0-9]{1,18}),"said":(.*))\}', re.DOTALL)
-"""Matches the content of a slot: a checksum of the rest, the turn number, and the note."""
+"""Matches the content of a slot: a checksum of the rest, a number that increases with each write, and the note."""
 
 
 class SlotFile(Generic[Content]):
-    """A file with one note, for any number of writers. If two concurrent writers garble a slot, its checksum reveals
-    this, and readers use the other slot."""
+    """A file that stores one note, and that several processes may write. If two concurrent writes damage a slot, its
+    checksum shows this, and readers use the other slot."""
 
     def __init__(self, path: Path, kind: NoteKind[Content], mode: int) -> None:
         self.path = path
         self._kind, self._mode = kind, mode
 
     def read(self) -> Content | None:
-        """Return the newest note; None if the file does not exist or has no intact slot. Raises NewerFormat,
-        DamagedNote, OSError."""
+        """Return the last written note. Return None if the file does not exist, or if no slot is intact. Raises
+        NewerFormat, DamagedNote, OSError."""
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))
 
     def write(self, *notes: Content, sync: bool = False) -> None:
-        """Write the first of these notes that fits into a slot. With `sync`, the note survives a crash of the machine.
-        Raises OSError, in particular if no note fits."""
+        """Write the first of these alternative notes that fits into a slot. With `sync`, the note survives a crash of
+        the machine. Raises OSError, also if none of the notes fits."""
         turn = self._newest()[0] + 1
         line = next((line for note in notes if len(line := self._line(turn, note)) < SLOT), None)
         if line is None:
@@ -253,7 +259,8 @@ class SlotFile(Generic[Content]):
             os.close(number)
 
     def _newest(self) -> tuple[int, bytes | None]:
-        """Return the turn and the note of the newest intact slot; -1 and None if no slot is intact."""
+        """Return the write number and the encoded note of the newest intact slot. Return -1 and None if no slot is
+        intact."""
         try:
             with self.path.open("rb") as file:
                 written = file.read(SLOT * SLOTS)

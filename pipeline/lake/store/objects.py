@@ -1,4 +1,4 @@
-"""The protocol of an object store, the count of calls to a bucket, and a function that reads many objects in
+"""The protocol of an object store, a counter of the calls to a bucket, and a function that reads many objects in
 parallel."""
 
 from collections import Counter, deque
@@ -10,51 +10,51 @@ from threading import Lock
 from typing import Protocol, TypeVar
 
 LOCAL_PROJECT = "tidemark-local"
-"""The project ID that is sent to a server on loopback. Such a server has no projects."""
+"""Project ID in requests to a server on loopback. Such a server has no projects."""
 RETRY_FOR = timedelta(seconds=10)
-"""Maximum time from the start of an operation's first attempt to the start of its last attempt."""
+"""Maximum time between the first and the last attempt of an operation, each counted from its start."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
-"""The class of operation as which Cloud Storage bills each kind of call."""
+"""The class as which Cloud Storage bills each kind of call."""
 
 _lock = Lock()
 _counted: Counter[str] = Counter()
 
 
 def count_call(call: str) -> None:
-    """Count one attempted bucket call of the kind `call`. Thread-safe."""
+    """Count one attempt of a bucket call. `call` is a key of CLASSES. Thread-safe."""
     with _lock:
         _counted[call] += 1
 
 
 def counted_calls() -> Mapping[str, int]:
-    """Return the number of bucket calls since the process started, by kind of call."""
+    """Return how many bucket calls of each kind this process has made."""
     with _lock:
         return dict(_counted)
 
 
 class ObjectStore(Protocol):
-    """A store of named objects. Most are immutable; some, which can be derived again, are replaceable.
+    """A store of named objects. Most objects are immutable. Some are replaceable; their content can be derived again.
 
     Every implementation guarantees:
-    - An object appears whole or not at all.
+    - An object appears complete or not at all.
     - If several writers create the same name concurrently, exactly one succeeds.
     - A created object is durable and visible to all readers.
     - If several writers replace the same generation of an object concurrently, at most one succeeds.
-    - A reader of a replaceable object sees its old or its new content, whole.
+    - A reader of a replaceable object gets its old or its new content, complete.
 
-    Names are `/`-separated paths of letters, digits, `.`, `_`, `-` and `=`. Content fits in memory. A generation is a
-    number that identifies one write of an object; 0 means that the object does not exist. `read_generation` and
-    `replace` make one attempt and take a few seconds at most.
+    A name is a path of letters, digits, `.`, `_`, `-` and `=`, separated by `/`. Content fits in memory. The generation
+    of an object is a number that identifies its last write; 0 means that the object does not exist. `read_generation`
+    and `replace` make one attempt, which takes a few seconds at most.
     """
 
     @property
     def uri(self) -> str:
-        """The human-readable address of the store."""
+        """The address of the store, for messages."""
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a new object. Raises ObjectExists if another writer has created an object of this name, and LakeFull,
-        LakeUnwritable, LakeUnreachable."""
+        """Write a new object. Raises ObjectExists if another writer has created an object of this name. Raises
+        LakeFull, LakeUnwritable, LakeUnreachable."""
 
     def read(self, name: str) -> bytes:
         """Return the content of an object. Raises ObjectMissing, LakeUnreachable."""
@@ -63,9 +63,9 @@ class ObjectStore(Protocol):
         """Return the content and the generation of an object. Raises ObjectMissing, LakeError."""
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
-        """Overwrite an object that has this generation, and return its new generation. Raises ObjectReplaced if the
-        object has another generation, or if another writer is replacing it right now. After any other LakeError, the
-        write may or may not have happened."""
+        """Overwrite the object if it still has this generation, and return its new generation. Raises ObjectReplaced if
+        it has another generation, or if another writer is replacing it right now. After any other LakeError, it is
+        unknown whether the object was overwritten."""
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order."""
@@ -78,13 +78,13 @@ Item = TypeVar("Item")
 Read = TypeVar("Read")
 
 READERS = 8
-"""Number of objects read in parallel."""
+"""Number of threads that read objects in parallel."""
 READ_AHEAD = 4 * READERS
-"""Maximum number of objects that are requested or in memory before the caller consumes them."""
+"""Maximum number of results of `read_ahead` that are requested or in memory before the caller takes them."""
 
 
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
-    """Call `read` for each item, in several threads, and yield each item with its result, in the order of `items`."""
+    """Call `read` for each item in parallel threads. Yield each item with its result, in the order of `items`."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     try:
         reads = ((item, pool.submit(read, item)) for item in items)
