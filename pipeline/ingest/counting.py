@@ -1,7 +1,7 @@
-"""Counts tracked messages: turns their times into a histogram, and recognizes copies.
+"""Counts the messages of the tracking subscription in a histogram, and recognizes copies.
 
-A copy is a message that a publisher sent again, with the same stream, id, event time and payload. A copy does not hold
-back the watermark if the first copy is in the log. The first copy holds the watermark back until it has landed.
+A copy is a message that a publisher sent again, with the same stream, id, event time and payload. If the first of these
+messages is in the tracking log, its copies do not hold back the watermark; the first message does, until it has landed.
 """
 
 import uuid
@@ -21,22 +21,24 @@ from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 
 MOST_REMEMBERED = 1_000_000
-"""Maximum number of remembered messages: 16 MB, or ten minutes at 1,600 messages a second."""
+"""Maximum number of messages remembered to recognize copies. They take 16 MB, and are ten minutes of traffic at 1,600
+messages a second."""
 
 ATTEMPTS_NOTED = 4
-"""Maximum number of unsettled attempts that a process notes. One is not enough: a round runs while the previous one is
-settled."""
+"""Maximum number of attempts that a process keeps until it is known whether they are in the log. One is not enough,
+because the next round runs while the previous one is settled."""
 
 
 class RememberedCopies:
-    """The tracked messages that this process has made durable, each with its smallest publish time.
+    """The messages that this process has recorded in the tracking log, each with its smallest publish time. They are
+    used to recognize copies.
 
-    Guarantee: `are_copies` is true only for a message that was remembered with an earlier or equal publish time. A
-    message is remembered only after the attempt that counted it is in the log. Messages beyond `at_most`, or older than
-    `within`, are forgotten. A forgotten message counts as a first copy, which at worst holds the watermark longer.
+    Guarantee: `are_copies` is true only if the log has the same message with an earlier or equal publish time. Only the
+    newest `at_most` messages that are not older than `within` are remembered. The next copy of a forgotten message
+    counts as a first message, which at worst holds the watermark back longer.
 
-    A message is identified by a 64-bit hash of its key, salted with the process's secret. With a million messages
-    remembered, the chance of a false match is 1 in 10 trillion; such a message may be late.
+    A message is identified by a 64-bit hash of its key, salted per process. With a million messages remembered, a
+    message is taken for a copy by mistake with a probability of 1 in 10 trillion; that message may be late.
     """
 
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
@@ -46,11 +48,11 @@ class RememberedCopies:
 
     @property
     def is_on(self) -> bool:
-        """True if this process remembers messages."""
         return self._at_most > 0
 
     def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
-        """Return a mask of the messages for which a copy with an earlier or equal publish time is remembered."""
+        """Return a mask that is true for each message that is a copy: the same message is remembered with an earlier or
+        equal publish time."""
         if not len(self._keys):
             return np.zeros(len(keys), dtype=np.bool_)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -58,14 +60,15 @@ class RememberedCopies:
         return known
 
     def note(self, keys: Ints, publish_us: Ints) -> str:
-        """Note the messages that an attempt counted in full, and return the attempt's name."""
+        """Keep the messages that an attempt counted with their event times, until `settle`. Return a new name for the
+        attempt."""
         attempt = uuid.uuid4().hex
         if self.is_on and len(keys):
             self._noted[attempt] = keys, publish_us
         return attempt
 
     def settle(self, attempts: Collection[str]) -> None:
-        """Remember the messages of these attempts, which are now in the log, and drop older attempts."""
+        """Remember the messages of these attempts, which are now in the log. Forget older attempts."""
         for attempt in [name for name in self._noted if name in attempts]:
             self._remember(*self._noted.pop(attempt))
         for name in list(self._noted)[:-ATTEMPTS_NOTED]:
@@ -85,8 +88,7 @@ class RememberedCopies:
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
 
     def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """Merge messages with sorted, unique keys into the remembered messages, which are many and are not sorted
-        again."""
+        """Merge messages with sorted, unique keys into the remembered messages, without sorting all of these again."""
         place = np.searchsorted(self._keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = place < len(self._keys)
@@ -98,22 +100,26 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Hash each message's stream, id, event time and payload, which copies share. The payload is included because base
-    may reject one payload and accept another."""
+    """Return a hash of each message's stream, id, event time and payload. The payload is included because base may
+    accept one of two messages that differ only in payload, and reject the other."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
 AT_ONCE = 200
-"""Number of late messages whose payloads are decoded together. Small batches are cheaper: in large ones, garbage
-collection costs more than decoding."""
+"""Number of messages with a large lag whose payloads are decoded together. In larger batches, garbage collection costs
+more than decoding."""
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The result of counting messages. `keys` and `publish_us` belong to the messages that may have copies. `undecided`
-    messages, keyed by position, are not in the histogram. `left` is empty: no message is left for later."""
+    """The result of counting messages.
+
+    - `keys` and `publish_us` are those of messages that may have copies.
+    - `undecided` messages, keyed by position, are not in the histogram.
+    - `left` is always empty: unlike landing, counting leaves no message for later.
+    """
 
     left: ClassVar[Sequence[int]] = ()
 
@@ -127,12 +133,13 @@ class Counted:
 def counted_parts(
     messages: Messages, reader: HeartbeatReader, copies: RememberedCopies, asking: Asking, laggard: timedelta | None
 ) -> Iterator[Counted]:
-    """Count messages in order, in parts that bound memory and work. A rejected message, or a copy of a remembered
-    message, counts by its publish time alone. If a message holds several heartbeats, each of them counts, and its
-    rejected elements together count once.
+    """Count messages in order, in parts whose memory is bounded.
 
-    A message that lags more than `laggard` is also judged by its payload. It counts in full if its payload is undecided
-    or missing. (A transform may have dropped the payload.)
+    A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
+    several heartbeats, each of them is counted, and all its rejected elements are counted once.
+
+    If a message lags more than `laggard`, its payload is judged too. If the payload is missing, because a transform
+    dropped it, or undecided, the message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):
@@ -147,7 +154,7 @@ def counted_parts(
 
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
-    """Return a mask of the late messages whose payload cannot be read."""
+    """Return a mask of the messages at the positions `late` whose payload cannot be read."""
     found = np.zeros(len(late), dtype=np.bool_)
     has_payload = np.fromiter((bool(messages.payloads[row]) for row in late), dtype=np.bool_, count=len(late))
     left = np.flatnonzero(has_payload)

@@ -1,4 +1,5 @@
-"""The results of reading: the messages taken, and how many of them landed, were rejected or wait."""
+"""The results of reading messages: which messages were taken, and how many landed, were rejected, or wait for a
+verdict."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -26,7 +27,7 @@ Counts = Annotated[
     PlainValidator(lambda written: cast(Snapshot, decode(b64decode(written), "the answer of a reader")).histogram),
     PlainSerializer(lambda histogram: b64encode(encode(Snapshot(histogram), "")).decode()),
 ]
-"""A histogram, which JSON holds as an encoded entry of the log."""
+"""A histogram. In JSON it is an encoded entry of the tracking log."""
 
 
 class Side(StrEnum):
@@ -38,13 +39,13 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """Undecided messages: how many, and why one of them is undecided."""
+    """The number of undecided messages, and the reason why one of them is undecided."""
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
-        """Describe the problem in a sentence; empty if no message waits."""
+        """Return a sentence about the undecided messages; empty if there are none."""
         if not self.messages:
             return ""
         return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"
@@ -52,13 +53,18 @@ class Waiting(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Ingested(Sums):
-    """Messages of one subscription that were taken and, after settling, have landed or are tracked.
+    """A summary of messages that were taken from one subscription. After settling, they have landed or are in the
+    tracking log.
 
-    `messages` counts durable messages, including rejected ones and excluding `waiting` ones; `oldest_publish_time` is
-    the oldest of these. `leaves_more` is true if a tick ended although there was more to pull. `snapshots` counts the
-    log entries that hold tracked messages. For base only: `late` counts heartbeats that landed below the current
-    watermark, including copies; `of_another_kind` counts, by field, the values of another kind than configured, which
-    land as null.
+    - `messages` is the number of messages, with rejected and without `waiting` ones. `oldest_publish_time` is the
+      oldest of their publish times.
+    - `leaves_more` is true if a tick ended although there was more to pull.
+    - `snapshots` is the number of log entries written with tracked messages.
+
+    For base only:
+    - `late` is the number of heartbeats below the current watermark, including copies.
+    - `of_another_kind` is the number of values, by field, that land as null because they have another type than
+      configured.
     """
 
     messages: int = 0
@@ -76,7 +82,7 @@ class Ingested(Sums):
 
     @classmethod
     def of(cls, judged: JudgedRows) -> "Ingested":
-        """Summarize judged messages of base."""
+        """Return the summary of judged messages of base."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
@@ -93,11 +99,14 @@ class Ingested(Sums):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The messages that one reader has taken. They are leased and not yet visible; on base they are already durable.
+    """The messages that one reader has taken. They are leased, and not yet visible to anyone.
 
-    From base: files that no version of a table lists yet. From tracking: the histogram, which is not stored anywhere
-    yet; `attempt` names the messages that the reader's process will remember once the histogram is durable. `ack_ids`
-    acknowledge the messages. `used` is the Pub/Sub usage. `contract` is the contract that judged them.
+    - From base, the messages are in durable files, `heartbeats` and `rejected`, which no version of a table lists yet.
+    - From tracking, they are in `histogram`, which is not stored yet. `attempt` is the name under which the reader
+      keeps them, to recognize copies once the histogram is in the log.
+    - `ack_ids` acknowledge the messages.
+    - `used` is the usage of Pub/Sub.
+    - `contract` identifies the contract by which they were judged.
     """
 
     side: Side
@@ -113,8 +122,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """The result of settling: messages that are visible or in the log, and acknowledged as far as that succeeded.
-    `unsaid` is usage for the next log entry to record, because this settling wrote no entry."""
+    """The result of settling messages: they are visible or in the log, and acknowledged except for failures.
+
+    `unsaid` is usage that still has to be recorded in a log entry, because this settling wrote none.
+    """
 
     landed: Ingested = field(default_factory=Ingested)
     persisted: Ingested = field(default_factory=Ingested)
@@ -122,5 +133,4 @@ class Settled(Sums):
 
     @property
     def sides(self) -> Mapping[Side, Ingested]:
-        """The results of both sides, keyed by side."""
         return {Side.BASE: self.landed, Side.TRACKING: self.persisted}

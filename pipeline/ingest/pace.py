@@ -1,7 +1,8 @@
-"""Spaces a sensor's ticks evenly: each evaluation begins a little early, then waits until its tick is due.
+"""Spaces the ticks of a sensor evenly. Dagster starts each evaluation of the sensor a little early, and the evaluation
+waits until its tick is due.
 
-Every 5 s, Dagster's daemon starts the sensors that are due, counting from the start of their last evaluation. So an
-evaluation may begin up to 5 s before its tick.
+Dagster's daemon checks every 5 s which sensors are due, by the start of their last evaluation. So an evaluation may
+start up to 5 s before its tick.
 """
 
 from collections import deque
@@ -13,45 +14,47 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LOOK = timedelta(seconds=5)
-"""The interval at which Dagster's daemon checks its sensors (`MIN_INTERVAL_LOOP_TIME`)."""
+"""Interval at which Dagster's daemon checks whether sensors are due (`MIN_INTERVAL_LOOP_TIME`)."""
 
 LONGEST_WAIT = timedelta(seconds=15)
-"""The longest wait of an evaluation. Dagster allows an evaluation 60 s, and a tick may spend 40 s of them pulling."""
+"""Maximum time that an evaluation waits for its tick. Dagster allows an evaluation 60 s, of which a tick may spend 40 s
+pulling."""
 
 STEP = timedelta(seconds=0.8)
-"""The largest shift of one interval between ticks, when ticks move towards the moment aimed at."""
+"""Maximum shift of one tick, when ticks are moved so that one of them falls on the expected end of a window."""
 
 AIMED = timedelta(seconds=10)
-"""The longest tick that is aimed. For a longer tick, the evaluation begins too long before the tick is due."""
+"""Maximum interval of ticks that are moved towards a moment. With longer intervals, evaluations start too long before
+their tick."""
 
 DECISIONS = 20
-"""Number of newest decisions from which the watermark's lag is estimated."""
+"""Number of decisions from which the lag of the watermark is estimated."""
 
 USUAL = 0.8
-"""The next lag is predicted as this quantile of the lags at the last decisions."""
+"""Quantile of the lags of recent decisions that predicts the next lag."""
 
 MARGIN = timedelta(seconds=0.3)
-"""A tick is aimed this long after the expected moment. If a tick comes a moment too early, the window waits for the
-next."""
+"""Time after the expected moment for which a tick is planned. A tick that comes too early would delay the window until
+the next tick."""
 
 
 def least_interval(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` of a sensor with a pace. For a short tick, the evaluation begins at the
-    daemon's next check. For a longer tick that is too early: the evaluation begins at the last check before the
-    tick."""
+    """Return the `minimum_interval_seconds` of a sensor with a pace. With short ticks, each evaluation starts at the
+    daemon's next check. With longer ones it starts at the last check before the tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 
 def last_look(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` that starts the evaluation at the daemon's last check before a tick."""
+    """Return the `minimum_interval_seconds` with which an evaluation starts at the daemon's last check before the
+    tick."""
     return max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
 class Pace:
-    """The moments at which a sensor ticks: `tick` apart, the first at once.
+    """The moments at which a sensor ticks. They are `tick` apart, and the first is immediate.
 
-    A late tick does not delay the next ones, unless it is late by more than half an interval (for short ticks: by more
-    than STEP). Assumption: one thread at a time waits; others may read `next_at`.
+    A late tick does not delay later ones unless it is late by more than half an interval (or STEP, if the interval is
+    at most LOOK). Only one thread at a time may wait; other threads may read `next_at`.
     """
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:
@@ -62,7 +65,7 @@ class Pace:
 
     @property
     def next_at(self) -> datetime | None:
-        """The moment at which the next tick is due; None before the first."""
+        """The moment at which the next tick is due; None before the first tick."""
         if self._last is None:
             return None
         due = self._last + self._tick
@@ -74,7 +77,7 @@ class Pace:
         return due + max(-STEP, min(STEP, off))
 
     def aim(self, moment: datetime | None) -> None:
-        """Shift the coming ticks, by at most STEP each, until one of them falls on `moment`. None clears the aim."""
+        """Shift later ticks, each by at most STEP, until one of them falls on `moment`. None ends the shifting."""
         self._aim = moment
 
     def wait(self) -> None:
@@ -89,21 +92,24 @@ class Pace:
 
     @property
     def _slack(self) -> timedelta:
-        """The most that ticks may move earlier, and the most that a tick may be late without delaying the next ones.
-        Between two short ticks the daemon checks only once, and a tick that is due before the check begins late. So
-        short ticks move only later, until they are due just after a check."""
+        """Maximum time that a tick may move earlier, or be late without delaying later ticks.
+
+        For short ticks it is small, because there is only one check of the daemon per interval. If a tick were due just
+        before this check, it would always be late. So short ticks move only later, until they are due just after a
+        check.
+        """
         return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class Closings:
-    """Predicts when the watermark passes the next window's end, from the watermark's lag at the last decisions."""
+    """Predicts when the watermark passes the end of the next window, from the watermark's lag at recent decisions."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
     def expected(self, decision: Decision) -> datetime | None:
-        """Return the best moment for a tick, or None without a watermark."""
+        """Return the best moment for a tick; None without a watermark."""
         if decision.watermark is None or decision.lag is None:
             return None
         self._lags.append(decision.lag.total_seconds())

@@ -1,4 +1,5 @@
-"""Estimates whether reading catches up with publishing, and when, from a few minutes of the log."""
+"""Estimates whether reading catches up with publishing, and when. The estimate uses the last minutes of the tracking
+log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,30 +14,30 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""The span over which progress is measured, and the shortest span that is enough."""
+"""Time over which progress is measured, and minimum time for an estimate."""
 
 BEHIND = timedelta(minutes=2)
-"""A younger backlog does not count: it is normal between ticks."""
+"""A backlog whose oldest message is younger than this is ignored, because it is normal between ticks."""
 
 TOO_LONG = timedelta(minutes=15)
-"""If ticks would take longer than this to catch up, they are too slow."""
+"""If ticks need longer than this to catch up, they are reported as too slow."""
 
 MOST_ENTRIES = 100
-"""Maximum number of log entries read for an estimate."""
+"""Maximum number of log entries that are read for an estimate."""
 
 NOTHING = Usage()
 
 
 def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
-    """Return the readings that a decision used, keyed by side."""
+    """Return the readings of a decision, keyed by subscription."""
     readings = {Side.TRACKING: decision.tracking, Side.BASE: decision.base}
     return {side: one for side, one in readings.items() if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """The backlogs that a decision saw. `oldest` is the publish time of each side's oldest unread message. `used` is
-    the total usage up to the decision."""
+    """The backlogs at a decision. `oldest` is the publish time of the oldest unread message of each subscription, and
+    `used` the total usage of Pub/Sub up to the decision."""
 
     at: datetime
     oldest: Mapping[Side, datetime]
@@ -49,7 +50,7 @@ class BacklogLook:
 
 
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
-    """Return the backlogs that recent decisions saw, from the log's entries up to `number`. Raises LakeError."""
+    """Return the backlogs at recent decisions, from the log's entries up to `number`, in order. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
         entries.append(log.entry(before))
@@ -66,9 +67,13 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLo
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of one side between two looks. `age` is the age of its oldest unread message. `speed` is how far
-    that message's publish time moved, in seconds per second: below 1, reading falls behind. `rate` is in messages per
-    second."""
+    """The progress of reading one subscription.
+
+    - `age` is the age of the oldest unread message.
+    - `speed` is how far the publish time of the oldest unread message moved, in seconds per second. Below 1, reading
+      falls behind.
+    - `rate` is the number of messages read per second.
+    """
 
     side: Side
     age: timedelta
@@ -77,16 +82,16 @@ class Progress:
 
     @property
     def left(self) -> timedelta | None:
-        """The time needed to catch up at this speed; None if reading falls behind."""
+        """Time until reading has caught up at this speed; None if it falls behind."""
         return self.age / (self.speed - 1) if self.speed > 1 else None
 
     @property
     def is_slow(self) -> bool:
-        """True if catching up takes too long, or never ends."""
+        """True if catching up takes longer than TOO_LONG, or never ends."""
         return self.left is None or self.left > TOO_LONG
 
     def sentence(self) -> str:
-        """Describe the progress in a sentence."""
+        """Return a sentence about the progress."""
         holds = f"the oldest message of {self.side} is {rough(self.age)} old"
         if self.left is None:
             return f"falling behind: {self.rate:,.0f} messages/s are read, and {holds}"
@@ -94,8 +99,8 @@ class Progress:
 
 
 def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
-    """Return the progress of each side that is behind, oldest backlog first. Empty if the looks span too little
-    time."""
+    """Return the progress of each subscription with a backlog, the oldest backlog first. Empty if the `looks` cover
+    less time than an estimate needs."""
     recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
     if not recent or recent[-1].at - recent[0].at < AT_LEAST:
         return []
@@ -112,13 +117,13 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
 
 @dataclass
 class BacklogWatch:
-    """The recent backlogs, as one process remembers them. `came` holds the result of each side's last tick."""
+    """The recent backlogs, kept by one process. `came` has the result of the last tick of each subscription."""
 
     looks: list[BacklogLook] = field(default_factory=list)
     came: dict[Side, Ingested] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
-        """Remember the backlogs that the newest decision saw, unless the decision is already known."""
+        """Add the backlogs at the newest decision, unless they were added before."""
         decision = state.decision
         if decision is None or (self.looks and decision.at <= self.looks[-1].at):
             return
@@ -126,11 +131,11 @@ class BacklogWatch:
         self.looks = [one for one in self.looks if one.at >= decision.at - WATCHED - AT_LEAST]
 
     def progress(self) -> list[Progress]:
-        """Return the progress of each side that is behind."""
+        """Return the progress of each subscription with a backlog."""
         return progress_of(self.looks)
 
     def too_slow(self) -> Progress | None:
-        """Return the progress of a side that is too slow although its ticks read as much as they may. None if both
-        sides keep up."""
+        """Return the progress of a subscription that is too slow although its ticks pull as much as they are allowed
+        to; None if there is none."""
         slow = (one for one in self.progress() if one.is_slow)
         return next((one for one in slow if one.side in self.came and self.came[one.side].leaves_more), None)

@@ -1,7 +1,8 @@
-"""Requeue: judges quarantined messages again by the current contract, and lands those that pass.
+"""Requeues quarantined messages: judges them again by the current contract, and lands those that pass.
 
-The order of the steps is the guarantee: look in `heartbeats`, append there, write a note. A message that a note names
-is not judged again. Last, a message that is now rejected for another reason gets a note with its current reason.
+The guarantee follows from the order of steps: look for the message in `heartbeats`, append it there, and record it in a
+note. A message in a note is not judged again. At the end, if a message is now rejected for another reason, this reason
+is recorded too.
 """
 
 from collections import Counter
@@ -32,18 +33,23 @@ from tidemark.pipeline.lake.tables.quarantine import (
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
-"""Maximum messages of a batch, and the size in bytes at which a batch is full. Both bound memory, and the work repeated
-after a kill."""
+"""Maximum number of messages per batch, and size in bytes at which a batch is full. They bound the memory, and the work
+that is repeated after a kill."""
 
 Progress = Callable[[int], None]
-"""Called with the number of messages processed since the last call."""
+"""Function that is called with the number of messages processed since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue(Sums):
-    """The result of a requeue or a dry run. `landed` counts heartbeats that passed; `late` is how many of them are
-    below the newest watermark. `there` counts heartbeats that had landed before. `rejected` counts messages that fail
-    again and stay in quarantine, by current reason. Messages named in a note are not counted."""
+    """The result of a requeue or a dry run.
+
+    - `landed` is the number of heartbeats that pass, and `late` how many of these are below the newest watermark.
+    - `there` is the number of heartbeats that had landed before.
+    - `rejected` is the number of messages that stay in quarantine, by current reason.
+
+    Messages that an earlier requeue recorded in a note are not counted.
+    """
 
     landed: int = 0
     late: int = 0
@@ -53,12 +59,12 @@ class Requeue(Sums):
 
 
 class Requeuer:
-    """Judges one lake's rejected messages again, by a reader's contract.
+    """Judges the quarantined messages of a lake again, by the contract of `reader`.
 
-    Guarantee: a message that passes is in `heartbeats` once. It may have copies if two requeues run at the same time,
-    or if it is delivered during a requeue; copies have the same identity, and the micro-batch keeps one. A kill loses
-    nothing: the next requeue resumes. Nothing is removed from `quarantine`. A message with several heartbeats stays
-    rejected until all of them pass.
+    Guarantee: a message that passes is in `heartbeats` once. There may be copies if two requeues run at the same time,
+    or if the message is delivered during a requeue; runs keep one of these copies. A killed requeue loses nothing, and
+    the next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats stays rejected until
+    all of them pass.
     """
 
     def __init__(self, lake: Lake, reader: HeartbeatReader, clock: Clock) -> None:
@@ -68,8 +74,8 @@ class Requeuer:
         self.reader, self.clock = reader, clock
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError. Messages landed before the
-        error stay, and the next requeue resumes."""
+        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError. Messages that landed before
+        the error stay landed, and the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
@@ -80,7 +86,7 @@ class Requeuer:
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
-        """Requeue one batch of a day, and add its note to `notes`."""
+        """Requeue one batch of a day, and add a note with its settled messages to `notes`."""
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         noted = self.requeued.ids(touching(notes, first, last))
@@ -111,15 +117,15 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return which of these ids are already in `heartbeats`. Another delivery may have passed, or an earlier
-        requeue was killed after landing them."""
+        """Return which of these ids are in `heartbeats` already: another delivery of the message may have passed, or an
+        earlier requeue may have been killed after landing it."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
 
 
 def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Merge the rows into larger tables, for larger commits: the files of a landing are small."""
+    """Merge tables of rows into larger ones, because the files of `quarantine` are small and each batch is a commit."""
     held: list[pa.Table] = []
     for rows in scanned:
         if held and (sum(map(len, held)) + len(rows) > BATCH_ROWS or sum(table.nbytes for table in held) > BATCH_BYTES):
@@ -131,8 +137,8 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
-    """Return the ids for a note: the ids of messages that pass whole, and of `passing` heartbeats whose message is
-    still rejected."""
+    """Return the ids to record in a note: of each message that passes whole, and of each `passing` heartbeat whose
+    message is still rejected."""
     rejected = judged.rejected["message_id"].combine_chunks()
     messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
     whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))
@@ -141,7 +147,7 @@ def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Return the first row of each message. A message that was delivered twice has two rows."""
+    """Return one row per message. A message that was delivered twice has two rows."""
     numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
     firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
     return rows.take(firsts) if len(firsts) < len(rows) else rows

@@ -1,9 +1,10 @@
-"""Rounds: many readers on Spark take messages. Then one process settles these messages, while the readers take the
-next.
+"""Reads with many readers on Spark, in rounds. In a round, the readers take messages. Then one process settles them,
+while the readers take the messages of the next round.
 
-The cost per message is spread over the readers; the cost per round does not depend on traffic. Both catching up with a
-backlog and continuous landing work in rounds. They differ only in when they stop. Every reader pulls from the whole
-subscription: Pub/Sub has no partitions and distributes the messages itself, as in the static split of FLINK-20625.
+The cost per message is spread over the readers, and the cost per round does not depend on traffic. Rounds are used to
+catch up with a backlog, and to land continuously; only the condition to stop is different. Each reader pulls from the
+whole subscription, because Pub/Sub has no partitions: it distributes the messages itself. This is the static split of
+FLINK-20625.
 """
 
 from collections import defaultdict, deque
@@ -43,45 +44,46 @@ from tidemark.pipeline.watermark.situation import has_no_backlog
 from tidemark.pipeline.watermark.usage import Usage
 
 ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
-"""Maximum messages of a round, divided among its readers, and maximum bytes of each reader. The round's ack ids, about
-80 MB, go to the driver."""
+"""Maximum number of messages per round, divided among its readers, and maximum number of bytes per reader. The ack ids
+of a round, about 80 MB, are sent to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""A reader's leases last this long beyond the round. After the round, the driver extends them."""
+"""Time after a round for which the leases of its messages last. After the round, the driver extends the leases."""
 
 PIECE_BYTES = 4 << 20
-"""Maximum size of one row of an answer."""
+"""Maximum size of one row of a reader's answer in bytes."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""A round that overruns its time by this much fails the run: no executor has a free slot, or one hangs. Ticks pull
+"""If a round exceeds its duration by this much, the run fails: executors have no free slot, or one hangs. Ticks pull
 until the next run."""
 
 TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
-"""The rows of an answer: consecutive pieces of a reader's Taken as JSON."""
+"""Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken` as JSON."""
 
 AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
-"""The readers that a Spark worker process keeps open, one per settings, shared by all runs."""
+"""The readers that a Spark worker process keeps open, one per settings. All runs share them."""
 
 ROUNDS_TOLD = 3
-"""Number of settled rounds whose attempts are sent to the readers. One is not enough: a worker may have no task in a
-round."""
+"""Number of settled rounds that are reported to the readers. One is not enough, because a worker process may have no
+task in a round."""
 
 NEW = timedelta(minutes=1)
-"""A decision older than this does not count as a reading of the backlogs: no sensor is ticking."""
+"""Maximum age of a decision whose readings are used as the state of the backlogs. If it is older, no sensor is
+ticking."""
 
 SLOW = 1.5
-"""A round is reported as slow if it takes this many times its planned duration. The first round is exempt, because it
-also waits for Spark's workers."""
+"""A round is reported as slow if it takes this many times its planned duration, except the first round, which also
+waits for Spark to start its workers."""
 
 A_TRACKER_IN = 4
-"""One reader in this many reads tracking, which costs less than base. While tracking is behind, every reader reads
+"""One in this many readers reads tracking, which costs less than base. While tracking is behind, all readers read
 tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""A run ends after this many consecutive rounds with few messages, or with only young messages. One round is not
-enough: an empty pull proves nothing."""
+"""Number of consecutive rounds after which a run ends: rounds with few messages, and rounds with only young messages.
+One is not enough, because an empty pull does not prove that there is no backlog."""
 
 
 # Readers
@@ -89,8 +91,11 @@ enough: an empty pull proves nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The instructions for all readers of a round. The readers of base are numbered first. `settled` names the attempts
-    of tracking's readers that are in the log."""
+    """What the readers of a round need to know.
+
+    Readers 0 to `landers - 1` read base, the others tracking. `settled` has the names of attempts that are in the log,
+    so that their messages are remembered to recognize copies.
+    """
 
     settings: Settings
     time: timedelta
@@ -101,7 +106,6 @@ class Share:
 
     @property
     def readers(self) -> int:
-        """The number of readers of both sides."""
         return self.landers + self.trackers
 
     def side(self, reader: int) -> Side:
@@ -109,13 +113,13 @@ class Share:
         return Side.BASE if reader < self.landers else Side.TRACKING
 
     def budget(self, side: Side) -> Budget:
-        """Return the limits of one reader of this side."""
+        """Return the limits for one reader of this subscription."""
         return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
 
 
 class Reader:
-    """The reader of one process, shared by all runs of the same settings: a client, the tables, and the remembered
-    copies."""
+    """Takes messages in one process. All runs with the same settings share it: the client, the tables, and the messages
+    remembered to recognize copies."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -128,7 +132,7 @@ class Reader:
         self.tables = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
-        """Take messages from one side until the round's time is over. Their leases last until the driver extends them.
+        """Take messages from a subscription for the round's duration. Their leases last until the driver extends them.
         Raises PubSubError or LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
@@ -145,7 +149,7 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper) -> Taken:
-    """Take one reader's messages from a subscription. Their leases last until the driver extends them."""
+    """Take the messages of one reader from a subscription. Their leases last until the driver extends them."""
     budget, clock = share.budget(side), keeper.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, until)
@@ -155,8 +159,11 @@ def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper:
 
 def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
     """Run the readers whose numbers are in the column `id`, and yield their answers as rows of TAKEN. Spark calls this
-    in its tasks. Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, the retry takes
-    messages that are still outstanding."""
+    function in its tasks.
+
+    Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, it takes messages that are still
+    outstanding.
+    """
     reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
     reader.copies.settle(share.settled)
     for numbers in readers:
@@ -168,7 +175,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
-    """Decode the answers of all readers of a round. Assumption: the pieces of an answer are in order."""
+    """Decode the answers of all readers of a round. The pieces of each answer must be in order."""
     answers = defaultdict[int, bytes](bytes)
     for reader, piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         answers[reader] += piece
@@ -176,11 +183,11 @@ def taken_of_rows(rows: pa.Table) -> list[Taken]:
 
 
 def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: Share) -> list[Taken]:
-    """Run the readers of one round as tasks of a Spark job, and return what they took. `interrupt` stops the session's
-    running jobs, and is called if the round overruns its time by HANGS_AFTER.
+    """Run the readers of one round as tasks of a Spark job, and return what they took. If the round exceeds its
+    duration by HANGS_AFTER, `interrupt` is called to stop the running jobs of the session.
 
-    Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark. Raises
-    Spark's error if a task fails too often.
+    Executors must have tidemark, and reach Pub/Sub and the lake at the same addresses as this process. Raises Spark's
+    error if a task fails too often.
     """
     watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), interrupt)
     watchdog.daemon = True
@@ -197,27 +204,28 @@ def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: S
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """When readers on Spark start to help, when a round is settled, and when a run ends. Tests and benchmarks shorten
-    the times."""
+    """When a run of readers on Spark starts, how long its rounds last, and when it ends. Tests and benchmarks shorten
+    these times."""
 
     round: timedelta = timedelta(seconds=5)
-    """The time that a round pulls. Longer rounds make fewer commits and larger files, but increase the watermark's lag
-    by the same time. A reading of tracking counts as current for 10 s: two rounds fit into this time."""
+    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but increase the watermark's
+    lag by the same time. Two rounds fit into the 10 s for which a reading of tracking counts as current."""
     run_for: timedelta = timedelta(hours=1)
-    """Maximum duration of a run: well below the time after which a run counts as dead."""
+    """Maximum duration of a run. Reason: it is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
-    """A run starts when base or tracking holds a message this old; ticks alone land messages within minutes."""
+    """A run starts if base or tracking has a message this old. Ticks alone land messages within minutes."""
     start_size: int = 1_000_000
-    """A run also starts when this many messages wait: four times a tick's maximum."""
+    """A run also starts if this many messages wait: four times what a tick pulls at most."""
     stop_below: timedelta = timedelta(minutes=1)
-    """The run ends when the oldest message of both sides is younger than this: ticks keep up with that."""
+    """A run ends when the oldest message of both subscriptions is younger than this. Ticks can handle such a
+    backlog."""
 
 
 PLAN = RunPlan()
 
 
 class Ended(StrEnum):
-    """The reason why a run ended."""
+    """Why a run ended."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"
@@ -225,13 +233,13 @@ class Ended(StrEnum):
 
 
 Ages = Mapping[Side, timedelta]
-"""Age of the oldest unread message, keyed by side; an unknown age is left out."""
+"""Age of the oldest unread message of each subscription. An unknown age is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A settled round. `oldest` is the age of the oldest message taken from each side. `ages` are the known ages of the
-    backlogs after the round."""
+    """A settled round. `oldest` is the age of the oldest message taken from each subscription. `ages` are the ages of
+    the backlogs after the round, as far as they are known."""
 
     number: int
     share: Share
@@ -243,24 +251,28 @@ class RoundDone:
 
     @property
     def messages(self) -> int:
-        """The number of messages that were landed, quarantined or tracked."""
+        """Number of messages that landed, went to quarantine, or were tracked."""
         return sum(one.messages for one in self.settled.sides.values())
 
     @property
     def is_dry(self) -> bool:
-        """True if the readers found hardly anything."""
+        """True if the readers found few messages."""
         return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
 
 
 Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
-"""Runs a function concurrently with the caller."""
+"""Function that runs another function concurrently with its caller."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds, with the unique name `run`. `read` runs the readers of a round, in any processes. `newest`
-    reads the log through a separate object, because settling uses the log at the same time. `backlogs` are read only if
-    no tick decides. `beside` runs the settling of a round while the next round is read."""
+    """One run of rounds. `run` is its unique name.
+
+    - `read` runs the readers of a round, in any processes.
+    - `newest` reads the log through its own object, because settling uses the log at the same time.
+    - `backlogs` are read only if no tick makes decisions.
+    - `beside` runs the settling of a round while the next round is read.
+    """
 
     settings: Settings
     run: str
@@ -280,12 +292,12 @@ class Rounds:
     _looked: frozenset[Side] = frozenset()
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
-        """Run rounds until the time is over, and yield each round once it is settled. With `until_young`, also stop
-        once both backlogs are young or the readers find nothing.
+        """Run rounds for `run_for`, and yield each round when it is settled. With `until_young`, stop earlier if both
+        backlogs are young or the readers find nothing.
 
-        Guarantee: each acknowledged message is in the log or visible in a table, whatever process is killed, and
-        however many runs and ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`.
-        Rounds settled before the error stay; other messages are redelivered.
+        Guarantee: each acknowledged message is in the log or visible in a table, even if processes are killed, or if
+        other runs and ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`. Rounds
+        that were settled before the error stay settled; all other messages are redelivered.
         """
         begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.settling.clock)
         with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
@@ -312,7 +324,7 @@ class Rounds:
                 yield under_way.result()
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
-        """Run the readers of one round, then hold the leases of their messages."""
+        """Run the readers of one round, then extend the leases of their messages."""
         watermark, began, since = self.newest().watermark, self.settling.clock.now(), self.settling.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
@@ -336,14 +348,14 @@ class Rounds:
         return done
 
     def _decision(self) -> Decision | None:
-        """Return the newest decision, or None if it is too old."""
+        """Return the newest decision; None if it is too old."""
         record, now = self.newest().record, self.settling.clock.now()
         is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """Add the ages of both backlogs to a round. They come from the newest decision, or from readings if no tick
-        decides. A side with undecided messages is left out."""
+        """Return the round with the ages of both backlogs. They come from the newest decision or, if no tick makes
+        decisions, from new readings. A subscription with undecided messages is left out."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
@@ -355,9 +367,11 @@ class Rounds:
         return replace(done, ages=ages)
 
     def _why_ended(self, done: RoundDone) -> Ended | None:
-        """Return why the run ends after this round, or None if it goes on. It ends when it has caught up, or when it
-        finds nothing on either side. In the second case a backlog may still be old: another consumer holds its
-        messages."""
+        """Return why the run ends after this round; None if it continues. A run ends when it has caught up, or when it
+        finds nothing in either subscription.
+
+        If it finds nothing, the backlog may still be old: another consumer holds its messages.
+        """
         young, sides = self.plan.stop_below, frozenset(map(done.share.side, range(done.share.readers)))
         self._dry = self._dry + 1 if done.is_dry else 0
         self._looked = sides | (self._looked if done.is_dry else frozenset())
@@ -371,9 +385,12 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """Return how many readers read tracking. All of them do while the newest decision shows tracking behind both base
-    and the present, because the watermark moves only when tracking is ahead. Otherwise a few do. A single reader reads
-    tracking every other round."""
+    """Return how many readers read tracking.
+
+    - All do while the newest decision shows that tracking is behind both base and the present. Reason: the watermark
+      does not move until tracking is ahead.
+    - Otherwise a few do. If there is a single reader, it reads tracking every other round.
+    """
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
@@ -382,7 +399,7 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
-    """Describe what these consecutive rounds did, in a sentence."""
+    """Return a sentence about these consecutive rounds."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""

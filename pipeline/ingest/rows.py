@@ -1,4 +1,4 @@
-"""Judged messages as rows of `heartbeats` and of `quarantine`."""
+"""Converts judged messages to rows of the tables `heartbeats` and `quarantine`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,15 +33,18 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
     FieldKind.BOOLEAN: frozenset({bool, NoneType}),
     FieldKind.JSON: frozenset({NoneType}),
 }
-"""Types of parsed values that need no conversion. JSON has no infinite numbers."""
+"""Types of parsed values that a column of each kind accepts without conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRows:
-    """Judged messages, as rows of `heartbeats` and of `quarantine`. `rows_of_another_kind` lists, by field, the rows of
-    `heartbeats` whose value is of another kind than configured; the value becomes null. `undecided` messages, keyed by
-    position, and messages `left` for later have no row. `owners` holds the position of each heartbeat's message,
-    `refused` the position of each rejected message."""
+    """Judged messages as rows of `heartbeats` and `quarantine`.
+
+    - `rows_of_another_kind` has, by field, the positions of heartbeats whose value is of another type than configured.
+      This value becomes null.
+    - `undecided` messages, keyed by position, and the messages `left` for later have no row.
+    - `owners` is the position of each heartbeat's message, and `refused` that of each rejected message.
+    """
 
     messages: int
     heartbeats: pa.Table
@@ -54,11 +57,11 @@ class JudgedRows:
 
     @property
     def of_another_kind(self) -> Counter[str]:
-        """The number of values of another kind than configured, keyed by field."""
+        """Number of values of another type than configured, by field."""
         return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
     def without(self, left: Ints) -> "JudgedRows":
-        """Return a copy without the rows of these messages."""
+        """Return a copy without the rows of the messages at the positions `left`."""
         stays, waits = ~np.isin(self.owners, left), ~np.isin(self.refused, left)
         place, others = np.cumsum(stays) - 1, self.rows_of_another_kind
         return replace(
@@ -75,8 +78,8 @@ class JudgedRows:
 def judged_rows(
     messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None
 ) -> Iterator[JudgedRows]:
-    """Judge messages in order, in parts that bound memory and work. A heartbeat with an event time below `watermark` is
-    late. The time of `asking` becomes `landed_at`."""
+    """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
+    late. The time in `asking` becomes the column `landed_at`."""
     for part in judged_parts(messages, reader, asking):
         yield _rows_of(part, reader.contract, watermark, asking.at_us)
 
@@ -126,14 +129,14 @@ def _moments(moment_us: int, rows: int) -> pa.Array:
 
 
 def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
-    """Return the columns of these rows; None means all rows."""
+    """Return the message columns for these rows; None means all rows."""
     taken = messages.table if rows is None else messages.table.take(pa.array(rows))
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
 def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array]:
-    """Return the message columns of these elements, with an id per element. Only a message's first row has its
-    payload."""
+    """Return the message columns for these elements. Each element has an id of its own. Only the first row of a message
+    has its payload."""
     owners = np.array(elements.owners, dtype=np.int64)[rows]
     table = part.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)
@@ -149,7 +152,8 @@ def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Convert a compared field's values to its configured kind. Also return the positions of values of another kind."""
+    """Convert the values of a compared field to the configured type, or to null. Also return the positions of values of
+    another type."""
     plain = PLAIN[kind]
     if plain.issuperset(map(type, values)):
         return values, []
@@ -160,7 +164,7 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     part: JudgedPart, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a field of the contract. `known` are the payloads or elements of these rows."""
+    """Do the same as `field_column` for a field of the contract. `known` are the payloads or elements of these rows."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
@@ -173,8 +177,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a value of the whole payload, which every element repeats. It is read once per message.
-    A text longer than an id counts as another kind, because a message may have many elements."""
+    """Do the same as `field_column` for a value of the whole payload, which is repeated for each element and read once
+    per message. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

@@ -1,7 +1,7 @@
-"""Reads sample messages from files, and tries them: judges them by the contract as landing does, but lands nothing.
+"""Reads sample messages from files, and judges them by the contract, as landing does. Nothing lands.
 
-Files hold bare payloads, Avro records, or messages as `gcloud pubsub subscriptions pull` prints them. A file is read as
-messages only if its whole content has that form. Any other content is a payload.
+A file contains bare payloads, Avro records, or messages as printed by `gcloud pubsub subscriptions pull`. It is read as
+messages only if its whole content has this form. Otherwise its content is a payload.
 """
 
 import re
@@ -29,24 +29,27 @@ from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.pubsub.pulls import table_of
 
 MOST_SAMPLES = 10_000
-"""Maximum number of messages in one trial, and of files in a folder. Each message is judged separately."""
+"""Maximum number of sample messages, and of files in a folder. Reason: each message is judged separately."""
 
 MOST_BYTES = 64 << 20
-"""Maximum size of all files together: they are held in memory. A Pub/Sub message has at most 10 MB."""
+"""Maximum size of all sample files together, in bytes. Reason: they are held in memory. A Pub/Sub message has at most
+10 MB."""
 
 MESSAGE_KEYS = frozenset(("data", "attributes", "messageId", "publishTime", "orderingKey"))
 ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"))
-"""The keys of the envelope of a pulled or pushed message."""
+"""Keys of the object that contains a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
-"""A message without an envelope has at least one of these keys. An object that has only `data` may be a payload."""
+"""Keys of which a message has at least one, unless it is inside of a pulled or pushed object. An object that has only
+`data` may be a payload."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A message in the columns of MESSAGE, and its origin: a file's name and line, or the message's id."""
+    """A sample message, in the columns of MESSAGE. `name` says where it is from: a file's name and line, or a message's
+    number."""
 
     name: str
     message: pa.Table
@@ -54,9 +57,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReading:
-    """Options for reading samples. Bare payloads get the `attributes`. The publish time of each message is `published`;
-    if that is None, the time in the message; without either, `now`. With `has_lines`, a file may have one payload per
-    line. With `has_records`, it may be an Avro object container file, in which each record is a payload."""
+    """Options for reading samples.
+
+    - `attributes` are given to bare payloads.
+    - `published` is the publish time of each message. If it is None, the publish time in the message is used, or else
+      `now`.
+    - `has_lines`: a file may have one payload per line.
+    - `has_records`: a file may be an Avro object container file, in which each record is a payload.
+    """
 
     now: datetime
     attributes: Mapping[str, str]
@@ -66,8 +74,8 @@ class SampleReading:
 
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
-    """Read the messages of files and folders, in order. A folder's files are read in the order of their names, except
-    hidden ones. Raises SampleUnusable."""
+    """Read the messages in files and folders, in order. The files of a folder are read in the order of their names;
+    hidden files are skipped. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -109,8 +117,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Yield a file's messages. The file is one payload, one message or a list of messages, or has one per line or
-    record."""
+    """Yield the messages of a file: a payload, a message, a list of messages, or one of these per line or record."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
     in_lines = [_messages_in(_parsed(line)) for line in islice(lines.values(), MOST_SAMPLES + 1)]
@@ -154,8 +161,8 @@ def _is_nested(content: bytes) -> bool:
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]]:
-    """Return the messages of a JSON value in one of the forms that Google's API and tools print. Empty for any other
-    value."""
+    """Return the messages in a JSON value, if it has one of the forms that Google's API and tools print. Otherwise
+    return an empty list."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
@@ -164,7 +171,7 @@ def _messages_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Return the message in a JSON value, bare or in the envelope of a pull or push. None if the value is not a
+    """Return the message in a JSON value, which may be in the object of a pull or push; None if the value is not a
     message. A pushed message has some fields under two names."""
     if not isinstance(value, dict):
         return None
@@ -197,14 +204,16 @@ def _dated(message: Any, reading: SampleReading) -> pa.Table:
 
 
 UNDECIDED = "UNDECIDED"
-"""The reason shown for a sample that cannot be judged now."""
+"""Reason that is shown for a sample that cannot be judged now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleVerdict:
-    """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null, or
-    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the element's
-    number, like the heartbeat's id."""
+    """The verdict on a sample: a heartbeat with its compared fields, or the reason for its rejection.
+
+    A field is None if it is absent, null, or `of_another_kind`: of another type than configured. If a message holds
+    several heartbeats, `sample` ends with `#` and the number of the element.
+    """
 
     sample: str
     published: datetime
@@ -218,36 +227,34 @@ class SampleVerdict:
 
     @property
     def is_heartbeat(self) -> bool:
-        """True if the sample would land in `heartbeats`."""
         return self.reason is None
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The verdicts on sample messages, and a summary of them."""
+    """The verdicts on all samples."""
 
     samples: int
     verdicts: Sequence[SampleVerdict]
 
     @property
     def heartbeats(self) -> Sequence[SampleVerdict]:
-        """The verdicts of the heartbeats that would land."""
         return [verdict for verdict in self.verdicts if verdict.is_heartbeat]
 
     @property
     def rejected(self) -> Counter[str]:
-        """The number of messages that would go to quarantine, keyed by reason."""
+        """Number of messages that would go to quarantine, by reason."""
         return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
 
     @property
     def absent(self) -> Sequence[str]:
-        """The compared fields that no heartbeat has. Empty if there is no heartbeat."""
+        """Compared fields that no heartbeat has. Empty if there is no heartbeat."""
         return [name for name in self._null if not any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """The compared fields that land as null in every heartbeat, in at least one because of a value of another kind
-        than configured."""
+        """Compared fields that are null in every heartbeat, in at least one of them because the value is of another
+        type than configured."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

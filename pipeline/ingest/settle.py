@@ -1,7 +1,7 @@
-"""Settling: makes the messages that readers have taken visible, and only then acknowledges them.
+"""Settles messages that readers have taken: makes them visible, and only then acknowledges them.
 
-The order is the guarantee: write one entry of the log, commit one transaction per table, then acknowledge. Everything
-acknowledged is visible to every run that starts later, so the watermark does not depend on rounds.
+The guarantee follows from the order of steps: write one entry of the tracking log, commit one transaction per table,
+acknowledge. So each acknowledged message is visible to every run that starts later.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,12 @@ SAYS_NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Settles messages in one process, from the `subscriptions` that it has. To settle messages of base, it needs
-    `tables`: the writers of `heartbeats` and `quarantine`. `copies` are the messages that this process remembers, if
-    its own readers read tracking."""
+    """Settles messages in one process.
+
+    - `subscriptions` are those whose messages it settles.
+    - `tables` are the writers of `heartbeats` and `quarantine`. They are needed for messages of base.
+    - `copies` are the messages that this process remembers to recognize copies, if its own readers read tracking.
+    """
 
     log: TrackingLog
     clock: Clock
@@ -40,12 +43,12 @@ class Settling:
     copies: RememberedCopies = field(default_factory=RememberedCopies)
 
     def hold(self, taken: Sequence[Taken]) -> None:
-        """Hold the leases of messages that other processes have taken."""
+        """Extend the leases of messages that other processes have taken."""
         for one in taken:
             self.subscriptions[one.side].hold(one.ack_ids)
 
     def give_back(self, taken: Sequence[Taken]) -> None:
-        """Release the leases of messages that were not settled, so that they are redelivered at once."""
+        """Give back messages that were not settled, so that they are redelivered soon."""
         for one in taken:
             with suppress(PubSubError):
                 self.subscriptions[one.side].give_back(one.ack_ids)
@@ -53,15 +56,18 @@ class Settling:
     def settle(
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
     ) -> Settled:
-        """Make taken messages visible, then acknowledge them. The tables' commits carry `says` as metadata. With
-        `used`, the log entry records the sum of `used` and the readers' usage. Without `used`, this process's decisions
-        record the usage.
+        """Make taken messages visible, then acknowledge them.
 
         Guarantee: each message acknowledged on tracking is in the log, and each message acknowledged on base is visible
-        in `heartbeats` or `quarantine`. Any number of processes may settle at once. Assumption: the log has begun.
+        in `heartbeats` or `quarantine`. Several processes may settle at the same time. The log must have its first
+        entry.
 
-        Raises PubSubError or LakeError. Raises ContractReplaced if the lake's newest contract is not the one that
-        judged these messages. The guarantee also holds after an error; unacknowledged messages are redelivered.
+        The commits of the tables have `says` as metadata. With `used`, the log entry records the usage: the sum of
+        `used` and what the readers used. Without it, the decisions of this process record the usage.
+
+        Raises PubSubError or LakeError. Raises ContractReplaced if the messages were judged by another contract than
+        the newest one of the lake. The guarantee also holds after an error, and messages that were not acknowledged are
+        redelivered.
         """
         try:
             usage = None if used is None else sum((one.used for one in taken), used)
@@ -96,18 +102,19 @@ class Settling:
 
 
 def _contract(taken: Sequence[Taken]) -> str:
-    """Return the contract that judged these messages. Raises ValueError if the readers had different contracts."""
+    """Return the id of the contract by which all these messages were judged. Raises ValueError if there are several."""
     (contract,) = {one.contract for one in taken}
     return contract
 
 
 def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
-    """Return the writers of `heartbeats` and `quarantine`, for readers and for settling."""
+    """Return the writers of the tables `heartbeats` and `quarantine`."""
     heartbeats = lake.heartbeats()
     return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)
 
 
 def judge_of(settings: Settings, lake: Lake) -> HeartbeatReader:
-    """Return the reader that judges messages by the settings and by the schemas that the lake has accepted."""
+    """Return the reader that judges messages by the contract in the settings, with the schemas that the lake has
+    accepted."""
     accepted = lake.accepted_schemas(settings.message.schema_names)
     return HeartbeatReader(settings.contract, PubSubSchemas(settings.pubsub.server, accepted), settings.judged_by)

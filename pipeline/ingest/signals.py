@@ -1,4 +1,5 @@
-"""The watermark for other systems: `watermark.json`, and messages to the topic of `signal.publish_to`."""
+"""Signals that tell other systems the watermark: the object `watermark.json`, and messages to the topic in
+`signal.publish_to`."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,15 +15,16 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If it fails, a later tick sends
-it."""
+"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once; if that fails, a later tick sends
+the message."""
 
 
 class SignalTopic(WatermarkObject):
-    """Publishes the watermark as a message instead of writing `watermark.json`, then records the message in the lake.
+    """Publishes the watermark as a message instead of writing `watermark.json`, and then records the message in the
+    lake.
 
-    Guarantee: together, the messages cover every window, despite crashes and any number of trackers: each message
-    starts at the watermark where an earlier one ended. A message may be sent twice, and two messages may overlap.
+    Guarantee: the messages together cover every window, even with crashes or several trackers. Each message begins at
+    the watermark where an earlier one ended. A message may be sent twice, and two messages may overlap.
     """
 
     kind = SENT
@@ -50,7 +52,7 @@ class SignalTopic(WatermarkObject):
 
 
 def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> Closed | None:
-    """Return the windows that closed between two watermarks; None if either is None."""
+    """Return the windows that closed between two watermarks; None if either watermark is None."""
     if since is None or watermark is None:
         return None
     first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
@@ -60,7 +62,7 @@ def closed_between(since: str | None, watermark: str | None, windowing: Windowin
 
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
-    """Return all signals that the settings configure, for one tracker."""
+    """Return the signals that the settings configure."""
     promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
     written = WatermarkObject(lake.objects(), settings.windowing, promise)
     topic = settings.signal_topic

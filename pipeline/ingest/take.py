@@ -1,8 +1,8 @@
-"""Taking: pulls and judges messages, and makes them durable but not yet visible. Their leases are held, and nothing is
-acknowledged.
+"""Takes messages: pulls and judges them, and makes them durable but not yet visible. Their leases are extended, and
+nothing is acknowledged.
 
-If a reader dies or its answer is lost, no message is lost: its messages are redelivered, and no table lists its files.
-Any number of readers may take from one subscription at once.
+If a reader dies or its result is lost, its messages are redelivered, and no table lists its files. Several readers may
+take messages from one subscription at the same time.
 """
 
 import logging
@@ -34,42 +34,44 @@ from tidemark.pipeline.watermark.usage import Usage
 logger = logging.getLogger(__name__)
 
 SMALL_SHARE = 0.05
-"""A batch smaller than this share of a full batch is small: the backlog may be nearly gone."""
+"""A batch with less than this fraction of a full batch is small. The backlog may then be nearly gone."""
 
 SMALL_BATCHES = 3
-"""Number of consecutive small batches that ends a tick, whatever the backlog: another consumer may hold the messages.
-"""
+"""Number of consecutive small batches after which a tick ends, even if there is a backlog: another consumer may have
+leased its messages."""
 
 FIRST_SECONDS = 0.4
-"""Maximum duration of a tick's first pull, so that a tick without a backlog decides soon."""
+"""Maximum duration of the first pull of a tick in seconds. So a tick without a backlog ends soon."""
 
 FURTHER_SECONDS = 2.0
-"""Maximum duration of the pull that follows a small batch."""
+"""Maximum duration of a pull that follows a small batch, in seconds."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""There is no backlog if the oldest message was published less than this before the batch was begun: messages become
-visible a moment after publishing, and clocks differ."""
+"""If the oldest message was published less than this before a batch was begun, or later, there is no backlog. Reason:
+messages become visible a moment after they are published, and clocks differ."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
-"""Messages pulled in one batch. In a tick a batch is also settled as a whole."""
+"""Number of messages per full batch, by subscription. A tick settles each batch as a whole."""
 
 FILE_BYTES = 64 << 20
-"""A reader writes its rows to files when they reach this size. It holds this much in memory, and a few times as much
-while writing."""
+"""Size in bytes at which a reader writes its rows to files. It holds this much in memory, and a few times as much while
+it writes."""
 
 HOURS_AT_ONCE = 200
-"""Maximum number of event hours that a reader takes at once, because each hour is a file. Messages of further hours are
-given back; the newest hours are kept."""
+"""Maximum number of event hours that a reader takes at once, because each hour is a file. The newest hours are kept,
+and messages of other hours are given back."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
-"""Bounds on the delay before an undecided message is redelivered. Between the bounds, the delay equals the time that
-the message has already waited, but ends with its patience. So many undecided messages do not crowd out other
-messages."""
+"""Minimum and maximum delay before an undecided message is redelivered.
+
+Between them, the delay is as long as the message has waited already, but it does not exceed the time that the message
+may still wait. So undecided messages do not displace other messages.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of pulling. Pulling ends at the first limit reached, but a part already begun is finished."""
+    """Limits for pulling. It ends when the first of them is reached, after the current part of a batch."""
 
     max_messages: int
     max_bytes: int
@@ -78,16 +80,19 @@ class Budget:
 
 
 class Files(Protocol):
-    """Makes rows durable without making them visible."""
+    """Writer of files that are durable but not visible."""
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        """Write rows to files, and make them durable. Raises LakeError."""
+        """Write rows to files, and make the files durable. Raises LakeError."""
 
 
 @dataclass
 class Landing:
-    """Keeps messages of base as files. A heartbeat below the `watermark` of its batch is late. A message may stay
-    undecided for `patience` after its publish time."""
+    """Judges messages of base, and keeps them in files.
+
+    A heartbeat below the `watermark` at the time of its batch is late. If the schema of a message does not exist, the
+    message stays undecided for `patience` after its publish time.
+    """
 
     heartbeats: Files
     quarantine: Files
@@ -103,11 +108,11 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
-        """True if no more messages should be kept."""
+        """True if no more messages should be taken."""
         return len(self._hours) >= HOURS_AT_ONCE
 
     def keep(self, messages: Messages) -> Iterator[JudgedRows]:
-        """Judge and keep messages, part by part. Raises LakeError."""
+        """Judge and keep messages. Yield their rows, part by part. Raises LakeError."""
         watermark, asking = self.watermark(), Asking(to_us(self.clock.now()), duration_us(self.patience))
         for judged in judged_rows(messages, self.reader, asking, watermark):
             kept = self._within_hours(judged)
@@ -117,7 +122,8 @@ class Landing:
             yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Drop messages of event hours beyond the limit. The newest hours are kept, and at least one message."""
+        """Return the rows of messages within the maximum number of event hours: the newest hours, and at least one
+        message."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)
@@ -132,12 +138,12 @@ class Landing:
         return judged.without(left[1:])
 
     def kept(self) -> Taken:
-        """Return the kept messages, without ack ids. Raises LakeError."""
+        """Return the messages that were kept, without ack ids. Raises LakeError."""
         return Taken(Side.BASE, self.reader.judged_by, self._landed, self._good.written(), self._bad.written())
 
 
 class _Held:
-    """Buffers a table's rows, and writes them to files."""
+    """Collects rows of a table, and writes them to files."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._size = files, 0
@@ -159,8 +165,8 @@ class _Held:
 
 @dataclass
 class Tracking:
-    """Keeps the times of tracked messages as a histogram. A message that lags more than `laggard` is also judged by its
-    payload."""
+    """Judges messages of tracking, and keeps their times in a histogram. If a message lags more than `laggard`, its
+    payload is judged too."""
 
     reader: HeartbeatReader
     copies: RememberedCopies
@@ -171,14 +177,14 @@ class Tracking:
     _parts: list[Counted] = field(default_factory=list)
 
     def keep(self, messages: Messages) -> Iterator[Counted]:
-        """Judge and count messages, part by part."""
+        """Judge and count messages. Yield the counts, part by part."""
         asking = Asking(to_us(self.clock.now()), duration_us(self.patience))
         for counted in counted_parts(messages, self.reader, self.copies, asking, self.laggard):
             self._parts.append(counted)
             yield counted
 
     def kept(self) -> Taken:
-        """Return the counted messages, without ack ids."""
+        """Return the messages that were counted, without ack ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys, publish_us = (
             np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
@@ -191,15 +197,15 @@ class Tracking:
 
 
 Keeper = Landing | Tracking
-"""Judges messages, and keeps the results."""
+"""Judges messages, and keeps the results until they are settled."""
 
 
 def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, until: float) -> Taken:
-    """Judge batches and keep the results until the batches end, the keeper is full, or its monotonic clock reaches
-    `until`. At least one part is kept.
+    """Judge batches and keep the results, until there are no more batches, the keeper is full, or its monotonic clock
+    reaches `until`. At least one part of a batch is kept.
 
-    Undecided messages are given back at once. Other messages that were not kept are given back at the end. Raises
-    PubSubError or LakeError, after giving back all messages.
+    Undecided messages are given back immediately, and other messages that were not kept at the end. Raises PubSubError
+    or LakeError, after giving back all messages.
     """
     ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
     unread: Sequence[str] = ()
@@ -239,8 +245,8 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:
-    """Return the delay in seconds before an undecided message is redelivered. `waited` is how long it has already
-    waited."""
+    """Return the delay in seconds before an undecided message is redelivered. `waited` is how long it has waited since
+    its publish time."""
     wait = min(LATEST, waited)
     if waited <= patience + SOONEST:
         wait = max(SOONEST, min(waited, patience - waited))
@@ -250,13 +256,13 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
 @dataclass
 class Batches:
     """Pulls batches from a subscription until the budget is spent or the backlog is gone. With `until_spent`, only the
-    budget ends the pulling.
+    budget counts.
 
-    After a batch that was not full, a reading of `backlog` shows whether the backlog is gone; an empty pull does not
-    prove it. Without `backlog`, the backlog counts as gone after a small batch. The same holds while an undecided
-    message `waits`, because it would be the oldest message in every reading.
+    After a batch that is not full, `backlog` is read to see whether the backlog is gone, which an empty pull does not
+    prove. In two cases a small batch is the criterion instead: without `backlog`, and if an undecided message `waits`,
+    which would be the oldest message in every reading.
 
-    While a batch is processed, part of the next one may be pulled ahead, within the budget. With `backlog`, the first
+    While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
     pull is short, and SMALL_BATCHES small batches in a row end the pulling.
     """
 
@@ -295,7 +301,7 @@ class Batches:
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
         """Return whether the backlog seems to be gone after a batch. If the reading fails, the backlog counts as gone,
-        and the next tick goes on."""
+        and the next tick continues."""
         if self.backlog is None or self.waits:
             return is_small
         try:

@@ -1,8 +1,8 @@
-"""Run one tick of each subscription. A tick is a series of rounds by one local reader; each round is settled before the
-next starts.
+"""Runs the ticks of base and tracking. A tick is a series of rounds by one local reader. Each round is settled before
+the next one starts.
 
-A tick of tracking then decides the watermark. The order is the guarantee: pull, persist, acknowledge, and only then
-read the backlogs, fold the log and decide.
+A tick of tracking then decides the watermark. The guarantee follows from the order of steps: pull, persist,
+acknowledge, read the backlogs, fold the log, decide.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,25 +33,26 @@ from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
 TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
-"""Maximum messages and bytes of one tick."""
+"""Maximum number of messages, and of bytes, per tick."""
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
-"""The part of a tick spent pulling, and its maximum. The remaining time is for writing and acknowledging the last
+"""Fraction of a tick's interval for pulling, and maximum duration of pulling. The rest of the interval is for the last
 batch, so that the next tick is on time. Dagster allows a tick 60 s in total."""
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
-"""`TOLERATED` is how far this machine's clock may be behind the server's before a tick reports a problem."""
+"""`TOLERATED` is the maximum time by which this machine's clock may be behind the server's before ticks report a
+problem."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
-    """Return the limits of one tick's pulling."""
+    """Return the limits for the pulling of one tick."""
     pulls = min(PULL_SHARE * max(settings.watermark.tick, LOOK), LONGEST_PULL)
     return Budget(TICK_MESSAGES, TICK_BYTES, pulls, BATCH_MESSAGES[side])
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The result of a tracking tick. `problems` are sentences about steps that the next tick retries."""
+    """The result of a tick of tracking. `problems` are sentences about failed steps, which the next tick retries."""
 
     decision: Decision
     state: WatermarkState
@@ -70,14 +71,14 @@ def land(
     backlog: Backlog | None = None,
     spending: Spending | None = None,
 ) -> Ingested:
-    """Run one tick of base: pull, make durable, make visible, acknowledge. Return a summary of what landed.
+    """Run one tick of base: pull messages, make them durable, make them visible, acknowledge them. Return a summary.
 
-    `tables` are the writers of `heartbeats` and `quarantine`.
+    Guarantee: each message acknowledged on base is in `heartbeats` or `quarantine`, also after an error. Several
+    readers may run at the same time. Raises PubSubError or LakeError.
 
-    Guarantee: each message acknowledged on base is in one of these tables, also after an error. Any number
-    of readers may run at once. With base's `backlog`, the tick pulls until a reading shows no backlog; without it,
-    until a batch is nearly empty. `spending` is updated with the tick's usage and its oldest message. Raises
-    PubSubError or LakeError.
+    `tables` are the writers of these two tables. With `backlog`, the tick pulls until a reading shows that base has no
+    backlog; without it, until a batch is small. `spending` is updated with the usage and the oldest publish time of the
+    tick.
     """
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, {Side.BASE: subscription}, tables)
@@ -105,17 +106,19 @@ def track(
     spending: Spending | None = None,
     signals: Sequence[WatermarkObject] = (),
 ) -> Tracked:
-    """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide, and make the
-    decision durable. Pulls within the budget until a batch is nearly empty or, if `until_gone` is given, until a
-    reading of that backlog shows that it is empty.
+    """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide the
+    watermark, and make the decision durable.
 
     Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
-    log. Any number of trackers may run at once. Raises PubSubError or LakeError.
+    log. Several trackers may run at the same time. Raises PubSubError or LakeError.
 
-    `copies` are the messages that the process remembers across ticks; without them, every copy counts in full.
-    `spending` is updated from the log and the tick, and the decision records the usage. At the end, the `signals`
-    publish the decision; if one fails, `problems` says so. The first tick of a process records `reader.judged_by` in
-    the log, which then refuses messages judged by another.
+    - `until_gone`: the tick pulls until a reading of this backlog shows that it is empty. Without it, until a batch is
+      small.
+    - `copies` are the messages that the process remembers across ticks. Without them, copies are not recognized.
+    - `spending` is updated from the log and the tick, and the decision records the usage.
+    - `signals` publish the decision at the end. If one fails, `problems` says so.
+    - `reader.judged_by` is recorded in the log by the first tick of a process. The log then refuses messages that were
+      judged by another contract.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     log.judge_by(reader.judged_by)
@@ -141,8 +144,8 @@ def track(
 def _rounds(
     settling: Settling, keeper: Callable[[], Keeper], budget: Budget, backlog: Backlog | None, spending: Spending | None
 ) -> Ingested:
-    """Run rounds of one batch each, from the only subscription of `settling`. They end when the budget is spent, the
-    backlog is gone, or hardly anything arrives."""
+    """Run rounds of one batch each, from the only subscription of `settling`. Stop when the budget is spent, the
+    backlog is gone, or few messages arrive."""
     ((side, subscription),), ingested, clock = settling.subscriptions.items(), Ingested(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     batches = Batches(subscription, budget, clock, backlog)
@@ -162,12 +165,12 @@ def _rounds(
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
-    """Write the first entry of an empty log, and return the log's state. Call it before anything is acknowledged on
-    tracking.
+    """If the log is empty, write its first entry. Return the state of the log. Call this function before any message of
+    tracking is acknowledged.
 
-    The entry names the publish time from which the histogram will be complete: the publish time of tracking's oldest
-    message, or an upper bound of it. If that message is too old for a reading, the entry names the oldest publish time
-    that a reading could have. Assumption: no message was acknowledged after the reading.
+    The entry has the publish time from which the histogram will be complete: that of the oldest message of tracking, or
+    an upper bound of it. If the message is too old for a reading, the entry has the oldest publish time that a reading
+    could give. Assumption: no message was acknowledged after the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:
@@ -180,7 +183,7 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def _clock_problem(*readings: Reading | None) -> str | None:
-    """Return a sentence about a clock that is provably behind the server's; None if it is not."""
+    """Return a sentence if this machine's clock is more than TOLERATED behind the server's clock; otherwise None."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
         return None
@@ -191,8 +194,8 @@ def _clock_problem(*readings: Reading | None) -> str | None:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading of a backlog, or the reason why there is none now. Returns neither if no reading is due. Raises
-    PubSubError for lasting problems (a permission, the network)."""
+    """Return a reading of a backlog, or the reason why none is possible now. Return neither if no reading is due.
+    Raises PubSubError for problems that a retry does not fix, such as a missing permission."""
     try:
         return backlog.read(), None
     except ReadingPostponed as error:

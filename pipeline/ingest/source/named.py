@@ -1,7 +1,8 @@
-"""Lands messages under a name, for micro-batches that may be started twice. A manifest lists the rows that landed.
+"""Lands messages under a name, so that a micro-batch of Spark may be started twice. A manifest lists the rows that
+landed under the name.
 
-If a name already has a manifest, its reader gets the listed rows and pulls nothing. The order is the guarantee: pull,
-make durable, create the manifest, acknowledge.
+If there is a manifest for a name, a reader returns the listed rows and pulls nothing. The guarantee follows from the
+order of steps: pull, make durable, create the manifest, acknowledge.
 """
 
 import uuid
@@ -23,7 +24,7 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
-    """Objects next to a manifest, used as files that no version of a table lists."""
+    """Writes rows to objects next to a manifest. No version of a table lists them."""
 
     def __init__(self, objects: ObjectStore, name: str) -> None:
         self._notes, self._name, self._attempt = Notes(objects, PIECE), name, uuid.uuid4().hex[:12]
@@ -51,15 +52,16 @@ def land_named(
     clock: Clock,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
-    """Return the landing under `name`. If there is none yet, pull, make durable, create the manifest and acknowledge.
+    """Return the landing with this name. If there is none yet, pull messages, make them durable, create the manifest,
+    and acknowledge them.
 
-    Guarantee: `name` gets one manifest only, and each acknowledged message is durable and listed in it, however many
-    readers try, die or are restarted. A reader that is not first acknowledges nothing: its messages are redelivered. An
-    empty pull leaves an empty manifest.
+    Guarantee: a name gets only one manifest, and each acknowledged message is durable and listed in it, even if several
+    readers try the name at the same time, die, or are restarted. Only the reader that creates the manifest acknowledges
+    its messages; those of other readers are redelivered. If nothing is pulled, the manifest is empty.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be requested again; its manifest
-    may then have been deleted. In that case this raises LandingOver and acknowledges nothing. Raises PubSubError or
-    LakeError. The guarantee holds after these errors too, and the same name may be retried.
+    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be read again; its manifest may
+    then have been deleted. In this case the function raises LandingOver and acknowledges nothing. Raises PubSubError or
+    LakeError. The guarantee also holds after these errors, and the same name may be tried again.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:

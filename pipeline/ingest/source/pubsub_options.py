@@ -1,5 +1,5 @@
-"""The options of `format("pubsub")`: checked when a query is planned, and the only thing sent to a reader on an
-executor."""
+"""The options of `format("pubsub")`. They are checked when a query is planned. They are all that a reader on an
+executor gets."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from tidemark.pipeline.settings_sections import LakeSettings, OptionalText, Posi
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"
 Size = Annotated[ByteSize, BeforeValidator(lambda size: re.sub(r"(?i)([kmgt])b?$", r"\1ib", str(size)))]
-"""A number of bytes, also in Spark's notation: `512m`."""
+"""A number of bytes. Spark's notation is allowed: `512m`."""
 
 SAME_AS = {
     "projectid": "project",
@@ -41,7 +41,7 @@ SAME_AS = {
     "maxrecordsperfetch": "batch_messages",
     "maxfetchperiod": "max_time",
 }
-"""Databricks' option names, normalized by `_plain`."""
+"""Maps Databricks' names of options, as `_plain` returns them, to the names here."""
 
 NEITHER_MADE = "leave it out: the subscription exists, and has its topic; the source neither creates nor deletes one"
 NO_KEYS = (
@@ -52,7 +52,7 @@ REFUSED = {
     **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
     **dict.fromkeys(("clientemail", "clientid", "privatekey", "privatekeyid", "servicecredential"), NO_KEYS),
 }
-"""Databricks' options that do not apply here, and what to do instead."""
+"""Options of Databricks that do not apply here, and what to do instead."""
 
 
 class SourceOptions(MessageSettings, ServerSettings):
@@ -107,30 +107,31 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def path(self) -> str:
-        """The subscription's full resource name."""
         return f"projects/{self.project}/subscriptions/{self.subscription}"
 
     @property
     def place(self) -> LakeSettings:
-        """The lake where messages land, with its endpoint."""
+        """The settings of the lake where messages land, including the endpoint."""
         return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
 
     @property
     def budget(self) -> Budget:
-        """Limits of one reader's pulls for a micro-batch. All pulled messages are outstanding until the last one is
+        """Limits for the pulling of one reader in a micro-batch. The messages stay unacknowledged until all of them are
         durable."""
         return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
 
     @property
     def contract(self) -> MessageContract:
-        """The contract that judges the messages."""
         return self.contract_from(self.first_event_time)
 
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
-    """Check and return the options given to Spark. `$PUBSUB_EMULATOR_HOST` is the default of `emulatorHost`, as in
-    Google's clients. Databricks' names are accepted. Raises InvalidSettings, which names each wrong option, its value
-    and the rule. An unknown or refused option is named without its value, which may be a secret."""
+    """Check and return the options given to Spark. Names of Databricks' options are accepted. The default of
+    `emulatorHost` is `$PUBSUB_EMULATOR_HOST`, as in Google's clients.
+
+    Raises InvalidSettings, which names each wrong option, its value and the rule. An unknown or refused option is named
+    without its value, which may be a secret.
+    """
     environ = os.environ if environ is None else environ
     known = {_plain(name): name for name in SourceOptions.model_fields} | SAME_AS
     given: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Pub/Sub as a PySpark data source, `spark.readStream.format("pubsub")`, also for batch reads. Delivers at least once.
+"""Pub/Sub as a PySpark data source, `format("pubsub")`, for streams and for batch reads. It delivers at least once.
 
-Inside `read`, a reader lands the messages it pulls under a name derived from the batch's end offset, then acknowledges
-them. If a task is retried, or a query restarts from its checkpoint, it gets the rows that have landed and pulls
-nothing.
+Inside of `read`, a reader lands the messages that it pulls, under a name derived from the end offset of the batch, and
+then acknowledges them. If a task is retried, or a query restarts from its checkpoint, the reader returns the rows that
+have landed and pulls nothing.
 """
 
 import uuid
@@ -51,20 +51,20 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""The clients that a worker process keeps open. A pull may still be in flight when a landing ends; once it is answered,
-its messages are given back."""
+"""Clients that a worker process keeps open. When a landing ends, a pull may still be in flight; its messages are given
+back when it is answered."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
-"""Databricks' column names, mapped to the source's columns."""
+"""Maps Databricks' names of columns to the names here."""
 
 NO_RUN = ""
-"""The run's name in the initial offset. Spark requests the initial offset more than once, so the first end offset names
-the run."""
+"""Name of the run in the initial offset, which Spark may request several times. The first end offset gives the run its
+name."""
 
 
 class Connections:
-    """The connections of driver and readers. Each process opens them on first use, because connections are not sent to
-    executors. Assumption: driver and executors reach Pub/Sub and the lake."""
+    """Connections to Pub/Sub and the lake. Each process opens its own on first use, because connections cannot be sent
+    to executors. Driver and executors must reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
@@ -72,40 +72,41 @@ class Connections:
         self.lake = Lake(options.place, options.contract.fields, self.clock)
 
     def subscription(self) -> AbstractContextManager[PubSubSubscription]:
-        """Return the subscription, as a context manager that closes it."""
+        """Return the subscription, in a context manager that closes it."""
         options, client = self.options, self.client()
         return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
 
     def client(self) -> SubscriberClient:
-        """Return the client, which the process keeps open."""
+        """Return the client of this process, which stays open."""
         server = self.options.server
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
     def lease(self) -> timedelta:
-        """Return how long the subscription leases a message. A process looks it up once."""
+        """Return the subscription's ack deadline. A process looks it up once."""
         options = self.options
         return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
 
     def backlog(self) -> Backlog:
-        """Return a reader of the subscription's backlog."""
+        """Return an object that reads the subscription's backlog."""
         return SnapshotBacklog(self.client(), self.options.path, self.clock)
 
     def reader(self) -> HeartbeatReader:
-        """Return the contract's reader, which a worker process keeps, with the schemas that it has read."""
+        """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
+        it has looked up."""
         options = self.options
         kept_as = options.server, options.project, repr(options.contract)
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def watermark(self) -> datetime | None:
-        """Return the newest decision's watermark; None if tidemark does not track the topic in this lake."""
+        """Return the newest watermark; None if tidemark does not track the topic in this lake."""
         return self.lake.tracking_log().newest().watermark
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of a batch. It holds what must not change when the batch is read again, and determines its landings'
-    names."""
+    """The end of a batch. It has everything that must be the same when the batch is read again, and it determines the
+    names of the batch's landings."""
 
     run: str
     batch: int
@@ -114,12 +115,12 @@ class Offset:
     watermark_us: int | None = None
 
     def written(self) -> dict[str, Any]:
-        """Return the offset in the form that Spark stores in its checkpoint and shows in a query's progress."""
+        """Return the offset as Spark stores it in its checkpoint and shows it in a query's progress."""
         return {name: value for name, value in asdict(self).items() if value is not None} | marks()
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Offset":
-        """Parse what `written` returned. Raises NewerFormat."""
+        """Return the offset that `written` returned as JSON. Raises NewerFormat."""
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
@@ -129,19 +130,19 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""The end offset of a batch read, stored by the first read under a name. The name of the landing is the key."""
+"""Stores the end offset of a batch read, when a landing name is read for the first time. The key is the name."""
 
 
 @dataclass(frozen=True)
 class LandingPartition(InputPartition):
-    """One reader's part of the batch that ends at `offset`. The `limit` is for the whole batch."""
+    """The part of a batch that one reader reads. The batch ends at `offset`, and `limit` is for the whole batch."""
 
     offset: Offset
     reader: int
     limit: ReadLimit
 
     def budget(self, whole: Budget) -> Budget:
-        """Return this reader's budget: `whole`, or less if its part of the batch's limit is smaller."""
+        """Return the limits of this reader: `whole`, or less if its part of the batch's limit is smaller."""
         if isinstance(self.limit, ReadMaxRows):
             return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
         if isinstance(self.limit, ReadMaxBytes):
@@ -181,7 +182,7 @@ class PubSubDataSource(DataSource):
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
-        """Return a reader's connections. Raises InvalidSettings if `schema` has a column that the source does not
+        """Return the connections for a reader. Raises InvalidSettings if `schema` has a column that the source does not
         have."""
         options = read_options(self.options)
         known = [*source_schema(options).names, *DATABRICKS]
@@ -191,14 +192,14 @@ class PubSubDataSource(DataSource):
 
 
 class TidemarkDataSource(PubSubDataSource):
-    """The source under the name `tidemark`, for a Spark that has another `pubsub`."""
+    """The source under the name `tidemark`, for a Spark session that has another source named `pubsub`."""
 
     called = "tidemark"
 
 
 class PubSubBatchSource(PubSubDataSource):
-    """The source for a session in which streaming queries cannot find the executors' archive. A stream is refused when
-    it starts."""
+    """The source for a Spark session in which streams cannot find the executors' archive. A stream fails when it
+    starts; batch reads work."""
 
     has_streams = False
 
@@ -210,7 +211,7 @@ class TidemarkBatchSource(TidemarkDataSource):
 
 
 class NamedReader:
-    """Base class of the batch and the stream reader. Reads partitions."""
+    """Base class of the readers for batches and streams. Reads partitions."""
 
     def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
@@ -226,14 +227,14 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        """Return the end of a batch, with the newest watermark."""
+        """Return the end offset of a batch, with the newest watermark."""
         watermark = self._connections.watermark()
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Land under the partition's name, or find what has landed under it, and yield its rows. Runs on an
-        executor."""
+        """Yield the rows that have landed under the partition's name. If there are none yet, pull and land messages
+        under it first. Runs on an executor."""
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
         connections, offset = self._connections, partition.offset
@@ -261,12 +262,12 @@ class NamedReader:
 
 
 class PubSubReader(NamedReader, DataSourceReader):
-    """A batch read. The first read lands messages under the name in the option `landing`. Later reads return the same
-    rows."""
+    """The reader of a batch read. The first read lands messages under the name in the option `landing`, and later reads
+    with this name return the same rows."""
 
     def partitions(self) -> list[LandingPartition]:
-        """Return one partition per reader, as planned by the first read under this name. Raises InvalidSettings if the
-        option `landing` is missing."""
+        """Return one partition per reader, as planned by the first read with this landing name. Raises InvalidSettings
+        if the option `landing` is missing."""
         name = self._options.landing
         if name is None:
             raise InvalidSettings(
@@ -279,8 +280,8 @@ class PubSubReader(NamedReader, DataSourceReader):
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream. Each offset is one higher than the last, because only a pull shows whether there are
-    messages."""
+    """The reader of a stream. Each offset is one higher than the offset before, because only a pull shows whether there
+    are messages."""
 
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
@@ -291,11 +292,11 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's)
-        """Return the next batch's end, with the newest watermark. Spark stores it before anything is pulled. The batch
-        has at most `limit`; a limit in bytes is approximate.
+        """Return the end offset of the next batch, with the newest watermark. Spark stores it before anything is
+        pulled. The batch has at most `limit`; a limit in bytes is approximate.
 
-        With the trigger "available now", returns `start` once no message published before the query began is
-        outstanding.
+        With the trigger "available now", return `start` if all messages published before the query began are
+        acknowledged.
         """
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
@@ -307,10 +308,9 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         self._available_at = self._connections.clock.now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
-        """Return one partition per reader of the batch that ends at `end`. Only `end` determines their number and
-        names.
+        """Return one partition per reader of the batch that ends at `end`. Their number and names depend only on `end`.
 
-        Raises InvalidSettings if the checkpoint's batch lands in another lake than the options name.
+        Raises InvalidSettings if the batch in the checkpoint lands in another lake than the options name.
         """
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
@@ -321,18 +321,20 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mark the batches up to `end`, which Spark has processed, as over. Deletes their landings, except those of the
-        last `keep_batches`."""
+        """Record that Spark has processed all batches up to `end`. Delete their landings, except those of the last
+        `keep_batches`."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.lake.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, before: Offset) -> bool:
-        """Return whether a reading shows no backlog. An empty batch does not prove this. If these credentials cannot
-        take a reading, return whether the last two batches brought no message published before the query began. If
-        another consumer holds these messages, the stream counts as caught up after two lease times without any of
-        them."""
+        """Return whether the stream has read all messages published before the query began.
+
+        This is so if a reading of the backlog shows it; an empty batch does not prove it. If the backlog cannot be
+        read, the last two batches must have had no such message. If another consumer holds such messages, it is enough
+        that none of them arrived for two ack deadlines.
+        """
         if self._available_at is None:
             return False
         now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
@@ -357,13 +359,14 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
-    """Return the source's columns: all columns of `heartbeats` except the partition, and the watermark."""
+    """Return the columns of the source: those of `heartbeats` except the partition, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Select and cast to this schema: attributes as text become JSON, and Databricks' names are accepted."""
+    """Return the rows with the columns and types of this schema. Attributes may be requested as JSON text, and columns
+    by their names in Databricks' source."""
     return pa.table([_column(rows, column).cast(column.type) for column in columns], schema=columns)
 
 

@@ -14,11 +14,11 @@ from tidemark.pipeline.spark.executor_archive import carry_environment, is_conne
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
-"""Options that are enough to plan a read. Planning needs neither Pub/Sub nor the lake."""
+"""Options that are enough to plan a read, which needs neither Pub/Sub nor the lake."""
 
 OLDEST = (4, 2)
-"""The first Spark version that tells a Python source where to resume after a restart, and lets it read until nothing is
-left."""
+"""First version of Spark that lets a Python source read until nothing is left, and tells it where to resume after a
+restart."""
 
 
 def register(session: SparkSession, *, environment: str | None = None) -> None:
@@ -66,8 +66,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Return whether a Spark of this version can run the source. A vendor's version may have letters:
-    `4.1.0-amzn-0`."""
+    """Return whether this version of Spark can run the source. Versions of vendors may have letters: `4.1.0-amzn-0`."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 
