@@ -1,5 +1,4 @@
-"""Replays the watermark's decisions from the inputs of its ticks, verifies recorded decisions, and counts late
-messages."""
+"""Replays the watermark's decisions, verifies recorded decisions, and counts late messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,11 +28,11 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a new decision for each tick, made by the production code from the tick's inputs and the previous new
+    """Yield a new decision for each tick. The production code makes it from the tick's inputs and the previous new
     decisions.
 
-    Compacted entries are skipped: they contain the recorded decisions, and otherwise only what earlier entries contain.
-    Assumption: the first tick's entries, or `state`, contain a `Beginning`.
+    Compacted entries are skipped. They contain recorded decisions, which must not influence the new ones, and otherwise
+    only data of earlier entries. The entries of the first tick, or `state`, must contain a `Beginning`.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:
@@ -46,8 +45,8 @@ def decide_again(
 
 
 def bound_without_anchor(s: Situation) -> Verdict:
-    """Apply the last rule without the anchor: the band begins at `min(B, T - D)`. For comparison only; production does
-    not use this rule."""
+    """Apply the last rule without the anchor, so that the band begins at `min(B, T - D)`. `B` and `T` are the readings
+    of base and tracking, and `D` is the estimation band. Only for comparison: production does not use this rule."""
     if s.policy.rule == "frontier":
         return bound(s)
     return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
@@ -58,7 +57,7 @@ RULES_WITHOUT_ANCHOR = (*RULES[:-1], bound_without_anchor)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A recorded decision or compacted state, and what was derived instead from the records before it."""
+    """A recorded decision or compacted state that differs from the one derived from the earlier log entries."""
 
     recorded: DecisionRecord | WatermarkState
     derived: DecisionRecord | WatermarkState
@@ -66,11 +65,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `verify`: how many recorded decisions and compacted entries were derived with equal values, and the
-    first difference (None if there is none).
+    """The result of `verify`. `decisions` and `compacted` are the numbers of recorded decisions and compacted entries
+    that equal the derived ones. `first_difference` is None if all are equal.
 
-    `unknowable` is the number of entries that were made from an entry which has since been lost. They cannot be
-    derived, and are accepted as recorded.
+    `unknowable` is the number of decisions and compacted entries that depend on a log entry which has since been lost.
+    They cannot be derived, and are not compared.
     """
 
     decisions: int
@@ -80,9 +79,9 @@ class Verification:
 
 
 def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verification:
-    """Derive each recorded decision from its policy and the records before it, and each compacted state from the
-    entries before it, and compare. All values must be equal, bit for bit. Stops at the first difference. Raises
-    ValueError for a tick without a recorded decision."""
+    """Derive each recorded decision and compacted state from the earlier log entries, and compare it with the recorded
+    one. All values must be equal, bit for bit. Stops at the first difference. Raises ValueError if a tick has no
+    recorded decision."""
     state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
     for tick in ticks:
@@ -122,17 +121,18 @@ COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
     (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
-"""The columns of a written decision, each with the function that returns its value. Null are: `watermark` before the
-first watermark, an unknown reading, and the band of a decision without one (a hold, or by the idle rule)."""
+"""The columns of a written decision, each with the function that returns its value. `watermark` is null before the
+first watermark. A reading is null if it is unknown. The band is null if the decision has none: it is a hold, or was
+made by the idle rule."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
-"""The last column of a written decision: the number of late messages that had landed by the tick."""
+"""The last column of a written decision: how many late messages had landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A period of consecutive ticks that held the watermark. `begin` is the time of the first of these ticks. `end` is
-    the time of the next tick after them or, without a next tick, of the last one."""
+    """Consecutive ticks that held the watermark. `begin` is the time of the first of these ticks, and `end` the time of
+    the next tick that did not hold. If there is no such tick, `end` is the time of the last tick."""
 
     begin: datetime
     end: datetime
@@ -145,8 +145,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replay: the decisions, in order (at least one), and for each decision the number of late messages
-    that had landed by then (`late_total`). `landed` is the number of landed messages, without rejected ones."""
+    """The result of a replay. `decisions` has at least one decision, and they are in order. `late_total` has, for each
+    decision, the number of late messages that had landed by then. `landed` is the number of landed messages, without
+    rejected ones."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -154,17 +155,16 @@ class Replayed:
 
     @property
     def watermark(self) -> datetime | None:
-        """The watermark of the last decision."""
         return self.decisions[-1].watermark
 
     @property
     def late(self) -> int:
-        """Number of landed messages that were late."""
+        """Total number of late messages."""
         return int(self.late_total[-1])
 
     @property
     def late_share(self) -> float:
-        """The number of late messages, divided by the number of landed ones; 0 if no message landed."""
+        """Number of late messages divided by the number of landed messages; 0 if no message landed."""
         return self.late / self.landed if self.landed else 0.0
 
     @property
@@ -173,13 +173,14 @@ class Replayed:
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:
-        """Return a quantile of the watermark's lag: a share of `share` of the ticks has at most this lag. Ticks without
-        a watermark are left out; None if no tick has one."""
+        """Return a quantile of the watermark's lag over the ticks. `share` is the share of ticks with at most this lag.
+        Ticks without a watermark are ignored. Return None if no tick has a watermark."""
         lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
         return timedelta(seconds=quantile(lags, share)) if lags else None
 
     def longest_hold(self) -> Hold | None:
-        """Return the longest hold, with its most frequent reason; None if no tick held the watermark."""
+        """Return the longest hold, with the most frequent reason of its ticks. Return None if no tick held the
+        watermark."""
         stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
         holds = []
         for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):
@@ -190,11 +191,11 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Return the decisions with the number of late messages, which takes one more pass over the trace.
+    """Count the late messages of a trace, given the decisions of a replay. Reads the trace once.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. Times of
-    decisions may go back, if the clocks of two trackers disagree. A decision then takes effect at the latest time among
-    its own and those of earlier decisions.
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
+    clocks of two trackers disagree, the times of decisions may go back. A decision then counts as made at the latest
+    time of all decisions up to it.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])
@@ -206,7 +207,7 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
 
 
 def write_decisions(path: Path, replayed: Replayed) -> None:
-    """Write the decisions to a Parquet file, one row per tick. An existing file is replaced. Raises TidemarkError if
+    """Write the decisions to a Parquet file, with a row per tick. Replaces an existing file. Raises TidemarkError if
     the file cannot be written."""
     values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
     schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL], metadata=marks())

@@ -1,5 +1,5 @@
-"""The sources of a replay: traces from a Parquet file, from a lake's landed messages or from a tracking log, and the
-ticks recorded in a tracking log."""
+"""Reads traces from a Parquet file, from a lake's landed messages or from a tracking log. Also reads the ticks that are
+recorded in a tracking log."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -24,26 +24,28 @@ from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
-"""The time columns of a trace, each with the number that stands for null."""
+"""The time columns of a trace, each with the number that replaces null."""
 
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
-"""Maximum number of rows read at a time."""
+"""Maximum number of rows per batch."""
 READ_AHEAD_BYTES = 1 << 20
-"""Number of bytes of each column that are read ahead. It is small, so that a row group is not read all at once."""
+"""Number of bytes read ahead per column. It is small, so that a row group is not read all at once."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
-"""The range of accepted times: the years 1 to 9998. Arithmetic with these times does not overflow."""
+"""The first and the last accepted time, in the years 1 and 9998. Computing with such times cannot overflow."""
 
 
 class ParquetTrace:
-    """A trace read from a Parquet file with the columns COLUMNS, one row per message. Other columns are ignored.
+    """A trace in a Parquet file, with the columns COLUMNS and one row per message. Other columns are ignored.
 
-    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, the times are in
-    UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never. The streams of the
-    batches are the values of the key `by`, which may be an attribute: it is read from `attributes` (a map of text), or
-    from a column with the attribute's name.
+    Times are timestamps of any unit whose values are whole microseconds. If they have no time zone, they are in UTC. A
+    null event time means that the message was rejected. A null `tracked_at` or `landed_at` means that the message was
+    never acknowledged.
 
-    Raises TraceUnusable for an unsuitable file; the message names the column, its content and the remedy. Raises
+    `by` is the key that a batch has as the stream of each message. If it is an attribute, it is read from the column
+    `attributes` (a map of text) or from a column with the attribute's name.
+
+    Raises TraceUnusable for an unsuitable file. The message names the column, its content and the remedy. Raises
     NewerFormat if a later version of tidemark wrote the file.
     """
 
@@ -74,7 +76,8 @@ class ParquetTrace:
         self._refuse_names(schema.field(self._named).type)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Yield all messages in the order of the file, at most ROWS at a time. `streams` requests their streams."""
+        """Yield all messages in the order of the file, in batches of at most ROWS. If `streams` is true, batches have
+        the stream of each message."""
         wanted = [*TIMES, self._named] if streams else list(TIMES)
         with self._open() as file:
             try:
@@ -145,12 +148,12 @@ class ParquetTrace:
 
 
 def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[WatermarkState, Iterator[Tick]]:
-    """Return the ticks recorded in a log, and the state before the first of them. Each decision in the log makes one
+    """Return the state before the first recorded tick of a tracking log, and the ticks. Each decision in the log is a
     tick, with the entries since the previous decision.
 
-    The ticks begin after the newest compacted entry whose decision was made before `since`. Without `since`, they begin
-    with the log's first entry or, if older entries were dropped, after the first compacted entry. Entries after the
-    last decision are left out. Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
+    The first tick is after the newest compacted entry whose decision was made before `since`. Without `since`, it is
+    the first one in the log or, if old entries were deleted, the first one after a compacted entry. Entries after the
+    last decision are ignored. Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
     """
     numbers = log.numbers()
     if not numbers:
@@ -176,8 +179,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """Return the number of the newest compacted entry whose decision was made before `since`. If no entry qualifies,
-    return the first of `numbers`."""
+    """Return the number of the newest compacted entry whose decision was made before `since`. If there is none, return
+    the first of `numbers`."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
@@ -187,20 +190,20 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 
 
 class LogMessages:
-    """A trace made from the histogram snapshots in a log, without streams. For a lake in which nothing lands.
+    """A trace of the messages that a tracking log has counted, for a lake in which no messages land. It has no streams.
 
-    Each message has the last publish time and the least event time of its histogram cell. So disorder is known to
-    within two seconds, and lateness is never understated. `landed_us` is the time of the tick that tracked the message:
-    a message counts as late if it was below the watermark at that tick, regardless of when it was acknowledged. A
-    message that was delivered to tracking twice counts twice.
+    The log has only histograms. Each message therefore gets the last publish time and the least event time of its
+    histogram cell. Disorder is known to within two seconds, and lateness is never understated. `landed_us` is the time
+    of the tick that tracked the message, whenever base acknowledged it. A message that was delivered to tracking twice
+    counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
-        """Make a trace of the messages that were tracked at `since` or later."""
+        """Create a trace of the messages that were tracked at `since` or later."""
         self._ticks = [tick for tick in ticks if tick.at >= since]
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Yield all messages, one log entry at a time. With `streams`, the stream of each message is null."""
+        """Yield all messages, one log entry per batch. If `streams` is true, the stream of each message is null."""
         for tick in self._ticks:
             for entry in tick.entries:
                 if isinstance(entry, Snapshot):
@@ -215,10 +218,11 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
 
 
 class LakeLandings:
-    """A trace of the messages that landed in a lake, each once, at its first landing. Assumption: tracking kept up.
+    """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. It is
+    assumed to have been tracked when it was published.
 
-    All messages are read from one version of the table, whatever lands meanwhile. Memory is proportional to the size of
-    the largest partition, which contains all copies of a message.
+    All messages are read from one version of the table. Memory is proportional to the largest partition, which has all
+    copies of its messages.
     """
 
     def __init__(
@@ -229,8 +233,8 @@ class LakeLandings:
         left_out: pa.Array = NO_IDS,
         by: CohortKey = BY_STREAM,
     ) -> None:
-        """Make a trace of the messages that landed from `since` to `until`, both included, except the messages with the
-        ids `left_out`. The streams of the batches are the values of the key `by`."""
+        """Create a trace of the messages that landed from `since` to `until`, both included, without the messages whose
+        ids are in `left_out`. `by` is the key that a batch has as the stream of each message."""
         self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
@@ -238,8 +242,8 @@ class LakeLandings:
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Yield all messages, one event hour at a time. `tracked_us` is the publish time, because the lake does not
-        record when tracking read a message. `streams` requests the streams of the messages."""
+        """Yield all messages, one hour of event time per batch. `tracked_us` is the publish time, because the lake does
+        not record when a message was tracked. If `streams` is true, batches have the stream of each message."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
@@ -267,7 +271,7 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """Return the partitions that may contain messages landed at `since_us` or later, according to file statistics."""
+    """Return the partitions that may have messages landed at `since_us` or later, according to file statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())

@@ -1,8 +1,8 @@
-"""Traces of published messages, with the times of their acknowledgement on both subscriptions, and the ticks of a run
-over a trace.
+"""Traces: published messages with the times at which each subscription acknowledged them. Also computes the ticks that
+a trace leads to.
 
-A trace is read in batches, a few times. Only a histogram and a few numbers per tick stay in memory, so memory depends
-on the time that the trace spans, not on the number of its messages.
+A trace is read several times, in batches. Only a histogram and a few numbers per tick stay in memory. So memory is
+proportional to the time that the trace covers, not to the number of its messages.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,13 +22,13 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Minimum number of waiting rows that Totals merges. They are merged only once there are also more of them than merged
-rows, so that merging stays cheap."""
+"""Minimum number of new rows that Totals merges into its table. It also waits until the new rows outnumber those in the
+table, so that merging stays cheap."""
 
 
 class Totals:
-    """A table of int64 columns with one row per key. The first `keys` columns are the key. If rows with the same key
-    are added, each other column is combined by the column's function in `merges`."""
+    """A table of int64 columns with one row per key. The first `keys` columns are the key. If several rows with the
+    same key are added, the functions in `merges` combine their other columns."""
 
     def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
         self._merges = merges
@@ -36,21 +36,21 @@ class Totals:
         self._waiting = 0
 
     def add(self, *columns: Ints) -> None:
-        """Add rows, given as columns of equal length."""
+        """Add rows. Each argument is a column, and all have the same length."""
         self._parts.append(grouped(columns, self._merges))
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
             self.rows()
 
     def rows(self) -> list[Ints]:
-        """Return the rows, in the order of their keys, as columns."""
+        """Return the columns of the table, sorted by key."""
         if len(self._parts) > 1:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._waiting = [grouped(joined, self._merges)], 0
         return self._parts[0]
 
     def groups(self) -> Iterator[tuple[int, list[Ints]]]:
-        """Yield each value of the first column, in order, with the other columns of its rows."""
+        """Yield each value of the first column, in ascending order, with the other columns of its rows."""
         first, *others = self.rows()
         present, starts = np.unique(first, return_index=True)
         for value, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(first)]), strict=True):
@@ -61,54 +61,54 @@ COUNTS = (np.add,)
 
 
 class Tally:
-    """For each group, the number of times that each value was added."""
+    """Counts, for each group, how often each value was added."""
 
     def __init__(self) -> None:
         self._cells = Totals(2, COUNTS)
 
     def add(self, groups: Ints, values: Ints) -> None:
-        """Add values to groups, given as two arrays of equal length: `values[i]` is added to `groups[i]`."""
+        """Add each element of `values` to the group with the same index in `groups`. Both have the same length."""
         self._cells.add(groups, values, np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:
-        """Return the values and their counts in all groups together, in the order of the values."""
+        """Return the distinct values of all groups in ascending order, and how often each was added."""
         _, *cells = self._cells.rows()
         values, counts = grouped(cells, COUNTS)
         return values, counts
 
     def of(self, group: int) -> tuple[Ints, Ints]:
-        """Return the values of one group and their counts, in the order of the values."""
+        """Return the distinct values of one group in ascending order, and how often each was added."""
         groups, values, counts = self._cells.rows()
         own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
         return values[own], counts[own]
 
     def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each group, in order, with its values and their counts."""
+        """Yield each group, in ascending order, with its distinct values and how often each was added."""
         for group, (values, counts) in self._cells.groups():
             yield group, values, counts
 
 
 NO_EVENT_TIME = NO_MINIMUM
-"""The event time that stands for "rejected" in a Batch."""
+"""The event time of a rejected message in a Batch."""
 
 NEVER = np.iinfo(np.int64).max
-"""The time that stands for "never acknowledged" in a Batch."""
+"""Stands for the time of an acknowledgement that never happened, in a Batch."""
 
 NO_WATERMARK = np.iinfo(np.int64).min
-"""The time that stands for "no watermark yet". No event time is below this number."""
+"""Stands for the watermark before the first one. No event time is below this number."""
 
 MOST_TICKS = 2_000_000
-"""Maximum number of ticks per trace. If a trace needs more, one of its times is far from the others, or the tick
-interval is too short."""
+"""Maximum number of ticks per trace. If there are more, a time in the trace is probably wrong, or the tick interval is
+too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some messages of a trace, in any order: four int64 arrays of equal length, in microseconds since the epoch.
+    """Some messages of a trace, in any order. Times are int64 arrays of equal length, in microseconds since the epoch.
 
-    `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` and `landed_us` are the times at which the
-    message's acknowledgement on tracking and on base took effect, or NEVER. `streams` has the stream of each message
-    (null for a message without a stream); it is None if streams were not requested.
+    `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` is the time at which the message was acknowledged
+    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` has the
+    stream of each message, or null for a message without a stream. It is None if the caller did not ask for streams.
     """
 
     publish_us: Ints
@@ -121,7 +121,7 @@ class Batch:
         return len(self.publish_us)
 
     def valid(self) -> "Batch":
-        """Return the batch without rejected messages."""
+        """Return the messages of the batch that were not rejected."""
         kept = self.event_us != NO_EVENT_TIME
         if kept.all():
             return self
@@ -132,17 +132,18 @@ class Batch:
 
 
 class Trace(Protocol):
-    """A source of messages that can be read repeatedly."""
+    """A source of messages that can be read several times."""
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Yield all messages, each once. `streams` requests their streams, which costs time."""
+        """Yield all messages, each once. If `streams` is true, batches have the stream of each message, which takes
+        more time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The input of a decision made at `at`: the log entries since the previous decision, and the readings of both
-    subscriptions (None if unknown). If the tick was read from a log, `recorded` is the decision in the log."""
+    """What a decision at the time `at` is made from: the log entries since the previous decision, and the readings of
+    both subscriptions (None if unknown). `recorded` is the decision itself, if the tick was read from a log."""
 
     at: datetime
     entries: tuple[Entry, ...]
@@ -153,12 +154,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class CohortKey:
-    """A key that groups messages into cohorts. There are three kinds:
+    """A key by which messages are grouped into cohorts. `kind` and `name` have these values:
 
-    `stream`: the stream's id.
-    `attribute:NAME`: the attribute NAME. A Pub/Sub filter can select by it: `attributes.NAME = "value"`.
-    `stream_prefix:SEPARATOR`: the stream's id up to and including its first SEPARATOR. If the stream's id is an
-    attribute, a filter can select by the prefix: `hasPrefix(attributes.stream_id, "prefix")`.
+    - `stream`: the id of the stream. There is no name.
+    - `attribute` and the name of an attribute. A Pub/Sub filter can select a cohort: `attributes.NAME = "value"`.
+    - `stream_prefix` and a separator: the stream's id up to and including its first separator. If the stream's id is an
+      attribute, a Pub/Sub filter can select a cohort: `hasPrefix(attributes.stream_id, "prefix")`.
     """
 
     kind: str
@@ -168,13 +169,13 @@ class CohortKey:
         return f"{self.kind}:{self.name}"
 
     def column(self, names: Collection[str]) -> str:
-        """Return the name of the column that contains the key, given the `names` of all columns: `stream_id` or, for an
-        attribute, `attributes` if it exists, else the column with the attribute's name."""
+        """Return the name of the column from which the key is derived. `names` are all columns. For an attribute, it is
+        `attributes` if this column exists, and otherwise the column with the attribute's name."""
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
-        """Return the key's value in each row (null if a message has none), given the content of the column that the
-        method `column` names."""
+        """Return the key of each message, or null for a message without the key. `column` is the content of the column
+        that the method `column` names."""
         if pa.types.is_map(column.type):
             return pc.map_lookup(column, self.name, "first")
         if self.kind == "stream":
@@ -192,11 +193,11 @@ BY_STREAM = CohortKey("stream")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The number of messages in a trace, in all and by category, and the first and last time. `last_us` is the time of
-    the last publication or acknowledgement.
+    """The number of messages in a trace, also by category, and its first and last time. `last_us` is the latest publish
+    time or acknowledgement.
 
-    `acknowledged_early` is the number of messages that were acknowledged before their publish time, on either
-    subscription, because clocks disagree. Such a message counts as tracked or landed from its acknowledgement on.
+    `acknowledged_early` is the number of messages that a subscription acknowledged before their publish time, because
+    clocks disagree.
     """
 
     messages: int
@@ -209,7 +210,7 @@ class Extent:
 
 
 def extent_of(trace: Trace) -> Extent:
-    """Return the extent of a trace, which takes one pass. Raises TraceUnusable if the trace has no message."""
+    """Return the extent of a trace. Reads the trace once. Raises TraceUnusable if the trace has no messages."""
     messages = rejected = never_tracked = never_landed = early = 0
     first, last = NEVER, NO_WATERMARK
     for batch in trace.batches():
@@ -227,9 +228,9 @@ def extent_of(trace: Trace) -> Extent:
 
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
-    """Return the times of the ticks of a run over a trace, at the interval `tick`. The first tick is one interval after
-    the first publish time (rounded down to the second), the last about one idle timeout and two intervals after
-    `last_us`. Raises TraceUnusable if there are more than MOST_TICKS."""
+    """Return the times of the ticks for a trace, at the interval `tick`. The first tick is one interval after the first
+    publish time, rounded down to the second. The last tick is about `idle_timeout` and two intervals after `last_us`.
+    Raises TraceUnusable if there are more than MOST_TICKS."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
     end = last_us + duration_us(idle_timeout) + 2 * interval
@@ -250,12 +251,12 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """Return the ticks of a run over a trace. Each tick has the histogram of the messages that were acknowledged on
-    tracking since the previous tick, and readings of both subscriptions.
+    """Return the ticks for a trace. A tick has the histogram of the messages that tracking acknowledged since the
+    previous tick, and readings of both subscriptions.
 
-    A subscription's reading at time t is the least publish time of the messages published by t but not acknowledged by
-    t. Without such a message, the reading is t. `complete_from` defaults to the first publish time. Passing a known
-    `extent` saves a pass over the trace.
+    A reading is the earliest publish time of the messages that are published but not acknowledged at the tick. If there
+    is no such message, it is the time of the tick. `complete_from` is the first publish time by default. If `extent` is
+    given, the trace is read once less.
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
@@ -263,8 +264,8 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """Return ticks at the times `tick_us`, which ascend. The readings of a tick are those at the latest time in
-    `observed_us` that is not after the tick."""
+    """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` has the time of each
+    tick's readings. A later tick never has earlier readings, and no reading is later than its tick."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -283,16 +284,16 @@ def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: date
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """Return, for each moment, the index of the first tick at or after the moment; for NEVER, the number of ticks."""
+    """Return the index of the first tick at or after each moment. For NEVER, it is the number of ticks."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """Return the number of late messages in a batch, per tick. A message counts at the first tick at or after its
-    landing, and not at all if it landed after the last tick.
+    """Return the number of late messages in a batch for each tick. A message counts at the first tick at or after its
+    landing. If it landed after the last tick, it does not count.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
-    the times of the ticks, which ascend; `watermark_us` are the watermarks of the ticks, or NO_WATERMARK.
+    the times of the ticks, in ascending order. `watermark_us` are their watermarks, or NO_WATERMARK.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
@@ -301,16 +302,17 @@ def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """Return the number of messages with an event time that had landed by the last tick. Only these can be late."""
+    """Return the number of messages in a batch that were not rejected and had landed by the last tick."""
     return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
-    """Return a subscription's reading at each tick. `least_publish_us` has, for each tick, the least publish time of
-    the messages that were acknowledged since the previous tick.
+    """Return the readings of a subscription, one per tick. `least_publish_us` has, for each tick, the earliest publish
+    time of the messages that were acknowledged since the previous tick. Its last element is for messages acknowledged
+    after the last tick.
 
-    To find the oldest outstanding message at a tick, take the message with the least publish time among those that were
-    acknowledged after the tick. If it was published by the tick, it was outstanding; else no message was.
+    The candidate for the oldest unacknowledged message at a tick is the one with the earliest publish time among those
+    acknowledged later. If it was published after the tick, no message was unacknowledged.
     """
     later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
     return [
@@ -320,5 +322,5 @@ def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:
-    """Return watermarks in the form that `late_in` takes: in microseconds, or NO_WATERMARK for None."""
+    """Return watermarks in microseconds, with NO_WATERMARK for None."""
     return np.array([NO_WATERMARK if moment is None else to_us(moment) for moment in watermarks], dtype=np.int64)

@@ -1,8 +1,10 @@
-"""Housekeeping: deletes, archives and rewrites what a lake accumulates over months.
+"""Housekeeping: deletes, archives and rewrites data that accumulates in a lake over months.
 
-The chores run one after the other; a failed chore does not stop the next ones. A chore may be killed at any point, and
-may run concurrently with everything else. Rewriting small files into larger ones makes no window stale and disturbs no
-reader: the commit is marked `dataChange: false`, and the replaced files are kept for VERSIONS_KEPT.
+Housekeeping consists of chores, which run one after the other. A failed chore does not stop the later ones. A chore may
+be killed at any time, and may run concurrently with all other processes.
+
+Rewriting small files as larger ones makes no window stale, because the commit is marked `dataChange: false`. It
+disturbs no reader, because the replaced files are kept for VERSIONS_KEPT.
 """
 
 import json
@@ -27,40 +29,41 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum target size of a rewritten file in bytes. The minimum is a few minutes of 10,000 streams: small
-enough for a run to skip most files of an hour by their statistics. The target is larger if a partition would otherwise
-have more than FILES files."""
+"""Minimum and maximum target size in bytes of the files in a rewritten partition. The minimum holds a few minutes of
+10,000 streams. Files of this size let a run skip most of an hour by file statistics. The target grows if a partition
+would otherwise have more than FILES files."""
 
 FILES = 64
-"""Maximum number of files per rewritten partition, unless these would exceed MOST_TARGET_BYTES. The number is small,
-because each commit goes through the list of all files of the table."""
+"""Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Every
+commit goes through the list of all files of a table, so it must stay short."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""Minimum number of small files (below SMALL_BYTES) in a partition that is rewritten. A rewrite leaves only a few."""
+"""A partition is rewritten if it has at least this many files below SMALL_BYTES."""
 
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
-"""Maximum size of a partition that is sorted when it is rewritten. Sorting takes all rows into memory, at some 0.4 kB
-per row."""
+"""Maximum number of rows and of bytes of a partition that is sorted while it is rewritten. Sorting takes about 0.4 kB
+of memory per row."""
 
 SPARE = timedelta(days=1)
-"""The time by which the records of removed files (tombstones and commits) outlive the files. A vacuum needs the records
-to find the files."""
+"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds the
+file by this record."""
 
 
 Figures = dict[str, int]
-"""The numbers that a chore reports, by name: how much was done or, in a dry run, would be done."""
+"""What a chore did, or would do in a dry run, as numbers by name."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite the partitions up to `last` that have many small files into larger files, the newest partition first.
+    """Rewrite the small files of a table as larger ones, in all partitions up to `last` that have many small files. The
+    newest partition comes first, and each partition is a separate commit, so the caller may stop after any of them.
 
-    Yields each rewritten partition with the number and the bytes of its files before the rewrite and, except in a dry
-    run, after it. Each partition is a separate commit, so the caller may stop at any time and continue later.
+    Yields each partition with the number and the bytes of its files before and after the rewrite. With `dry_run`,
+    nothing is rewritten, and only the numbers before are yielded.
 
-    Guarantee: readers see the same rows before and after, and concurrent appends are not disturbed. Rows are sorted by
-    the column `order`, except in a large partition, where they keep their order; this bounds memory to some 2 GB.
-    Raises TableConflict if another process has rewritten the same files, LakeError.
+    Readers see the same rows before and after, and concurrent appends succeed. The rows of a partition are sorted by
+    the column `order`, unless the partition is large; this limits memory to about 2 GB. Raises TableConflict if another
+    process rewrites the same files, and LakeError.
     """
     current = table.current()
     if current is None:
@@ -89,16 +92,18 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
 
 def target_bytes(size: int) -> int:
-    """Return the target size in bytes of a rewritten file, for a partition of `size` bytes."""
+    """Return the target size in bytes of the files in a rewritten partition. `size` is the number of bytes in the
+    partition."""
     return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
-    """Delete the files and commits that only versions superseded more than `keep` ago need, and return their numbers.
-    Also write a checkpoint, so that opening the table takes few reads.
+    """Delete the files and commits that only belong to old versions of a table, and return the numbers of both. A
+    version is old if a later one replaced it more than `keep` ago. `keep` must be in whole hours. Also write a
+    checkpoint, so that the table opens quickly.
 
-    `keep` is in whole hours. Later versions stay readable, and uncommitted files are not touched. The call may be
-    killed at any point, and may run concurrently with everything else. Raises LakeError.
+    Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
+    processes. Raises LakeError.
     """
     current = table.current()
     if current is None:
@@ -124,9 +129,9 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
-    """Remove the partitions whose value is below `before` from a table's newest version. Returns the number of these
-    partitions, their rows and their bytes. The files are deleted later, by `trim`. Raises TableConflict if another
-    process changed the partitions concurrently, LakeError."""
+    """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
+    Their files stay until `trim` deletes them. Raises TableConflict if another process changes these partitions at the
+    same time, and LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]
@@ -149,30 +154,33 @@ def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) ->
 
 
 PACKED_AFTER = timedelta(hours=1)
-"""Minimum age of a log entry that is archived. Younger entries are the ones that people mostly look at."""
+"""Minimum age of the log entries that are archived. People mostly look at younger entries."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""A partition is rewritten once the watermark is this far past its end. For quarantine and
-corrections, the clock counts instead of the watermark."""
+"""Minimum time between the end of a partition and a rewrite of its files. It is measured by the watermark or, for
+quarantine and corrections, by the clock."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Retention of the earlier versions of tables, with the files that compactions and recomputations have replaced. No
-reader uses a version for that long, and people can look back at last week's version."""
+"""Time for which earlier versions of tables are kept, with the files that were replaced by compaction or recomputation.
+No reader uses a version for so long, and people can still look at the version of a week ago."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""Maximum time for rewriting one table per run of housekeeping. Without a limit, a table with thousands of event hours
-could take the whole day, and all later chores would wait."""
+"""Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of
+partitions could delay all later chores by a day."""
 
 Done = tuple[str, Figures]
-"""The outcome of a chore: a sentence and figures. If there are no figures, there was nothing to do, and the sentence
-says why."""
+"""The outcome of a chore: a sentence, and figures. If the chore had nothing to do, the figures are empty and the
+sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """The result of a chore (`name`) on a part of the lake (`about`), as a sentence (`says`) and figures. In a dry run,
-    it is what would be done. `is_idle` is true if there was nothing to do. `failed` says why the chore failed, and
-    `skipped` why it cannot be done here."""
+    """The result of a chore. `name` is the chore, and `about` the part of the lake. `says` and `figures` are what was
+    done, or what would be done in a dry run.
+
+    `is_idle` is true if there was nothing to do. `failed` says why the chore failed, and `skipped` why it cannot be
+    done here.
+    """
 
     name: str
     about: str
@@ -184,13 +192,13 @@ class Chore:
 
     @property
     def sentence(self) -> str:
-        """The result as one sentence, which names the chore."""
         why = self.skipped if self.failed is None else self.failed
         return f"{self.name}, {self.about}: {self.says if why is None else f'not done: {why}'}"
 
 
 class Housekeeper:
-    """Does the chores of one lake according to the settings. With `dry_run`, it only reports what would be done."""
+    """Does the chores of one lake as the settings say. With `dry_run`, it changes nothing, and reports what it would
+    do."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
         self._settings = settings
@@ -201,8 +209,8 @@ class Housekeeper:
         self._packing = LogPacking(self._lake.objects())
 
     def chores(self) -> Iterator[Chore]:
-        """Do all chores, and yield each result as soon as it is ready. A TidemarkError becomes the result of its
-        chore."""
+        """Do all chores, and yield each result as soon as it is available. If a chore raises a TidemarkError, its
+        result contains the error's message."""
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
             (
@@ -232,8 +240,8 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Remove heartbeats and windows past their retention from the tables. Their age counts from their event time to
-        the watermark, so that nothing ages during an outage."""
+        """Remove the heartbeats and the windows that are older than the retention in the settings. Their age is the
+        time between their event time and the watermark. So nothing grows older during an outage."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -314,8 +322,8 @@ class Housekeeper:
             yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """Return the newest partition of a table that no longer grows, according to the watermark or, for a table that
-        is partitioned by day, the clock. Return an empty text if there is no watermark."""
+        """Return the newest partition of a table that no longer grows. The watermark determines it or, if the table is
+        partitioned by day, the clock. Return an empty text if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()
@@ -347,7 +355,7 @@ class Housekeeper:
 
 
 def _done(figures: Figures, says: str, otherwise: str) -> Done:
-    """Return the outcome of a chore: `says` and the figures or, if all figures are 0, the sentence `otherwise`."""
+    """Return `says` and the figures. If all figures are 0, return the sentence `otherwise` and no figures."""
     return (says, figures) if any(figures.values()) else (otherwise, {})
 
 

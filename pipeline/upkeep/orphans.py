@@ -1,8 +1,8 @@
-"""Finds and deletes orphans: files to which nothing in the lake refers, left behind by killed runs, appends, drains and
-writes.
+"""Finds and deletes orphans: files of a lake that no table or manifest refers to. They are left behind by runs, drains
+and writes that were killed.
 
-Nobody reads an orphan. But nothing refers to the files of a running run either, until its commit. So a file counts as
-an orphan only after a grace time, which is longer than any run and any write.
+No reader uses an orphan. However, nothing refers to the files of a running run either, until the run commits. So a file
+only counts as an orphan after a grace time that is longer than any run or write.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,20 +25,21 @@ from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
-"""Minimum age of an orphan. It is longer than any run: Dagster ends a run after `max_runtime_seconds` in dagster.yaml,
-which is two hours."""
+"""Minimum age of an orphan. Every run is shorter: Dagster ends a run after two hours (`max_runtime_seconds` in
+dagster.yaml)."""
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
-"""Prefix and suffix of the temporary file of a commit on disk, which the Delta library then moves into place."""
+"""Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the object names of a drain's landings. After the drain, nobody reads these objects, because their messages
-are in the tables. A stream of `format("pubsub")` uses other names, and may still need its landings after a year."""
+"""Prefix of the objects in which a drain lands messages. After a drain they are not needed, because their messages are
+in the tables. The landings of a stream of `format("pubsub")` have another prefix. They are not orphans, because the
+stream may read them even after a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file. `location` is its human-readable address, and `what` says why it is there."""
+    """An orphaned file. `location` is its address for messages, and `what` says why it is in the lake."""
 
     name: str
     location: str
@@ -48,14 +49,14 @@ class Orphan:
 
 
 def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
-    """Return the orphans written before a moment, in the order of their names. Raises LakeError.
+    """Return the orphans written before a moment, sorted by name. Raises LakeError.
 
     Orphans are:
-    - a data file that no version of its table lists, as far back as the table's log goes
-    - the checksum of such a data file
-    - a run's manifest, and other files that Spark leaves in a run's folder (`_SUCCESS`, `_temporary`), if no version
-      lists any file of the run
-    - temporary files and landings of a drain, by their names
+    - a data file that is in no version of its table, as far back as the table's log goes
+    - the checksum file of such a data file
+    - a run's manifest, and the other files in a run's folder (`_SUCCESS`, `_temporary`), if no version has a file of
+      the run
+    - a temporary file, or a file that a drain has landed; both are recognized by their names
     """
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # files are listed before the tables are read: one committed meanwhile is not an orphan
@@ -81,13 +82,13 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
 
 
 def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
-    """Delete these orphans. Safe to repeat. Raises LakeError."""
+    """Delete these orphans. May be repeated. Raises LakeError."""
     for orphan in orphans:
         objects.delete(orphan.name)
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """Return why a file was left behind, if its name alone shows that it is an orphan; else None."""
+    """Return why a file was left behind, if its name shows that it is an orphan. Otherwise return None."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
         return "left by an unfinished write"
@@ -95,8 +96,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the owner of a file in a table's folder: the path of a data file, or the name of a run. The file is an
-    orphan if no version lists its owner. Return None if the file cannot be an orphan."""
+    """Return what must be in a version of the table so that a file is not an orphan: the path of a data file or the
+    name of a run. `path` is the path of the file within the table. Return None if the file is never an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None
@@ -108,14 +109,15 @@ def _key(path: str) -> str | None:
 
 
 def _run_of(path: str) -> str | None:
-    """Return the run that wrote a file of a windowed table; None for a file that is not in a run's folder."""
+    """Return the name of the run that wrote a file of a windowed table. Return None if the file is not in a run's
+    folder."""
     parts = path.split("/")
     return parts[1] if parts[0] == RUNS_FOLDER and len(parts) > 2 else None
 
 
 def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
-    """Return the files whose owner no version of the tables lists. `keys` maps files to their owners (see `_key`).
-    Older versions are read only if the newest ones do not list all owners."""
+    """Return the files whose key is in no version of these tables. `keys` has the key of each file, as returned by
+    `_key`. Earlier versions are read only if the newest versions do not have all keys."""
     left = [name for name, key in keys.items() if key is not None]
     for listed in (_listed_now, _listed_ever):
         if left:
@@ -131,7 +133,7 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    """Return the paths of all files that a commit in the table's log has added or removed."""
+    """Return the paths of all files that are in any commit of the table's log."""
     if table.current() is None:
         return set()
     with table_errors(table.uri):

@@ -1,8 +1,9 @@
-"""The survey of a lake before a repair, which checks windows, tracking log and orphans, and changes nothing.
+"""Surveys a lake before a repair, and replaces lost log entries. A survey checks the windows and the tracking log,
+finds orphans, and changes nothing.
 
 A broken window is *missing* (closed, but not computed), *stale* (heartbeats landed after it was computed) or *damaged*
-(one of its files, or its run's manifest, is gone or unreadable). Recomputing it is the repair in all three cases, and
-needs readable heartbeats. Also replaces lost log entries.
+(one of its files, or the manifest of its run, is gone or unreadable). In all three cases the repair is to compute the
+window again, which needs its heartbeats to be readable.
 """
 
 from collections import defaultdict
@@ -40,11 +41,12 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, 
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
-"""A callback for progress. Its arguments: what is being checked, how many are done, and how many there are."""
+"""A function that is called with the progress of a check: what is checked, how many of it are done, and how many there
+are."""
 
 
 class Fault(StrEnum):
-    """The fault of a window. If several faults apply, the first one in this order counts."""
+    """What is wrong with a window. If several values apply, the first one in this order is used."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -53,7 +55,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window that has to be recomputed, with all reasons why. `blocked_by` says what prevents this for now."""
+    """A window that has to be computed again, and all reasons why. `blocked_by` says why this is not possible now."""
 
     window: Window
     fault: Fault
@@ -63,7 +65,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`, and the checked windows whose input it belongs to."""
+    """A missing or unreadable file of `heartbeats`. `windows` are the checked windows that are computed from it."""
 
     path: str
     why: str
@@ -72,7 +74,7 @@ class DamagedInput:
 
 @dataclass(frozen=True, slots=True)
 class DamagedOwn:
-    """A window of a custom table with a missing or unreadable file."""
+    """A window of a custom table that has a missing or unreadable file."""
 
     table: str
     window: str
@@ -81,9 +83,12 @@ class DamagedOwn:
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """The findings of a check of the windows in `[start, end)`: the number of windows and of their files, the broken
-    windows, the damaged files of `heartbeats` (`inputs`), and the damaged windows of custom tables (`own`). `unknown`
-    are sentences about what could not be determined."""
+    """The result of `check_windows` for the windows in `[start, end)`. `windows` and `files` are the numbers of checked
+    windows and of their files.
+
+    `inputs` are the damaged files of `heartbeats`, and `own` the damaged windows of custom tables. `unknown` has a
+    sentence for each question that could not be answered.
+    """
 
     start: datetime
     end: datetime
@@ -96,23 +101,24 @@ class Integrity:
 
     @property
     def repairable(self) -> list[list[Window]]:
-        """The broken windows that can be recomputed, grouped into contiguous ranges, in order."""
+        """The broken windows that can be computed again now, grouped into contiguous ranges."""
         return runs_of_neighbours(broken.window for broken in self.broken if not broken.blocked_by)
 
     @property
     def blocked(self) -> list[Broken]:
-        """The broken windows that cannot be recomputed yet."""
+        """The broken windows that cannot be computed again now."""
         return [broken for broken in self.broken if broken.blocked_by]
 
 
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
 ) -> Integrity:
-    """Check each window that lies entirely in `[start, end)`. `watermark` determines which windows are closed.
+    """Check the windows that are completely in `[start, end)`. `watermark` determines which of them are closed. `tell`
+    is called with the progress.
 
-    For each file, checks that it exists, that its footer is readable, and that its size and its number of rows are the
-    ones in the table's log. Values are not read. Raises LakeError if a table's Delta log cannot be read, or if the lake
-    is unreachable.
+    Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
+    log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
+    lake is unreachable.
     """
     windowing, lookback = settings.windowing, settings.windows.lookback
     windows = {window.key: window for window in windowing.between(start, end)}
@@ -162,8 +168,7 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Remove damaged windows from their custom tables, so that the sensors request these windows again. Raises
-    LakeError."""
+    """Remove damaged windows from custom tables. The sensors then request their computation. Raises LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
         by_table[one.table].add(one.window)
@@ -184,7 +189,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """Check the files of computed windows and the manifests of their runs. Return the reasons why windows are damaged,
+    """Check the files of computed windows, and the manifests of their runs. Return the damage of each damaged window,
     by window key."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
@@ -216,7 +221,7 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
 
 
 def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    """Yield the damaged files, each with a text that says what is wrong."""
+    """Yield each damaged file, and what is wrong with it."""
     if not files:
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
@@ -228,8 +233,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """Return a text that says what is wrong with a file; None if the file is intact. Raises LakeError if the lake is
-    unreachable."""
+    """Return what is wrong with a file; None if the file is intact. Raises LakeError if the lake is unreachable."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)
@@ -249,8 +253,9 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The state of the tracking log: the number of entries read, the numbers of damaged or missing entries and of
-    forgotten ones, each with a reason, and a message if the end of the log is lost (`lost`)."""
+    """The result of `check_log`. `read` is the number of entries read. `damaged` has the number of each damaged or
+    missing entry, with the reason. `forgotten` has the number of each entry that an operator has called lost, with the
+    reason. `lost` has a message if entries are missing at the end of the log."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -265,7 +270,7 @@ class LogHealth:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The findings of a survey of a lake, and the lake's watermark."""
+    """The result of a survey: the checks of windows and log, the orphans, and the lake's watermark."""
 
     integrity: Integrity
     log: LogHealth
@@ -274,18 +279,18 @@ class Survey:
 
     @property
     def is_sound(self) -> bool:
-        """True if nothing needs repair."""
+        """True if the lake needs no repair."""
         return not (self.needs_a_hand or self.integrity.broken or self.integrity.own or self.orphans)
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if something is wrong that a person has to repair: neither recomputing windows nor deleting orphans
-        helps."""
+        """True if a person has to repair something, because it takes more than computing windows again and deleting
+        orphans."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
-        """Yield the windows of each run that is needed to recompute the broken windows: a contiguous range of at most
-        `most` windows."""
+        """Yield the windows of each run that is needed to compute the broken windows again. A run has a contiguous
+        range of at most `most` windows."""
         for stretch in self.integrity.repairable:
             for number in range(0, len(stretch), most):
                 yield stretch[number : number + most]
@@ -293,8 +298,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One finding of a survey: its kind as a word, and a sentence. `is_grave` is true if a person has to repair the
-    flaw."""
+    """One finding of a survey. `kind` is a word, and `text` a sentence. `is_grave` is true if a person has to repair
+    it."""
 
     kind: str
     text: str
@@ -302,7 +307,7 @@ class Flaw:
 
 
 def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
-    """Yield all findings of a survey."""
+    """Yield all findings of a survey. `now` is used for the age of orphans."""
     for broken in survey.integrity.broken:
         for reason in broken.reasons:
             yield Flaw(str(broken.fault), f"{broken.window.key}: {reason}")
@@ -329,7 +334,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
 
 
 class Surveyor:
-    """Surveys one lake without changing anything."""
+    """Surveys one lake. Changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.lake = Lake(settings.lake, settings.message.kinds, clock)
@@ -338,8 +343,8 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """Return the start of the window `first` and the end of the window `last`. The default for `first` is the first
-        window with a landed heartbeat, and for `last` the last closed window; if there is no such window, return None.
+        """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
+        window with a landed heartbeat, and `last` is the last closed window. Return None if there is no such window.
         Raises ValueError if `last` is before `first`."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
@@ -354,9 +359,9 @@ class Surveyor:
     def look(
         self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
     ) -> Survey:
-        """Check the windows in `[start, end)` whose input is kept and the tracking log from `start` on, and find all
-        orphans older than `grace`. Raises LakeError if a table's Delta log cannot be read, or if the lake is
-        unreachable."""
+        """Survey the lake. Checks the windows in `[start, end)` whose heartbeats are all kept, and the tracking log
+        from `start` on. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table cannot be
+        read, or if the lake is unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
@@ -368,7 +373,7 @@ class Surveyor:
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
-        """Return the watermark from the log; None if the log has no watermark or cannot be read."""
+        """Return the watermark in the tracking log. Return None if the log has none or cannot be read."""
         try:
             decided = self.lake.tracking_log().newest().record
         except CorruptObject:
@@ -377,9 +382,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the log from its end back to a compacted entry that precedes the decision in force at `since`. A restart,
-    and an explanation of any later decision, needs no earlier entries. Damage is returned, not raised. Raises
-    LakeUnreachable."""
+    """Check the tracking log from its end backwards. Stops at a compacted entry before the decision in force at
+    `since`, because a restart or an explanation of a later decision needs no earlier entry. Damage is returned, not
+    raised. Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
@@ -411,10 +416,12 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
-    """Replace a log entry that cannot be repaired with an entry that records the loss. Assumption: no tracker runs.
+    """Replace a log entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
+    time.
 
-    Returns the time below which the watermark does not go back: the watermark in the newest note outside the log, or
-    the end of the newest computed window, whichever is later. Returns None if there is neither. Raises LakeError.
+    Returns the time below which the watermark does not go back, or None if it is unknown. This time is the later of
+    two: the watermark in the newest record of the log witness, and the end of the newest computed window. Raises
+    LakeError.
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
     known = [log.watermark_noted()]
