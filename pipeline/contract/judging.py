@@ -135,7 +135,6 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
 
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
-    """Return each row's stream id; null or empty if the id, or a part of it, is missing."""
     parts = [_ids(attributes, known, place) for place in places]
     if len(parts) == 1:
         return parts[0]
@@ -197,7 +196,6 @@ def _matching(texts: pa.StringArray, form: str) -> pa.BooleanArray:
 
 
 def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageContract) -> Bools:
-    """Return a mask: True if an event time, in units of `unit_us`, is within the contract's bounds."""
     is_within: Bools = counts >= -(-to_us(contract.first_event_time) // unit_us)
     is_within &= counts <= (published_us + duration_us(contract.max_future_skew)) // unit_us
     if contract.max_age is not None:

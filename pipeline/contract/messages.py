@@ -16,8 +16,6 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class Column(NamedTuple):
-    """A column of a table, with a description."""
-
     name: str
     type: pa.DataType
     text: str
@@ -58,7 +56,6 @@ class Messages:
 
     @cached_property
     def published_us(self) -> Ints:
-        """Publish times in microseconds since the epoch."""
         published: Ints = _array(self.table["publish_time"]).cast(pa.int64()).to_numpy()
         return published
 

@@ -58,8 +58,6 @@ WRITTEN = {
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
-    """Return a sentence with the allowed forms of a place, and an example: if possible, `text` with the missing
-    prefix."""
     *others, last = (WRITTEN[kind] for kind in among)
     allowed = f"{', '.join(others)} or {last}" if others else last
     if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:

@@ -154,7 +154,6 @@ def counted_parts(
 
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
-    """Return a mask of the messages at the positions `late` whose payload cannot be read."""
     found = np.zeros(len(late), dtype=np.bool_)
     has_payload = np.fromiter((bool(messages.payloads[row]) for row in late), dtype=np.bool_, count=len(late))
     left = np.flatnonzero(has_payload)

@@ -45,7 +45,6 @@ class Waiting(Sums):
     why: str = field(default="", metadata=EITHER)
 
     def sentence(self) -> str:
-        """Return a sentence about the undecided messages; empty if there are none."""
         if not self.messages:
             return ""
         return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"

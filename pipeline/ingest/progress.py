@@ -87,11 +87,9 @@ class Progress:
 
     @property
     def is_slow(self) -> bool:
-        """True if catching up takes longer than TOO_LONG, or never ends."""
         return self.left is None or self.left > TOO_LONG
 
     def sentence(self) -> str:
-        """Return a sentence about the progress."""
         holds = f"the oldest message of {self.side} is {rough(self.age)} old"
         if self.left is None:
             return f"falling behind: {self.rate:,.0f} messages/s are read, and {holds}"

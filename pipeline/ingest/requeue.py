@@ -86,7 +86,6 @@ class Requeuer:
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
-        """Requeue one batch of a day, and add a note with its settled messages to `notes`."""
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         noted = self.requeued.ids(touching(notes, first, last))

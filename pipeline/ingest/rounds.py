@@ -256,7 +256,6 @@ class RoundDone:
 
     @property
     def is_dry(self) -> bool:
-        """True if the readers found few messages."""
         return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
 
 
@@ -324,7 +323,6 @@ class Rounds:
                 yield under_way.result()
 
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
-        """Run the readers of one round, then extend the leases of their messages."""
         watermark, began, since = self.newest().watermark, self.settling.clock.now(), self.settling.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
         trackers = trackers_of(self.readers, decision, self.settings.policy, number)
@@ -348,7 +346,6 @@ class Rounds:
         return done
 
     def _decision(self) -> Decision | None:
-        """Return the newest decision; None if it is too old."""
         record, now = self.newest().record, self.settling.clock.now()
         is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
         return record.decision if record is not None and is_new else None

@@ -129,7 +129,6 @@ def _moments(moment_us: int, rows: int) -> pa.Array:
 
 
 def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
-    """Return the message columns for these rows; None means all rows."""
     taken = messages.table if rows is None else messages.table.take(pa.array(rows))
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 

@@ -232,8 +232,6 @@ class SampleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The verdicts on all samples."""
-
     samples: int
     verdicts: Sequence[SampleVerdict]
 

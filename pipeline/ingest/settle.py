@@ -102,7 +102,6 @@ class Settling:
 
 
 def _contract(taken: Sequence[Taken]) -> str:
-    """Return the id of the contract by which all these messages were judged. Raises ValueError if there are several."""
     (contract,) = {one.contract for one in taken}
     return contract
 

@@ -108,7 +108,6 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
-        """True if no more messages should be taken."""
         return len(self._hours) >= HOURS_AT_ONCE
 
     def keep(self, messages: Messages) -> Iterator[JudgedRows]:
@@ -143,8 +142,6 @@ class Landing:
 
 
 class _Held:
-    """Collects rows of a table, and writes them to files."""
-
     def __init__(self, files: Files) -> None:
         self._files, self._size = files, 0
         self._rows, self._written = list[pa.Table](), list[NewFile]()

@@ -183,7 +183,6 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def _clock_problem(*readings: Reading | None) -> str | None:
-    """Return a sentence if this machine's clock is more than TOLERATED behind the server's clock; otherwise None."""
     behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
     if behind <= TOLERATED:
         return None

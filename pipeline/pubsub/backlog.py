@@ -49,7 +49,6 @@ it may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
-"""Label of the snapshots that tidemark creates to read a backlog."""
 
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
 DELETE = "pubsub.snapshots.delete on it"
@@ -310,7 +309,6 @@ class MonitoringBacklog:
         return points
 
     def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
-        """Yield a metric's valid values within `LOOK_BACK`, each as (series, end of the sample, value)."""
         until = self._clock.now()
         since = until - LOOK_BACK
         of = {"subscription_id": self._name}
@@ -326,7 +324,6 @@ class MonitoringBacklog:
                     yield kind, end, value.int64_value
 
     def _series(self, request: dict[str, Any]) -> list[Any]:
-        """Return the time series of all pages, as plain protobuf. One series may occur on several pages."""
         try:
             with reported("read the metrics of", self._subscription, SEE_METRICS, "Cloud Monitoring"):
                 pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)

@@ -71,10 +71,8 @@ def client_of(kind: Any, server: str | None, endpoint: str | None = None, impers
 
 
 subscriber_client: Callable[..., SubscriberClient] = partial(client_of, SubscriberClient)
-"""Create a client for subscriptions and snapshots, like `client_of`."""
 
 publisher_client: Callable[..., PublisherClient] = partial(client_of, PublisherClient)
-"""Create a client for topics, like `client_of`."""
 
 
 def credentials_of(impersonate: str | None) -> Any:

@@ -108,7 +108,6 @@ def _refuse(reasons: Iterable[str]) -> None:
 def _older_backlog(
     subscriber: SubscriberClient, settings: PubSubSettings, clock: Clock, tracking_created_at: datetime
 ) -> Iterator[str]:
-    """Yield a sentence if base may hold messages that were published before tracking was created."""
     base = settings.base_path
     if settings.attach:
         yield (

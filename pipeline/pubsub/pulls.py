@@ -51,7 +51,6 @@ it is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
-"""Path of the gRPC method. Its answer is received as bytes."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -244,8 +243,6 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> pa.Table:
-        """Return an answer. If it is an error, store the error and return an empty table. Errors that arrived between
-        batches are ignored."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer

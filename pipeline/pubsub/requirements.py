@@ -34,7 +34,6 @@ function keepMetadata(message, metadata) {
 without attributes gets a dash as its payload."""
 
 KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TRANSFORM_CODE}}]
-"""The message transform with TRANSFORM_CODE, as a field of the request that creates a subscription."""
 
 
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:

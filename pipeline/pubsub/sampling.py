@@ -20,7 +20,6 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
 PREFIX = "tidemark-sample-"
-"""Name prefix of temporary subscriptions, by which leftover ones are recognized."""
 
 EXPIRES_AFTER = DAY
 """Time without use after which Pub/Sub deletes a temporary subscription that a killed process left behind. The shortest
@@ -75,8 +74,7 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 
 @contextmanager
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
-    """Create a temporary subscription and yield its path. At the end of the block the subscription is deleted, even if
-    its creation was interrupted."""
+    """Create a temporary subscription, yield its path, and delete it, even if its creation was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
     bounds = bounded()
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}

@@ -180,7 +180,6 @@ class Spending:
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
-        """Return an estimate of the age of the oldest message in the backlog; None if nothing is known."""
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
         return max(now - max(known), NOTHING) if known else None
 
@@ -195,7 +194,6 @@ class Spending:
         return round(used.tracked / seconds * age.total_seconds() * size / messages)
 
     def _interval(self, price: int) -> timedelta:
-        """Return how long to wait after a reading at this price, so that the rest of the budget lasts for a day."""
         left = max((self._budget or 0) - self._spent(), 0)
         if not price:
             return NOTHING

@@ -4,14 +4,14 @@ backlogs.
 `estimate` evaluates the rules in order, up to the first rule that holds the watermark or has a candidate. `advance`
 compares the candidate with the watermark.
 
-Guarantee: if disorder is at most `policy.band`, every message that is still to land has an event time at or above the
-watermark, with two exceptions:
+Guarantee: if disorder is at most `policy.band`, no message that is still to land has an event time below the watermark.
+There are two exceptions:
 
-- Messages that lag more than `policy.max_lag` may be below it.
-- Messages published after a silence in which the idle rule advanced the watermark may be below it, unless `publish time
-  - event time <= recent lag + band`.
+- Messages that lag more than `policy.max_lag`.
+- Messages published after a silence in which the idle rule advanced the watermark, if they lag more than the recent lag
+  plus the band.
 
-The proof is in `docs/concepts/watermark.md`.
+A message lags by its publish time minus its event time. The proof is in `docs/concepts/watermark.md`.
 """
 
 from collections.abc import Sequence

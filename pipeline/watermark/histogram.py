@@ -273,8 +273,6 @@ class Histogram:
         )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
-        """Return the first position and the end position of the cells published in the buckets `low` to `high`,
-        inclusive."""
         start = int(self.publish_bucket.searchsorted(low))
         return start, max(start, int(self.publish_bucket.searchsorted(high, "right")))
 
@@ -320,8 +318,8 @@ def clamped(event_us: Ints, publish_us: Ints) -> Ints:
 
 
 def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> list[Ints]:
-    """Merge rows with equal keys, and sort by key. The last `len(merges)` columns are merged, each by its function; the
-    other columns are the key."""
+    """Merge rows with equal keys, and sort by key. `merges` are the functions for the last columns, one each; the other
+    columns are the key."""
     keys, values = columns[: -len(merges)], columns[-len(merges) :]
     if not len(keys[0]):
         return list(columns)

@@ -35,7 +35,8 @@ class Situation:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     holding: Histogram = field(init=False, repr=False, compare=False)
-    """The histogram without messages that lag more than `max_lag`. Computed once, because several rules use it."""
+    """The part of `histogram` that holds back the watermark: without messages that lag more than `max_lag`. Computed
+    once, because several rules use it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))

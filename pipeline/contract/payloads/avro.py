@@ -119,10 +119,8 @@ MOST_OF_A_RECORD = 10_000
 """Maximum number of values in a record. An array or a map counts as one value."""
 
 LONGEST = 63
-"""Largest bit shift in the varint of a 64-bit number."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-"""Texts for numbers that JSON lacks, in Avro's JSON encoding."""
 
 BROKEN = (
     *(SchemaParseException, UnknownType),
@@ -157,8 +155,6 @@ class AvroType:
 
 
 class _Checking:
-    """Checks a parsed schema, in which all names are fully qualified."""
-
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._named: dict[str, AvroType | None] = {}  # None: its definition has begun
@@ -231,7 +227,6 @@ class _Checking:
 
 
 def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
-    """Return the type with a converter if JSON cannot represent its values."""
     made = of.schema if isinstance(of.schema, dict) else {"type": of.schema}
     kind, logical, more = made["type"], str(schema.get("logicalType")), dict[str, int]()
     if logical == "decimal":

@@ -128,8 +128,6 @@ class PayloadDecoder:
         return Decoded(messages.between(0, len(payloads)).attributes, payloads)
 
     def _of_json(self, room: _Room) -> Read:
-        """Return the function that decodes JSON payloads. With the compression AUTO, gzip is recognised by a payload's
-        first bytes."""
         compression, may_be_array = self._format.compression, self._may_be_array
         is_gzip, may_be_gzip = compression is Compression.GZIP, compression is Compression.AUTO
 
@@ -142,8 +140,6 @@ class PayloadDecoder:
         return read
 
     def _by_schema(self, messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Return the function that decodes Avro or protobuf payloads. Most messages of a batch name the same schema, so
-        it is looked up once."""
         names = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING)
         said = list(zip(*(messages.attributes.column(name).to_pylist() for name in names), strict=True))
         known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
@@ -183,7 +179,6 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        """True if the format, or else an attribute of the message, says that the payload is compressed."""
         compression = self._format.compression
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
@@ -191,7 +186,6 @@ class PayloadDecoder:
 
 
 CE_PREFIX = "ce-"
-"""Prefix of attributes with a CloudEvent's context."""
 CONTENT_TYPE = "content-type"
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"

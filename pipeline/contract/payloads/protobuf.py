@@ -33,7 +33,6 @@ VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
 
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
-"""Number of bytes of a value, for the field types of fixed width."""
 
 ENDS = bytes(range(128, 256))
 """All bytes that a varint may have before its last byte."""
@@ -129,8 +128,6 @@ UNKNOWN = MessageType(_NoFields)
 
 
 class _Field:
-    """A field of a message type. Converts its values to plain values."""
-
     def __init__(self, field: Any, known: dict[str, MessageType]) -> None:
         self.name: str = field.name
         self._has_presence = field.has_presence

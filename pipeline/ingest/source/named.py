@@ -24,8 +24,6 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
-    """Writes rows to objects next to a manifest. No version of a table lists them."""
-
     def __init__(self, objects: ObjectStore, name: str) -> None:
         self._notes, self._name, self._attempt = Notes(objects, PIECE), name, uuid.uuid4().hex[:12]
         self.written: list[str] = []

@@ -182,8 +182,6 @@ class PubSubDataSource(DataSource):
         return PubSubStreamReader(self._connected(schema), schema)
 
     def _connected(self, schema: T.StructType) -> Connections:
-        """Return the connections for a reader. Raises InvalidSettings if `schema` has a column that the source does not
-        have."""
         options = read_options(self.options)
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:
@@ -227,7 +225,6 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        """Return the end offset of a batch, with the newest watermark."""
         watermark = self._connections.watermark()
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)

@@ -40,8 +40,6 @@ class RuleOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule, its outcome, and a sentence with the reason."""
-
     rule: str
     outcome: RuleOutcome
     text: str

@@ -108,8 +108,6 @@ def _no_data(s: Situation) -> Iterator[str]:
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
-    """Yield a sentence if tracking has read rejected messages that were published after the second of `after` (None: at
-    any time)."""
     cells = s.histogram.event_bucket == NO_EVENT
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
@@ -200,8 +198,6 @@ def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> 
 
 
 def _lands(until: datetime, s: Situation) -> str:
-    """Say that base must acknowledge everything published before `until` (plus slack), and how many such messages
-    tracking knows of."""
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
