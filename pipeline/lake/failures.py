@@ -97,8 +97,8 @@ TICKS = JsonKind("failed_ticks/", holds=FailedTick)
 
 
 class FailedRuns:
-    """The newest records of failed runs of one custom table. Without `table`, those of all runs except runs of custom
-    tables."""
+    """The newest records of failed runs of the custom table `table`. If `table` is None, the newest records of all
+    other failed runs."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))
@@ -169,8 +169,8 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _without_failing(what: str) -> Iterator[None]:
-    """Log a LakeError or OSError of the `with` block instead of raising it, so that it does not hide the outcome of the
-    run or tick that is recorded."""
+    """Log a LakeError or OSError of the `with` block instead of raising it. An error in writing a record must not hide
+    the outcome of the recorded run or tick."""
     try:
         yield
     except (LakeError, OSError) as error:

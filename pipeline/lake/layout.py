@@ -53,7 +53,8 @@ Part = TypeVar("Part")
 
 @cache
 def admission_to(settings: LakeSettings) -> Admission:
-    """Return the check of the lake's formats. The process has only one per lake, so that the formats are read once."""
+    """Return the Admission that checks the formats of this lake. A process has one Admission per lake, so that the
+    formats are read only once."""
     return Admission(lambda: open_objects(settings))
 
 

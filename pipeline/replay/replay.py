@@ -122,8 +122,8 @@ COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
 """The columns of a written decision, each with the function that returns its value. `watermark` is null before the
-first watermark. A reading is null if it is unknown. The band is null if the decision has none: it is a hold, or was
-made by the idle rule."""
+first watermark, and a reading is null if it is unknown. `band_start` and `band_end` are null if the decision is a hold
+or was made by the idle rule."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
 """The last column of a written decision: how many late messages had landed by the tick."""

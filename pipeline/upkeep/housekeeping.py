@@ -29,9 +29,9 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum target size in bytes of the files in a rewritten partition. The minimum holds a few minutes of
-10,000 streams. Files of this size let a run skip most of an hour by file statistics. The target grows if a partition
-would otherwise have more than FILES files."""
+"""Minimum and maximum target size in bytes of the files in a rewritten partition. A file of the minimum size has a few
+minutes of 10,000 streams, so that a run can skip most files of an hour by their statistics. The target size is larger
+if a partition would otherwise have more than FILES files."""
 
 FILES = 64
 """Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Every

@@ -1,8 +1,8 @@
 """Archives of the tracking log. An archive is one object with about a thousand old entries of the log. Archived entries
 can still be read by number.
 
-An archive is durable before the objects of its entries are deleted, the oldest first. If an entry is in an archive and
-its own object still exists, the archive counts.
+An archive is durable before the objects of its entries are deleted, the oldest first. If an entry has its own object
+and is also in an archive, the archive is authoritative.
 """
 
 from collections.abc import Mapping, Sequence

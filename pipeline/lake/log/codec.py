@@ -58,9 +58,9 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""Schemas of the entries that are encoded as one row with the entry's fields as columns, by class. The kind in the
-metadata is the class name in lower case. Fields that later versions add to a class are stored in the metadata, under
-FACTS."""
+"""For each class of entry that is encoded as one row, the schema of the row. The columns are the entry's fields, and
+the kind in the file's metadata is the class name in lower case. Fields that later versions add to a class are stored in
+the metadata, under FACTS."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
     "complete_from": "Tracking has seen every message published from this time on.",
@@ -273,8 +273,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content after replacing its seal by the current digest. The digest is computed with OPEN_SEAL as the
-    seal. Parquet's own checksums do not cover the metadata. Raises ValueError if the content has no seal."""
+    """Return the content with its digest inserted as the seal. The digest is computed while the seal is OPEN_SEAL. It
+    also covers the metadata, unlike Parquet's own checksums. Raises ValueError if the content has no place for a
+    seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -141,8 +141,8 @@ class WatermarkObject:
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """Return the object's content and generation. If the object is missing or damaged, the content has no
-        watermark, and -1 as the number of the log entry. Raises NewerFormat."""
+        """Return the object's content and generation. If the object is missing or damaged, return content without a
+        watermark, whose log entry is -1. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation
 

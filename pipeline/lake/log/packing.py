@@ -25,10 +25,11 @@ entry, and takes some hundred kilobytes."""
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The number of log entries and of archives that were written or deleted. In a dry run, the number that would be.
+    """The numbers of log entries and of archives that were written or deleted. In a dry run, these are the numbers that
+    a real run would have.
 
     `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
-    died before it deleted them.
+    died before it deleted these objects.
     """
 
     entries: int = 0

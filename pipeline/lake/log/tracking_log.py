@@ -402,8 +402,8 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """Return True if all existing entries have greater numbers. Entry `number` was then dropped, because the oldest
-        entries are dropped first."""
+        """Return True if every existing entry has a number greater than `number`. Entry `number` has then been dropped,
+        because the oldest entries are dropped first."""
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 

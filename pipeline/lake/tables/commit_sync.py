@@ -24,7 +24,8 @@ ones."""
 
 
 class CommitSync:
-    """Syncs the commits of one Delta table, the data files that the commits add, and the folders of both."""
+    """Makes the commits of one Delta table durable, with the data files that the commits add, and the folders of
+    both."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

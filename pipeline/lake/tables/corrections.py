@@ -1,5 +1,5 @@
-"""The `corrections` table: the rows that changed when windows were recomputed. Users who acted on the earlier rows read
-it.
+"""The `corrections` table: the rows that changed when windows were recomputed. It is for users who acted on the earlier
+rows.
 
 The table is append-only. Each commit also records, as a Delta application transaction, the table that was recomputed
 and the version of that table up to which its changes are in `corrections`. So no change is recorded twice.
@@ -35,8 +35,8 @@ first."""
 
 
 class Change(StrEnum):
-    """How a row changed when its window was recomputed. UNKNOWN replaces the rows' changes of a window, or of several
-    versions of a table, if the files needed to compare them are gone."""
+    """How a row changed when its window was recomputed. UNKNOWN stands for all changes of a window, or of several
+    versions of a table, if the changes cannot be determined because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"

@@ -36,7 +36,7 @@ REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The digest of the contract by which all messages in quarantine were last judged, and the time."""
+    """Records a judgement of all messages in quarantine: the digest of the contract, and the time."""
 
     contract: str
     judged_at: Moment
@@ -44,7 +44,8 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Stands for the digest in a damaged object. It differs from every contract's digest, so quarantine is judged again."""
+"""Returned by `JudgedBy.digest` if the stored digest is damaged. It differs from the digest of every contract, so all
+messages in quarantine are judged again."""
 
 
 class OfDays:
@@ -62,7 +63,8 @@ class OfDays:
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
 
     def rows(self, keys: Iterable[str]) -> list[pa.Table]:
-        """Return the stored table for each key, except those that retention has deleted since."""
+        """Return the stored table for each key. A table that retention has deleted since the keys were listed is left
+        out."""
         return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
@@ -132,8 +134,8 @@ class JudgedBy:
         return note.contract if note is not None else UNREADABLE if generation else None
 
     def note(self, digest: str, at: datetime) -> None:
-        """Store the digest unless it is already stored. If another process stores a digest at the same time, its digest
-        stays. Raises LakeError."""
+        """Store the digest unless it is already stored. If another process stores a digest at the same time, the other
+        process's digest stays. Raises LakeError."""
         there, generation = self._notes.found(JUDGED_BY.key)
         if there is None or there.contract != digest:
             self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
@@ -234,8 +236,8 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The number of distinct messages per newest reason: `waiting` counts those in quarantine, and `requeued` those
-    that were requeued."""
+    """The number of distinct rejected messages per newest reason. `waiting` counts those that have not been requeued,
+    and `requeued` those that have."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]

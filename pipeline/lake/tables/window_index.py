@@ -134,14 +134,14 @@ class KeptWindows:
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
-        """Store durably that the heartbeats of `window` and of later windows are kept. If a later window is already
+        """Store durably that `window` is the first window whose heartbeats are all kept. If a later window is already
         stored, that one stays. Raises LakeError."""
         self._notes.ensure(window.key, NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if heartbeats from which one of these windows is computed have been deleted. With
-        `further`, each window must start at least that long after the first window that is kept."""
+        """Raise WindowExpired if one of these windows starts before the first window whose heartbeats are all kept, or
+        less than `further` after the start of that window."""
         since = self.since()
         if since is not None:
             since += further

@@ -47,8 +47,8 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows from which their length is derived if the table lacks the property LENGTH. If no
-two of so many windows are adjacent, they must be longer than the settings say. With fewer windows, the gaps may only
+"""Minimum number of computed windows for concluding that the windows are longer than the settings say, because no two
+of them are adjacent. This is only done if the table lacks the property LENGTH. With fewer windows, the gaps may only
 mean that the topic was silent."""
 
 COMMIT_ATTEMPTS = 60
@@ -137,7 +137,7 @@ class WindowedTable:
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return the name of the run that wrote each window. Windows that are not computed are left out. `windows` are
-        keys; None means all windows. `at` is the table at an earlier version; None means the newest version."""
+        keys; None means all windows. `at` is the table, opened at some version; None means the newest version."""
         table = at or self.table.current()
         if table is None:
             return {}
