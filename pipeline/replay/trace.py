@@ -22,7 +22,7 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Minimum number of new rows that Totals merges into its table. It also waits until the new rows outnumber those in the
+"""Minimum number of new rows before Totals merges them into its table. The new rows must also outnumber the rows of the
 table, so that merging stays cheap."""
 
 
@@ -50,7 +50,8 @@ class Totals:
         return self._parts[0]
 
     def groups(self) -> Iterator[tuple[int, list[Ints]]]:
-        """Yield each value of the first column, in ascending order, with the other columns of its rows."""
+        """Yield each value of the first column, in ascending order. With each value, yield the other columns of the
+        rows that have this value."""
         first, *others = self.rows()
         present, starts = np.unique(first, return_index=True)
         for value, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(first)]), strict=True):

@@ -55,8 +55,9 @@ Figures = dict[str, int]
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite the small files of a table as larger ones, in all partitions up to `last` that have many small files. The
-    newest partition comes first, and each partition is a separate commit, so the caller may stop after any of them.
+    """Rewrite the files of a table as fewer, larger files, in each partition up to `last` that has many small files.
+    The newest partition comes first, and each partition is a separate commit, so the caller may stop after any
+    partition.
 
     Yields each partition with the number and the bytes of its files before and after the rewrite. With `dry_run`,
     nothing is rewritten, and only the numbers before are yielded.

@@ -415,7 +415,7 @@ class TrackingLog:
 
     def _restored(self) -> WatermarkState:
         """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
-        entry, fold all entries. Raises CorruptObject if one of them is missing."""
+        entry, fold all entries. Raises CorruptObject if a needed entry is missing."""
         numbers = self.live_numbers()
         if not numbers:
             return WatermarkState()

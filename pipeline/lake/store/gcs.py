@@ -46,8 +46,8 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
 """Options for a request that the client library must not retry, because `_attempt` retries the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
-"""Options for a request that reads or replaces a replaceable object. It is not retried, and has a short timeout,
-because a tick must not wait for such an object."""
+"""Options for a request that reads or replaces a replaceable object. The request is not retried, and has a short
+timeout, because a tick must not wait for such an object."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"

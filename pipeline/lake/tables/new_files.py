@@ -25,7 +25,7 @@ FILES_AT_ONCE = 16
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
 """Types of the columns whose minimum and maximum are written to a file's statistics: all types except binary and nested
-ones. If such a bound were missing, Arrow would compare with null and wrongly skip the file."""
+ones. If a minimum or maximum of such a column were missing, Arrow would compare with null and wrongly skip the file."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """LONGEST_BOUND is the maximum number of characters of a text in a file's statistics, because every reader of the table

@@ -290,9 +290,9 @@ def _counted(values: pa.ChunkedArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
-    """A message whose payload was rejected: its stream, its publish time and its event time, both in microseconds.
-    `event_us` is the publish time if the message has a later event time, because the watermark treats the message
-    so."""
+    """A message whose payload was rejected: its stream, and its publish time and event time in microseconds. If the
+    event time in the message is after the publish time, `event_us` is the publish time, as in the watermark's
+    calculation."""
 
     stream_id: str
     publish_us: int

@@ -59,8 +59,8 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Keeps a commit from deleting expired commits, for which it would list the log each time. Housekeeping deletes
-them."""
+"""Commit options that do not delete expired commits. To find expired commits, every commit would have to list the
+table's log. Housekeeping deletes expired commits instead."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
@@ -208,8 +208,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Translate an error of Arrow, raised in the `with` block while it reads the file at `path`, into DamagedFile.
-        If the storage fails or the file is gone, raise OSError instead."""
+        """Translate an error that Arrow raises in the `with` block into DamagedFile. `path` is the file that is read
+        there. If the storage fails or the file is gone, raise OSError instead."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:

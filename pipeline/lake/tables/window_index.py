@@ -27,8 +27,9 @@ COMMITS_AT_ONCE = 100
 """Maximum number of new commits that are read one by one. If there are more, listing the table's files is cheaper."""
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
-"""Stores the first window whose heartbeats are all kept. Its key is the window. Retention has deleted heartbeats that
-earlier windows are computed from, so recomputing those would replace complete rows by incomplete ones."""
+"""Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
+heartbeats from which earlier windows are computed. Recomputing an earlier window would replace complete rows by
+incomplete ones."""
 
 
 class WindowIndex:
