@@ -22,8 +22,6 @@ is the longest tick interval that settings allow."""
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """What identifies a pipeline: its name, its topic and its two subscriptions."""
-
     pipeline: str
     topic: str
     base: str
@@ -76,8 +74,6 @@ def pipeline_of(settings: Settings) -> PipelineName:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
-    """The content of `schemas/accepted.json`: the full name of the schema that the lake accepts."""
-
     schema: str
 
 

@@ -159,7 +159,6 @@ class Replayed:
 
     @property
     def late(self) -> int:
-        """Total number of late messages."""
         return int(self.late_total[-1])
 
     @property
@@ -169,7 +168,6 @@ class Replayed:
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Number of decisions per reason, the most frequent reason first."""
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:

@@ -179,8 +179,6 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """Return the number of the newest compacted entry whose decision was made before `since`. If there is none, return
-    the first of `numbers`."""
     for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
@@ -271,7 +269,6 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """Return the partitions that may have messages landed at `since_us` or later, according to file statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())

@@ -356,7 +356,6 @@ class Housekeeper:
 
 
 def _done(figures: Figures, says: str, otherwise: str) -> Done:
-    """Return `says` and the figures. If all figures are 0, return the sentence `otherwise` and no figures."""
     return (says, figures) if any(figures.values()) else (otherwise, {})
 
 

@@ -109,8 +109,6 @@ def _key(path: str) -> str | None:
 
 
 def _run_of(path: str) -> str | None:
-    """Return the name of the run that wrote a file of a windowed table. Return None if the file is not in a run's
-    folder."""
     parts = path.split("/")
     return parts[1] if parts[0] == RUNS_FOLDER and len(parts) > 2 else None
 
@@ -133,7 +131,6 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    """Return the paths of all files that are in any commit of the table's log."""
     if table.current() is None:
         return set()
     with table_errors(table.uri):

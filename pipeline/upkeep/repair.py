@@ -74,8 +74,6 @@ class DamagedInput:
 
 @dataclass(frozen=True, slots=True)
 class DamagedOwn:
-    """A window of a custom table that has a missing or unreadable file."""
-
     table: str
     window: str
     why: str
@@ -106,7 +104,6 @@ class Integrity:
 
     @property
     def blocked(self) -> list[Broken]:
-        """The broken windows that cannot be computed again now."""
         return [broken for broken in self.broken if broken.blocked_by]
 
 
@@ -189,8 +186,6 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
-    """Check the files of computed windows, and the manifests of their runs. Return the damage of each damaged window,
-    by window key."""
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
@@ -221,7 +216,6 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
 
 
 def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    """Yield each damaged file, and what is wrong with it."""
     if not files:
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
@@ -233,7 +227,6 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """Return what is wrong with a file; None if the file is intact. Raises LakeError if the lake is unreachable."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)
@@ -264,7 +257,6 @@ class LogHealth:
 
     @property
     def is_whole(self) -> bool:
-        """True if the log needs no repair."""
         return not self.damaged and not self.lost
 
 
@@ -279,7 +271,6 @@ class Survey:
 
     @property
     def is_sound(self) -> bool:
-        """True if the lake needs no repair."""
         return not (self.needs_a_hand or self.integrity.broken or self.integrity.own or self.orphans)
 
     @property
@@ -373,7 +364,6 @@ class Surveyor:
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
-        """Return the watermark in the tracking log. Return None if the log has none or cannot be read."""
         try:
             decided = self.lake.tracking_log().newest().record
         except CorruptObject:

@@ -70,7 +70,6 @@ NOTE_COLUMNS: Mapping[str, str] = {
     "at": "Time of the release.",
     "by": "The operator.",
 }
-"""Descriptions of the columns in NOTES."""
 
 DECISIONS, DECISION_COLUMNS = described(
     [
@@ -206,7 +205,6 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
 
 
 def _restored(stored: Any) -> DecisionRecord:
-    """Return the decision that `_dumped` encoded. Raises ValueError if the decision is not valid."""
     found, evidence = {"passed_over": 0} | stored["decision"], None
     if found.get("candidate") is not None:
         has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))
@@ -254,8 +252,6 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
-    """Return the decision as one row of plain values, for people and charts. The file's metadata has the complete
-    decision."""
     row = flat(entry.decision)
     base, tracking, lag = (row[name] for name in ("base", "tracking", "recent_lag"))
     row["base_oldest_unacked"] = base and base["oldest_unacked"]

@@ -31,7 +31,6 @@ LANDED, ACKNOWLEDGED = "landed", "acknowledged"
 lake. ACKNOWLEDGED: each of them has been acknowledged at least once by the reader of the base subscription."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
-"""A time as text, in the format of `iso`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,6 @@ class WatermarkObject:
         return now
 
     def _read(self) -> tuple[Said, int]:
-        """Return the object's content and generation. If the object is missing or damaged, return content without a
-        watermark, whose log entry is -1. Raises NewerFormat."""
         there, generation = self._notes.found(self.kind.key)
         return there or Said(None, EPOCH, None, -1), generation
 

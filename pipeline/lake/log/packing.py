@@ -132,8 +132,6 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range) -> datetime | None:
-        """Return the time of the last decision in an archive. Return None if the archive has no decision, or was
-        deleted in the meantime."""
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
@@ -147,7 +145,6 @@ class LogPacking:
 
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
-    """Return True if a log entry is, or contains, a decision made at `moment` or later."""
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision

@@ -89,13 +89,11 @@ class TrackingLog:
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
-        """The number and the content of the last entry in the cached state."""
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
         self._looked_at: tuple[datetime, float] | None = None
         self._judged_by: str | None = None
-        """The contract that was passed to the last call of `judge_by`."""
 
     def catch_up(self) -> WatermarkState:
         """Read the entries that others have written since the last call, and return the state folded from all entries.
@@ -238,8 +236,6 @@ class TrackingLog:
         return None
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        """Yield the entries after `seen`, the newest first. Stop after a decision or a compacted entry, which has the
-        watermark."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
             yield entry
@@ -366,8 +362,6 @@ class TrackingLog:
         return abs(now[0] - seen[0]) < QUICK and now[1] - seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
-        """Return an entry that is in the last listing of the log. Raises CorruptObject if the entry is damaged or
-        missing."""
         try:
             return decode(self._live_content(number), entry_name(number))
         except CorruptObject:
@@ -440,8 +434,6 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 
 def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    """Return the watermark, or a lower bound for it, and the contract that a log entry contains. They are None and an
-    empty text if the entry has none."""
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract

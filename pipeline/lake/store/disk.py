@@ -91,7 +91,6 @@ class DiskObjects:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Translate an OSError raised in the `with` block into a LakeError that says what to do."""
     try:
         yield
     except OSError as error:

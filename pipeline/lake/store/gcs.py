@@ -61,8 +61,6 @@ include."""
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A listed object: its name, its size in bytes, and the time of its last write."""
-
     name: str
     size: int
     written_at: datetime

@@ -259,8 +259,6 @@ class SlotFile(Generic[Content]):
             os.close(number)
 
     def _newest(self) -> tuple[int, bytes | None]:
-        """Return the write number and the encoded note of the newest intact slot. Return -1 and None if no slot is
-        intact."""
         try:
             with self.path.open("rb") as file:
                 written = file.read(SLOT * SLOTS)

@@ -78,7 +78,6 @@ Item = TypeVar("Item")
 Read = TypeVar("Read")
 
 READERS = 8
-"""Number of threads that read objects in parallel."""
 READ_AHEAD = 4 * READERS
 """Maximum number of results of `read_ahead` that are requested or in memory before the caller takes them."""
 

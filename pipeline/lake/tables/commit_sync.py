@@ -77,7 +77,6 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        """Sync the files, then every folder above them up to the parent of the table's folder."""
         folders = {self._folder.parent}
         for file in files:
             folder = file.parent

@@ -225,7 +225,6 @@ def identities(rows: pa.Table) -> pa.Table:
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the partition of each event time. Only the distinct hours are formatted as text, which is faster."""
     if not len(event_times):  # an empty array has no dictionary
         return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()

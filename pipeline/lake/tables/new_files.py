@@ -109,8 +109,6 @@ class NewFiles:
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each distinct value of a column, in ascending order, with its rows. The column itself is removed from the
-    rows."""
     for value in sorted(pc.unique(rows[column]).to_pylist()):
         yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
@@ -146,8 +144,6 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 
 def _said(bound: Bound) -> bool | float | str:
-    """Return the minimum or the maximum of a column in the form of Delta statistics. An int is a time in
-    microseconds."""
     if type(bound) is int:
         return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return bound

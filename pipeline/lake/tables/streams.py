@@ -105,8 +105,6 @@ class Streams:
         )
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """Return the saved streams. Return no streams if the table does not exist, or if its last commit does not
-        contain OF_TABLE and THROUGH."""
         if table is None:
             return KnownStreams()
         version = table.version()
@@ -137,8 +135,6 @@ class Streams:
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """Return `rows` merged with the streams in these files of `heartbeat_diffs`, sorted by `stream_id`. Raises
-        ObjectMissing if a file is gone."""
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
@@ -167,8 +163,6 @@ class Streams:
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
-    """Return one row per stream with the columns of STREAMS. `first` is the column with the first event times, and
-    `last` the column with the last ones."""
     of_each = rows.group_by("stream_id", use_threads=False).aggregate([(first, "min"), (last, "max")])
     return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
 

@@ -134,7 +134,6 @@ class LakeTable:
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
-        """Syncs the files of a table on a local disk; None for a table in a bucket, which needs no sync."""
 
     def current(self) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist.
@@ -191,8 +190,6 @@ class LakeTable:
             return self._table if self._commits(self._table.version()) == [self._commit] else None
 
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
-        """Return the size and the modification time of each version's commit file; None for a file that does not
-        exist."""
         found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
         return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 

@@ -94,8 +94,6 @@ class WindowIndex:
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
-        """Return the numbers of the windows with these keys. Windows that cannot have the current length are left
-        out."""
         numbers, is_of_length = window_numbers(keys, self._windowing)
         return numbers[is_of_length]
 

@@ -252,8 +252,6 @@ class WindowedTable:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
-        """Group the run's files by window. Raises LakeError if a file belongs to a window that is not the run's, or if
-        a window has no file."""
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
         for file in written:
             if file.partition not in added:
