@@ -19,8 +19,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""Minimum number of log entries in an archive, except in the last one. The archive ends before the next compacted
-entry, and takes some hundred kilobytes."""
+"""Minimum number of log entries per archive, except in the last archive of a packing. An archive ends before the next
+compacted entry, and takes some hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
