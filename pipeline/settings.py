@@ -212,9 +212,11 @@ class Settings(BaseSettings):
 
     @property
     def policy(self) -> Policy:
-        """The policy for deciding the watermark. On the service, an empty `slack` means READING_SLACK for tracking's
-        reading and the band for base's reading; on an emulator, it means 0. An empty `idle` means `hold` with
-        `pubsub.attach`, else `advance`."""
+        """The policy for deciding the watermark.
+
+        On Google's service, an empty `slack` means READING_SLACK for backlog readings of tracking, and `band` for those
+        of base. On an emulator, it means 0. An empty `idle` means `hold` if `pubsub.attach` is set, else `advance`.
+        """
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
         reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)

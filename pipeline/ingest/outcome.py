@@ -102,10 +102,10 @@ class Taken:
 
     - From base, the messages are in durable files, `heartbeats` and `rejected`, which no version of a table lists yet.
     - From tracking, they are in `histogram`, which is not stored yet. `attempt` is the name under which the reader
-      keeps them, to recognize copies once the histogram is in the log.
+      remembers these messages. Once the histogram is in the log, the reader recognizes copies of them.
     - `ack_ids` acknowledge the messages.
     - `used` is the usage of Pub/Sub.
-    - `contract` identifies the contract by which they were judged.
+    - `contract` identifies the contract by which the messages were judged.
     """
 
     side: Side

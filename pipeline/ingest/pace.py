@@ -45,8 +45,8 @@ def least_interval(tick: timedelta) -> int:
 
 
 def last_look(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` with which an evaluation starts at the daemon's last check before the
-    tick."""
+    """Return the `minimum_interval_seconds` that makes the daemon start an evaluation at its last check before the next
+    tick is due."""
     return max(1, int((tick - LOOK).total_seconds()) + 1)
 
 

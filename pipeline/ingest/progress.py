@@ -121,7 +121,7 @@ class BacklogWatch:
     came: dict[Side, Ingested] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
-        """Add the backlogs at the newest decision, unless they were added before."""
+        """Record the backlogs that the newest decision was based on, unless they are recorded already."""
         decision = state.decision
         if decision is None or (self.looks and decision.at <= self.looks[-1].at):
             return

@@ -48,7 +48,8 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 of a round, about 80 MB, are sent to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""Time after a round for which the leases of its messages last. After the round, the driver extends the leases."""
+"""Remaining duration of the leases of a round's messages when the round ends. The driver extends the leases before they
+end."""
 
 PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""

@@ -51,8 +51,8 @@ WAIT_SECONDS = 2.0
 MOST_RECENT = 12_000
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""If no page was requested for longer than this, the next request starts from the tracking log's newest entries. This
-reads less than all entries since the last request."""
+"""If no page was requested for longer than this, the next request starts from the tracking log's newest entries. That
+is cheaper than reading all entries added since the last request."""
 
 Found = TypeVar("Found")
 

@@ -87,8 +87,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program `bin/python` of the link archive, which a session gets if its server was started with the whole archive.
-It starts `bin/python` of the whole archive."""
+"""The program `bin/python` of the link archive. If a session's server was started with the whole archive, the session
+gets only the link archive, and this program starts `bin/python` of the whole one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ def _shape(message: MessageSettings, name: ShapeName) -> Shape:
 
 
 def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
-    """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the settings
-    misread the messages; the error says which settings read them."""
+    """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the messages
+    would be misread with these settings; the error names settings that would read them correctly."""
     reader = reader_of(settings.contract, settings.pubsub)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:

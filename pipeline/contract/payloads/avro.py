@@ -404,8 +404,8 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "bytes": (1, _skipped, _bytes),
     "string": (1, _skipped, lambda value: _of(str, value, "a text")),
 }
-"""Maps a primitive type to the minimum number of bytes of a value, the function that counts it, and the function that
-converts it from the JSON encoding."""
+"""Maps a primitive type to the minimum number of bytes of a value, the function that skips a value in binary data, and
+the function that converts a value from the JSON encoding."""
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
