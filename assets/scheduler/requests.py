@@ -28,7 +28,7 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
-"""Number of newest runs of a job from which consecutive failures are counted."""
+"""Number of newest runs of a job that are read when its consecutive failures are counted."""
 
 SEEN_WITHIN = timedelta(seconds=5)
 """Maximum time until other sensors can see a requested run. Dagster creates the run after the sensor's function has

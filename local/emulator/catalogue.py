@@ -206,7 +206,7 @@ class Catalogue:
         return chance > 0 and self._rng.random() < chance
 
     def _before(self) -> None:
-        """Draw the faults that happen before a call has an effect, and raise the error of the first."""
+        """Decide at random which faults happen before a call has an effect, and raise the error of the first one."""
         if self._happens(self.faults.unavailable):
             raise Unavailable("no answer (a fault); nothing was done")
         if self._happens(self.faults.deadline_exceeded):

@@ -251,8 +251,8 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """Compared fields that are null in every heartbeat, in at least one of them because the value is of another
-        type than configured."""
+        """The compared fields that are null in every heartbeat, although at least one heartbeat has a value, of
+        another type than configured."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

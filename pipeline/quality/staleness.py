@@ -189,9 +189,9 @@ class Staleness:
         return missed
 
     def step(self) -> MissedHeartbeats:
-        """Run one step of a check, which reads a bounded amount. If `left` is above 0, the next call continues. After a
-        LakeError, the next call retries. Raises LakeError, and InvalidSettings if the computed windows have another
-        length."""
+        """Run one step of a check. A step reads a bounded amount. If the result's `left` is above 0, the next call
+        continues. After a LakeError, the next call retries. Raises LakeError, and InvalidSettings if the computed
+        windows do not have the configured length."""
         # `heartbeats` is read first: a window computed in between may have read more than this version, never less.
         heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:

@@ -383,8 +383,9 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Return True if the last folded entry, `number`, has been archived (or even dropped). Newer entries must then
-        exist. Raises CorruptObject if the entry is lost, because nothing may be appended after a lost entry."""
+        """Return True if the last folded entry, `number`, has been archived, or even deleted after that. Newer entries
+        then exist. Raises CorruptObject if the entry is missing for any other reason, because nothing may be appended
+        after a lost entry."""
         if number < 0:
             return self._is_before_all(number)
         try:

@@ -210,8 +210,8 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Say what to do while base is behind. `until` is the publish time before which releasing base's messages would
-    move the watermark; None if no release would."""
+    """Say what to do while base is behind. Releasing base's messages that were published before `until` would move
+    the watermark. `until` is None if no release would."""
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
