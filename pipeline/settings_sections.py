@@ -325,7 +325,8 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """How far the watermark may be past a stale window's end for the window to be recomputed automatically."""
+        """Maximum time by which the watermark may have passed a stale window's end for the window to be recomputed
+        automatically."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")

@@ -50,7 +50,7 @@ whenever messages land."""
 
 @dataclass
 class StalenessMemory:
-    """What the sensor has reported and requested, kept in memory. A restarted code server reports and requests
+    """The sensor's memory of its reports and requests. A restarted code server reports and requests
     everything once more."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""How long before a tracking tick the landing tick is due. The decision then takes into account what has just
+"""Time by which a landing tick is due before its tracking tick. The decision then takes into account what has just
 landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)

@@ -34,7 +34,7 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """Whether an owner is alive. UNCLEAR means that the owner has been silent for long, but its clock may be wrong. One
+    """The liveness of an owner. UNCLEAR means that the owner has been silent for long, but its clock may be wrong. One
     of the owner's ticks later, the state is known."""
 
     LIVES = "lives"

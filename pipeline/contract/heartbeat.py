@@ -138,8 +138,8 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""How long after its publish time a message on base may wait for a schema that does not exist. Then the message is
-rejected.
+"""Maximum time after its publish time that a message on base waits for a schema that does not exist. After that, the
+message is rejected.
 
 A message on tracking may wait twice as long. So tracking can read every message that base lands, even if the clocks of
 the two readers differ by this much.

@@ -54,7 +54,7 @@ WRITTEN = {
     PlaceKind.EACH: "each:PATH",
     PlaceKind.PUBLISH_TIME: "publish_time",
 }
-"""How each kind of place is written in the settings."""
+"""The notation of each kind of place in the settings."""
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:

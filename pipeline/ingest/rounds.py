@@ -92,7 +92,7 @@ One is not enough, because an empty pull does not prove that there is no backlog
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the readers of a round need to know.
+    """The input of a round's readers.
 
     Readers 0 to `landers - 1` read base, the others tracking. `settled` has the names of attempts that are in the log,
     so that their messages are remembered to recognize copies.

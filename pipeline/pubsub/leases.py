@@ -19,7 +19,7 @@ IDS_PER_CALL = 2500
 """Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request at most 512 KiB."""
 
 SHARE = 3
-"""How often a lease is extended within the ack deadline."""
+"""Number of times that a lease is extended within the ack deadline."""
 
 
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}

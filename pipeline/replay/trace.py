@@ -143,7 +143,7 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What a decision at the time `at` is made from: the log entries since the previous decision, and the readings of
+    """The input of a decision at the time `at`: the log entries since the previous decision, and the readings of
     both subscriptions (None if unknown). `recorded` is the decision itself, if the tick was read from a log."""
 
     at: datetime

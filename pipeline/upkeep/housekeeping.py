@@ -51,7 +51,7 @@ file by this record."""
 
 
 Figures = dict[str, int]
-"""What a chore did, or would do in a dry run, as numbers by name."""
+"""The results of a chore, or in a dry run its expected results, as numbers by name."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:

@@ -46,7 +46,7 @@ are."""
 
 
 class Fault(StrEnum):
-    """What is wrong with a window. If several values apply, the first one in this order is used."""
+    """The fault of a window. If several values apply, the first one in this order is used."""
 
     DAMAGED = "damaged"
     MISSING = "missing"

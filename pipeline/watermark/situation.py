@@ -70,7 +70,7 @@ class Situation:
 
     @property
     def clock_ahead(self) -> timedelta | None:
-        """How far this machine's clock is ahead of the server's; None if the readings do not show that it is ahead.
+        """Time by which this machine's clock is ahead of the server's; None if the readings do not show it.
 
         If it is ahead, both subscriptions appear to be behind by the same time, in this decision and in the previous
         one. Backlogs differ and change, but a clock error does not.

@@ -18,7 +18,7 @@ CONTAINER = b"Obj\x01"
 
 
 class Encoding(StrEnum):
-    """How the values of a payload are encoded. NONE and BYTES are not decoded."""
+    """The encoding of a payload's values. NONE and BYTES are not decoded."""
 
     NONE = "none"
     BYTES = "bytes"
@@ -28,7 +28,7 @@ class Encoding(StrEnum):
 
 
 class Compression(StrEnum):
-    """How payloads are compressed. AUTO detects gzip by an attribute of the message or the first bytes of the
+    """The compression of payloads. AUTO detects gzip by an attribute of the message or the first bytes of the
     payload."""
 
     NONE = "none"

@@ -35,8 +35,8 @@ first."""
 
 
 class Change(StrEnum):
-    """How a row changed when its window was recomputed. UNKNOWN stands for all changes of a window, or of several
-    versions of a table, if the changes cannot be determined because files are gone."""
+    """The kind of a row's change when its window was recomputed. UNKNOWN stands for all changes of a window, or of
+    several versions of a table, if the changes cannot be determined because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"

@@ -329,9 +329,9 @@ parts, and its window is recomputed."""
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a window of a custom table was computed. `version` is the version of the table's definition, and `run` the
-    run that wrote the window. `input` is a digest of the inputs of all windows of that run (see `digest_of`). All three
-    are derived from the paths of the window's files. `rows` is the number of rows of the window."""
+    """The origin of a computed window of a custom table. `version` is the version of the table's definition, and `run`
+    the run that wrote the window. `input` is a digest of the inputs of all windows of that run (see `digest_of`). These
+    three are derived from the paths of the window's files. `rows` is the number of rows of the window."""
 
     version: str
     input: str
@@ -340,7 +340,7 @@ class Made:
 
 
 class MadeWindows(dict[str, Made]):
-    """How each computed window of a custom table was computed, by window key. The argument `inputs` is a function that
+    """The origin of each computed window of a custom table, by window key. The argument `inputs` is a function that
     reads a run's manifest, and returns the digest of each window's input."""
 
     def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
