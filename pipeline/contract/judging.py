@@ -90,6 +90,7 @@ def judge(
     """Judge rows. `payloads` may be None if the contract does not need payloads."""
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = _unread(payloads)
+    are_unread = frozenset(unread)
     known = _known(payloads, unread) if needs_payload else ()
     stream_ids = _stream_ids(attributes, known, contract.stream_id)
     event_us, is_heartbeat = _event_times(attributes, known, published_us, contract)
@@ -97,9 +98,9 @@ def judge(
     rejections, undecided, named = dict[int, Rejection](), dict[int, Undecided](), dict[int, str]()
     has_attributes = any(place.kind is PlaceKind.ATTRIBUTE for place in (contract.event_time, *contract.stream_id))
     for row in np.flatnonzero(~is_heartbeat).tolist():
-        payload = known[row] if needs_payload else None
-        if payload is None and needs_payload:
+        if needs_payload and row in are_unread:
             continue  # unread payloads are judged below
+        payload = known[row] if needs_payload else None
         verdict = reader.read(attributes.of(row) if has_attributes else {}, payload, int(published_us[row]))
         if isinstance(verdict, Heartbeat):
             is_heartbeat[row], named[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us

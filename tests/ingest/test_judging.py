@@ -201,3 +201,16 @@ def test_compared_fields_may_be_attributes_of_messages_without_a_payload() -> No
         dict.fromkeys(kinds),
     ]
     assert batch.of_another_kind == {}
+
+
+def test_an_event_whose_payload_is_not_read_is_judged_by_its_context() -> None:
+    places = {name: f"attribute:ce-{name}" for name in ("time", "source", "id")}
+    written = dict(zip(("event_time", "stream_id", "publisher_id"), places.values(), strict=True))
+    contract = MessageSettings.model_validate({"payload": "none", "envelope": "cloudevents", **written})
+    times = ["2026-11-21T05:20:00Z", "2026-11-21T06:20:00.1234+01:00", "noon", None]
+    messages = [message(n, {"ce-time": time, "ce-source": "a"}, b"x") for n, time in enumerate(times)]
+    reader = HeartbeatReader(contract.contract_from(at(-3600)))
+    batch = judged(messages, reader, None)
+    assert batch.heartbeats["message_id"].to_pylist() == ["m0", "m1"]
+    assert batch.rejected["reason"].to_pylist() == ["UNREADABLE_EVENT_TIME", "NO_EVENT_TIME"]
+    assert histogram_of(messages, reader).rejected == 2
