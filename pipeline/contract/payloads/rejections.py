@@ -96,7 +96,9 @@ about 300 bytes as a Python object."""
 DEEPEST = 64
 """Maximum number of levels in a schema, and so in its values. Reason: the code that reads them recurses."""
 
-TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""Matches a JSON text, or an unterminated text up to the end of the payload. Without backtracking, so that the time is
+linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
 """First bytes of gzip, with its only compression method. No JSON and no protobuf message begins with them."""

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
@@ -84,6 +85,13 @@ def test_what_is_no_whole_gzip_or_a_bomb_is_rejected(data: bytes, why_not: str) 
 @pytest.mark.parametrize("many", [b"[" + b"{}," * MOST_VALUES + b"{}]", b'{"a":' * (MOST_VALUES + 1)])
 def test_json_of_too_many_values_is_rejected_before_it_is_parsed(many: bytes) -> None:
     assert why(one(JSON, gzip.compress(many, 1))) == f"more than {MOST_VALUES} values"
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"])
+def test_values_are_counted_in_linear_time_whatever_the_bytes_are(end: bytes) -> None:
+    began = time.monotonic()
+    assert why(one(JSON, b'{"' + b'\\"' * 100_000 + b"," * (MOST_VALUES + 1) + end)).startswith("not JSON")
+    assert time.monotonic() - began < 30  # quadratic: half an hour
 
 
 # CloudEvents
