@@ -329,3 +329,27 @@ def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing
     assert new.numbers() == entries
     lander.refuse_other("new")
     assert other.newest().contract == "new"
+
+
+def test_a_process_whose_first_statement_of_its_contract_failed_states_it_again(tmp_path: Path) -> None:
+    old = TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000)
+    told_so_far(old, ticks=0)
+    old.judge_by("old")
+    old.decide(deciding(101))
+    new = TrackingLog(FailingOnce(tmp_path), checkpoint_every=1000)
+    with pytest.raises(LakeUnreachable):
+        new.judge_by("new")
+    new.judge_by("new")
+    assert new.newest().contract == "new"
+
+
+class FailingOnce(DiskObjects):
+    """A folder whose first create fails."""
+
+    failures = 1
+
+    def create(self, name: str, content: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise LakeUnreachable("no answer")
+        super().create(name, content)

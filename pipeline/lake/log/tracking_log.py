@@ -153,9 +153,9 @@ class TrackingLog:
 
         If the log has another contract, the change is written to the log. The watermark then holds until base has
         passed all messages that were judged by the earlier contract. A repeated call raises ContractReplaced if another
-        process has stated another contract since the first call.
+        process has stated another contract since the first successful call.
         """
-        is_first, self._judged_by = self._judged_by != contract, contract
+        is_first = self._judged_by != contract
 
         def build(state: WatermarkState) -> Entry | None:
             if not is_first:
@@ -164,6 +164,7 @@ class TrackingLog:
             return Lost("messages are judged by another contract from here on", contract=contract) if is_new else None
 
         self._append(build)
+        self._judged_by = contract
 
     def refuse_other(self, contract: str) -> None:
         """Raise ContractReplaced if the newest contract in the log is not `contract`."""
