@@ -30,7 +30,8 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""Minimum time in microseconds before a schema's revisions are listed again: after a success, and after a failure."""
+"""Minimum time in microseconds before a schema's revisions are listed again: after a success, and after a failure. They
+are also listed again after the clock was set back."""
 
 MOST_SCHEMAS = 20
 """Maximum number of schemas that are looked up per batch, and maximum number kept in memory. There is more than one
@@ -91,7 +92,7 @@ class PubSubSchemas:
         """
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
-        if revision not in found and at_us - asked_us >= AGAIN_US:
+        if revision not in found and not 0 <= at_us - asked_us < AGAIN_US:
             asked_us, found = self._listed[schema] = at_us, self._revisions(schema, at_us)
         if found and self._accepted is not None and not self._accepted.names():
             self._accepted.accept(schema)
@@ -100,7 +101,7 @@ class PubSubSchemas:
 
     def _revisions(self, schema: str, at_us: int) -> Mapping[str, Definition | None]:
         failed_us, why = self._failed.get(schema, (0, ""))
-        if at_us - failed_us < AFTER_FAILURE_US:
+        if 0 <= at_us - failed_us < AFTER_FAILURE_US:
             raise Unknown(why)
         self._asked_at_us, self._asked = at_us, self._asked + 1 if self._asked_at_us == at_us else 1
         if self._asked > MOST_SCHEMAS:

@@ -243,11 +243,22 @@ def test_one_listing_answers_for_a_second_and_then_a_new_revision_is_read(topic:
     assert judged([newer], reader, None, later(message, 1)).heartbeats["temp"].to_pylist() == [21.5]
 
 
+def test_a_new_revision_is_read_after_the_clock_was_set_back(topic: Topic) -> None:
+    topic.create(without_temp())
+    topic.publish(avro(without_temp(), BEAT))
+    (message,) = topic.pulled(1)
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    assert len(judged([message], reader, None, later(message, 7200)).heartbeats) == 1
+    topic.commit(AVRO)
+    topic.publish(avro(AVRO, BEAT))
+    assert judged(topic.pulled(1), reader, None, later(message, 2)).heartbeats["temp"].to_pylist() == [21.5]
+
+
 def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded: tuple[Topic, Denying, Any]) -> None:
     topic, denying, message = guarded
     denying.schemas = (f"/{NAME}",)
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    for seconds, refused in ((0.0, 1), (29.0, 1), (30.0, 2)):
+    for seconds, refused in ((0.0, 1), (29.0, 1), (30.0, 2), (10.0, 3)):  # at last by a clock that was set back
         assert len(judged([message] * 3, reader, None, later(message, seconds)).undecided) == 3
         assert denying.refused == refused
     denying.schemas = ()
