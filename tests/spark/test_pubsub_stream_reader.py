@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver
 from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
@@ -188,6 +189,19 @@ def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -
     moved = PubSubStreamReader(Connections(chosen), source_schema(chosen))
     with pytest.raises(InvalidSettings, match="finish it with that lake"):
         moved.partitions(start, end)
+
+
+def test_a_worker_judges_each_lakes_messages_by_the_schemas_that_this_lake_accepts(tmp_path: Path) -> None:
+    avro = {"payload": "avro", "eventTime": "payload:at", "streamId": "payload:device"}
+    message = {"googclient_schemaname": "projects/project/schemas/ours", "googclient_schemarevisionid": "1"}
+    lakes = [Connections(options(tmp_path / lake, **avro)) for lake in ("theirs", "ours")]
+    named = Connections(options(tmp_path / "theirs", **avro, schema=message["googclient_schemaname"]))
+    lakes[0].lake.accepted_schemas().accept("projects/project/schemas/theirs")
+    found: list[Any] = [one.reader()._decoder._revisions._found_in for one in (*lakes, named)]
+    theirs, ours, also_ours = found
+    assert ours.name(message) == also_ours.name(message) == "projects/project/schemas/ours@1"
+    with pytest.raises(Unreadable, match="not accepted"):
+        theirs.name(message)
 
 
 def available(

@@ -94,7 +94,7 @@ class Connections:
         """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
         it has looked up."""
         options = self.options
-        kept_as = options.server, options.project, repr(options.contract)
+        kept_as = options.server, repr(options.place), *options.schema_names, repr(options.contract)
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
