@@ -1,8 +1,9 @@
 """Finds the windows of a custom table that are due: not computed yet, or computed from windows of `heartbeat_diffs`
 that have since been recomputed.
 
-The input of a custom table's window is a range of windows of `heartbeat_diffs`. Its digest is derived from the runs
-that computed these windows. If one of them is recomputed, the digest changes, and the custom table's window is due.
+The input of a custom table's window is a range of windows of `heartbeat_diffs`. The digest of this input is derived
+from the runs that computed these windows. If a window of the input is recomputed, the digest changes, and the custom
+table's window is due.
 """
 
 import hashlib
@@ -22,14 +23,15 @@ NO_TIME = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The numbers of a custom table's windows that have input, in order, and the digest of each window's input."""
+    """The inputs of a custom table's windows. `numbers` are the numbers of the windows that have input, ascending, and
+    `digests` the digests of their inputs."""
 
     windowing: Windowing
     numbers: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
 
     def digest(self, window: Window) -> str:
-        """Return the digest of a window's input; the digest 0 for a window without input."""
+        """Return the digest of a window's input, as 16 hexadecimal digits. A window without input has the digest 0."""
         number = self.windowing.number_of(window.start)
         at = int(np.searchsorted(self.numbers, number))
         is_there = at < len(self.numbers) and int(self.numbers[at]) == number
@@ -38,10 +40,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class ComputedWindows:
-    """The numbers of the computed windows of `heartbeat_diffs`, in order.
+    """The computed windows of `heartbeat_diffs`, from which digests of ranges of windows are calculated.
 
-    Each window has a hash of its key and its run. `sums[n]` is the sum of the first n hashes. The difference of two
-    sums is therefore a digest of a range of windows.
+    `numbers` are the windows' numbers, ascending. Each window has a hash of its key and its run. `sums[n]` is the sum
+    of the first n hashes. The difference of two sums is therefore a digest of a range of windows.
     """
 
     windowing: Windowing
@@ -60,7 +62,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of a custom table's windows. The table has the windowing `own` and this lookback."""
+        """Return the inputs of the windows of a custom table with the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
@@ -75,8 +77,8 @@ class ComputedWindows:
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the windows of `own` that lie wholly in `closed`, a range of `heartbeat_diffs` windows, and start at
-        least `expired` after the start of `closed`."""
+        """Return the numbers of the windows of `own` that lie wholly in `closed`, a range of numbers of
+        `heartbeat_diffs` windows, and that start at least `expired` after the start of `closed`."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
@@ -109,8 +111,8 @@ class Followed:
         """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this
         lookback. `made` says from which input each of its windows was computed.
 
-        A window is not due while part of its input is not computed yet, because it would then be computed twice. Raises
-        LakeError.
+        A window is not due while part of its input is not computed yet, because it would have to be computed again
+        afterwards. Raises LakeError.
         """
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME

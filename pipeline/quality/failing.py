@@ -25,13 +25,13 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LEAST_REASON = 40
-"""Number of characters to which reasons are cut if the file is too small for all reasons."""
+"""Number of characters to which reasons are cut if the file of ticks has no space for whole reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The outcome of a sensor's ticks. `good` is the end of the last successful tick. `failed` describes the failed
-    ticks since then, or why the sensor waits."""
+    """The outcome of a sensor's ticks. `good` is the end of the last successful tick, None before the first. `failed`
+    describes the failed ticks since then, or why the sensor waits; None if the last tick succeeded."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
@@ -166,7 +166,8 @@ class TickNotes:
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a successful tick. If the tick had to leave messages unread, `waits` says why. The first successful
-        tick of a sensor in this process also deletes what earlier processes recorded about the sensor in the lake."""
+        tick of a sensor, in this process or after a failure, also deletes what the lake has recorded about the
+        sensor."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -195,7 +196,7 @@ class TickNotes:
                 self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
-                    logger.warning("%s cannot be written: %s. Notes go only to the lake", self._file.path, error)
+                    logger.warning("%s cannot be written: %s. Failed ticks go only to the lake", self._file.path, error)
                 self._warned = True
             return failed
 

@@ -1,4 +1,4 @@
-"""The watermark as a gate for other systems: its value, its reason, and the progress of windows. Reads only the
+"""Lets other systems read the watermark, or wait until it passes a time or a window is computed. Reads only the
 lake."""
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Watermark:
         """True if the watermark has reached `event_time`, so that every earlier heartbeat has landed. Raises ValueError
         if `event_time` has no time zone."""
         if event_time.tzinfo is None:
-            raise ValueError(f"{event_time} has no time zone")
+            raise ValueError(f"{event_time} has no time zone; pass a datetime with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
@@ -105,7 +105,7 @@ def read_watermark(config: str | Path | None = None, *, name: str | None = None)
 
 
 class Stage(StrEnum):
-    """The progress of a window."""
+    """A stage on a window's way from not closed to computed. `words` describes each stage."""
 
     TOO_EARLY = "too early"
     OPEN = "open"
@@ -116,13 +116,13 @@ class Stage(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """True if the stage may still change without anyone's action."""
+        """True if a running pipeline may still move the window to another stage."""
         return self in (Stage.OPEN, Stage.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowProgress:
-    """The progress of a lake's windows. If `lake` is an OpenLake, each call reads only the changes since the last
+    """Reads the stages of a lake's windows. If `lake` is an OpenLake, each call reads only the changes since the last
     call."""
 
     lake: Lake

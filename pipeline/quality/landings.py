@@ -83,8 +83,8 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
 
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""The version for a window that is not computed. It also stands for an unknown version of `heartbeats` from which a
-window was computed."""
+"""Stands for the version of `heartbeats` from which a window was computed, if the window is not computed or the version
+is unknown. It is above every real version, so nothing counts as missed in such a window."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -134,7 +134,8 @@ class MissedHeartbeats(Counts):
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
     """Finds the windows that a heartbeat affects: its own window, and each later window whose lookback contains its
-    event time (both ends included). Arrays have microseconds since the epoch, and identify a window by its start."""
+    event time (both ends included). Times in arrays are in microseconds since the epoch. A window is identified by its
+    start."""
 
     windowing: Windowing
     lookback: timedelta

@@ -47,11 +47,12 @@ LANDINGS = ("message_id", "landed_at")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The messages published in `[published_from, published_before)`.
+    """A range of publish times, `[published_from, published_before)`, with counts of the messages published in it.
 
     `tracked` is the number of messages that tracking counted, including redeliveries. `landed` is the number of
-    distinct messages that landed. `oldest_event_time` is the smallest event time that tracking counted; None without
-    event times. In a message with several heartbeats, each heartbeat counts as a message.
+    distinct messages that landed, and `outstanding_at_most` the difference. `oldest_event_time` is the smallest event
+    time that tracking counted; None without event times. In a message with several heartbeats, each heartbeat counts as
+    a message.
     """
 
     published_from: datetime
@@ -230,8 +231,8 @@ class AuditedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The losses among the messages published in `[since, before)`, all of which base has passed. `minutes` are the
-    minutes that may have losses.
+    """The losses among the messages published in `[since, before)`, none of which is still outstanding on base.
+    `minutes` are the minutes that may have losses.
 
     `at_least` is certain: it counts cells of the histogram to which no landed message belongs. `at_most` is an upper
     bound if tracking received every message. `at_most` may be too high, because tracking may count a redelivery twice.
@@ -257,8 +258,8 @@ class Audit:
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit the messages that base has passed since `passed_since`, or all messages in the tracking log if
-    `passed_since` is None.
+    """Audit the messages that stopped being outstanding on base after `passed_since`. If `passed_since` is None, audit
+    all messages in the tracking log that are no longer outstanding.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the readings of base in the decisions, minus the slack, are right; messages from

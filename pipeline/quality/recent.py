@@ -46,7 +46,8 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class NullField:
-    """A compared field that is null in the newest `rows` rows, the first of which landed at `since`."""
+    """A compared field (one of `[message.fields]`) that is null in the newest `rows` rows, the first of which landed at
+    `since`."""
 
     name: str
     rows: int

@@ -45,8 +45,8 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""Storage format of checkpoints. The rows of the Parquet file are the unread landings; the other fields are JSON in its
-metadata. The key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
+"""Storage format of checkpoints: a Parquet file whose rows are the field `unread`. The other fields are JSON in the
+file's metadata. The key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
