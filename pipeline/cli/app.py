@@ -84,7 +84,7 @@ for _name, _place in PLACES.items():
 
 
 def loaded(name: str) -> Command:
-    """Import a command."""
+    """Import the module of a command, and return the command."""
     gc.disable()  # modules are not garbage, and looking for it takes a fifth of the command's start
     try:
         without_pandas()
@@ -129,7 +129,7 @@ def settings_file(
         bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Every command reads its settings from one file and the TIDEMARK_ variables."""
+    """Make the file of `--config` the settings file of the command that runs."""
     if config is not None:
         os.environ["TIDEMARK_CONFIG"] = str(config.resolve())
 

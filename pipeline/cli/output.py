@@ -21,7 +21,7 @@ from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.phrases import printable
 
 FILE_WIDTH = 150
-"""Width of a line that is written to a file or a pipe. Rich's default of 80 would fold the tables."""
+"""Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
 
 WARNING = "[yellow]warning[/] "
 

@@ -135,7 +135,7 @@ def test_another_pipelines_lake_is_left_alone(house: House) -> None:
     before = sorted(lake.rglob("*"))
     refused = house.run("attach", "--ticks", "1")
     assert refused.code == 1
-    assert "a tick failed, the next one tries again: LakeOwned: another pipeline writes file:" in refused.out
+    assert "a tick failed; the next one tries again: LakeOwned: another pipeline writes file:" in refused.out
     assert sorted(lake.rglob("*")) == before
     (lake / NAME).unlink()
     assert house.run("attach", "--ticks", "1").code == 0

@@ -85,7 +85,7 @@ def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -
     )
     refused = run("--missing")
     assert isinstance(refused.exception, LakeError)
-    assert f"window {KEYS[3]} has no status" in str(refused.exception)
+    assert f"window {KEYS[3]} has no stream_status" in str(refused.exception)
 
 
 def test_the_silent_are_those_without_a_heartbeat_in_the_newest_window_however_long(computed: Lake) -> None:

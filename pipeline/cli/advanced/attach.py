@@ -72,7 +72,7 @@ def attach(
 
 
 class Attached:
-    """The ticks of one process of `tidemark attach`, with the clients and the printed lines that ticks share."""
+    """Runs the ticks of one process of `tidemark attach`. Ticks share the clients and a memory of the printed lines."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -106,7 +106,7 @@ class Attached:
         except Exception as error:
             failed = self._notes.failed(TRACKING, error, self._in_lake)
             self._observer.ticked(TRACKING, self._clock.monotonic() - began, failed)
-            self._say_once("failed", f"a tick failed, the next one tries again: {type(error).__name__}: {error}")
+            self._say_once("failed", f"a tick failed; the next one tries again: {type(error).__name__}: {error}")
             return False
         self._observer.ticked(TRACKING, self._clock.monotonic() - began)
         self._observer.tracked(tracked)

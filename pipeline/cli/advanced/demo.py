@@ -21,15 +21,15 @@ def demo(
     full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
     streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,
     backlog: Annotated[
-        timedelta | None, duration_option("The outage: the time of publishing before the pipeline starts.")
+        timedelta | None, duration_option("The outage: how long to publish before the pipeline starts.")
     ] = None,
-    live: Annotated[timedelta | None, duration_option("Minimum live traffic after the backlog has landed.")] = None,
+    live: Annotated[timedelta | None, duration_option("Minimum live time after the backlog has landed.")] = None,
     idle_timeout: Annotated[
         timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
     ] = None,
     shape: Annotated[ShapeName, option("The format of messages.")] = ShapeName.JSON,
     lake: Annotated[str, option("The lake's address: in the folder, or an empty gs://bucket/prefix.")] = "file:lake",
-    lake_endpoint: Annotated[str | None, option("The address of another Cloud Storage server, as on loopback.")] = None,
+    lake_endpoint: Annotated[str | None, option("The address of a Cloud Storage server other than Google's.")] = None,
 ) -> None:
     """Play an outage end to end, and compare every row with what was published."""
     asked: dict[str, Any] = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}

@@ -94,7 +94,7 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
     """Print how many of the messages that the decision considered were rejected for their payload, per stream, and how
-    many of these are at the pin. Print nothing if no message was rejected."""
+    many of these are at the pin, the message that holds the watermark. Print nothing if no message was rejected."""
     if not rejected:
         return
     which = "one of them is the pin" if pins else "none of them is the pin"
@@ -108,7 +108,8 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print the streams with messages that `max_lag` passes over, and the hours for which their number is unknown."""
+    """Print the streams with messages that lag more than `max_lag`, and so do not hold the watermark. Also print the
+    hours for which the number of such messages is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:

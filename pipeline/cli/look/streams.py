@@ -28,7 +28,7 @@ SHOWN = {
 
 
 def streams(
-    silent: Annotated[bool, option("List streams silent now; with --window, stopped in it.", "--silent")] = False,
+    silent: Annotated[bool, option("List streams silent now, or stopped in --window.", "--silent")] = False,
     started: Annotated[bool, option("List streams that started in the window.", "--started")] = False,
     missing: Annotated[bool, option("List streams that missed heartbeats in the window.", "--missing")] = False,
     window: InWindow = None,
@@ -87,7 +87,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     terminal.print(table)
     if behind:
         terminal.print(
-            f"{len(behind)} of these windows have no status, or one older than their diffs, from {behind[0]} to "
+            f"{len(behind)} of these windows have no stream_status, or an outdated one, from {behind[0]} to "
             f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` recomputes them"
         )
 
@@ -114,7 +114,7 @@ def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_jso
     status, key = lake.stream_status(), window.key
     if status.behind(lake.diffs(), [key]):
         raise LakeError(
-            f"window {key} has no status, or one older than its diffs; `tidemark repair --recompute --from {key} --to "
+            f"window {key} has no stream_status, or an outdated one; `tidemark repair --recompute --from {key} --to "
             f"{key}` recomputes the window"
         )
     found, (says, shown) = status.rows([key], kind), SHOWN[kind]

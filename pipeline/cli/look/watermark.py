@@ -21,7 +21,7 @@ WAITS = Span(minutes=10)
 
 def watermark(
     wait_for: Annotated[str | None, option("Wait for this event time or window's end.", metavar="<time|key>")] = None,
-    computed: Annotated[bool, option("With --wait-for: also wait until it is computed.", "--computed")] = False,
+    computed: Annotated[bool, option("With --wait-for: also wait until the window is computed.", "--computed")] = False,
     timeout: Annotated[timedelta, duration_option("Maximum time to wait with --wait-for.")] = WAITS,
     as_json: AsJson = False,
 ) -> None:

@@ -81,8 +81,8 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     base = decided.decision.base
     if base is None:
         raise LakeError(
-            "base's backlog was never read, so the effect of a release is unknown; `tidemark explain` says more, and "
-            "the problems of the last ticks say why"
+            "base's backlog was never read, so the effect of a release is unknown; `tidemark explain` says what is "
+            "missing, and `tidemark status` why"
         )
     if base.oldest_unacked >= release.before:
         raise LakeError(

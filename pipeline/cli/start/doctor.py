@@ -132,7 +132,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
             terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)
     for name in facts.swept:
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
-    follows_what = "from a quiet topic; delays may be larger" if found else "none"
+    follows_what = "on a busy topic, delays may be larger than measured here" if found else "none"
     terminal.print(f"\nderived settings: {follows_what}")
     for section, settings in groupby(found, key=lambda one: one.section):
         terminal.print(safe(f"[{section}]"))

@@ -18,10 +18,10 @@ from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
 
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder to write to; created if missing.")] = Path(),
-    dagster: Annotated[bool, option("Also write workspace.yaml and dagster.yaml, for changes.", "--dagster")] = False,
+    dagster: Annotated[bool, option("Also write workspace.yaml and dagster.yaml, to be edited.", "--dagster")] = False,
     ports: Annotated[
         int | None,
-        option("First of the consecutive ports.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
+        option("The first port; more follow it.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
     ] = None,
     topic: Annotated[str | None, option("The topic: projects/P/topics/T, or a name on the emulator.")] = None,
     first: Annotated[

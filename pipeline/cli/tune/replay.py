@@ -63,7 +63,7 @@ HELP = {
     "band": "The disorder that is allowed for.",
     "idle_timeout": "The idle rule applies after this silence.",
     "quantile": "The share of each second's smallest event times to ignore.",
-    "idle": "Whether the watermark advances or holds in a silence.",
+    "idle": "Let the watermark advance or hold in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }
 
@@ -99,7 +99,7 @@ def replay(
     no_anchor: Annotated[bool, option("Decide without the anchor, to see the anchor's effect.", "--no-anchor")] = False,
     idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
     slack: Annotated[
-        timedelta | None, duration_option("Subtracted from both readings.", show_default=_default(DEFAULT.base_slack))
+        timedelta | None, duration_option("Subtract it from both readings.", show_default=_default(DEFAULT.base_slack))
     ] = None,
     max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
@@ -262,7 +262,7 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
         print_difference(terminal, difference)
         terminal.print(f"identical before it: {verdict.decisions:,} decisions")
     if verdict.compacted:
-        terminal.print(f"[dim]and {verdict.compacted:,} compacted entries equal the fold of the entries before them[/]")
+        terminal.print(f"[dim]and {verdict.compacted:,} compacted entries follow from the entries before them[/]")
     if verdict.unknowable:
         terminal.print(
             f"{WARNING}{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
