@@ -23,7 +23,7 @@ from tidemark.pipeline.replay.trace import Batch, Tally, Totals, Trace
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""Unit and accuracy of measured durations, in microseconds: a tenth of a second."""
+"""Unit in which durations are measured, and so their accuracy: a tenth of a second, in microseconds."""
 
 STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
@@ -31,7 +31,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""The figures of a stream. COUNTED are sums over its messages, GREATEST are maxima."""
+"""The figures that are kept for each stream. COUNTED are sums over its messages, GREATEST are maxima."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -260,10 +260,10 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
 class _Order:
     """The results of the first pass over the messages, which `measure` needs in the second pass.
 
-    `step`: the publish times at which messages were published, in units of STEP_US, in order.
+    `step`: the distinct publish times, in units of STEP_US, in ascending order.
     `reached`: for each step, the greatest event time published up to this step.
     `yet_to_come`: for each step, the smallest event time published from this step on.
-    `typical`: the typical lag for each range of event time in `together`.
+    `typical`: the typical lag, in units of STEP_US, for each range of event time in `together`.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -301,7 +301,8 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return the ranges of event time that have messages, and the typical lag of each range."""
+    """Return the numbers of the ranges of event time (of TOGETHER_US) that have messages, and the typical lag of each
+    range, in units of STEP_US."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {

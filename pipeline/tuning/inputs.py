@@ -84,7 +84,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
         raise NothingToTune(f"none of {without:,} messages in {source} has a value of {by}; split by another key")
     together = report_on(trace)
     if together is None:
-        raise NothingToTune(f"in {source} no message with an event time has landed; there is nothing to judge")
+        raise NothingToTune(f"in {source} no message with an event time has landed; try another trace or --since")
     values = [value for value, _ in counts.most_common(MOST_COHORTS)]
     try:
         with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
@@ -144,7 +144,7 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:
-        raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
+        raise TraceUnusable(f"{path} has no message with an event time; name a trace that has some")
     if not any((batch.valid().landed_us != NEVER).any() for batch in trace.batches()):
         raise TraceUnusable(
             f"in {path} no message with an event time has landed, so no message can be late; write the time at which "
