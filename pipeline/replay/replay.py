@@ -32,7 +32,8 @@ def decide_again(
     decisions.
 
     Compacted entries are skipped. They contain recorded decisions, which must not influence the new ones, and otherwise
-    only data of earlier entries. The entries of the first tick, or `state`, must contain a `Beginning`.
+    only data of earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the
+    first entry of a log.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:
@@ -126,7 +127,7 @@ first watermark, and a reading is null if it is unknown. `band_start` and `band_
 or was made by the idle rule."""
 
 LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
-"""The last column of a written decision: how many late messages had landed by the tick."""
+"""The last column of a written decision: the number of late messages that had landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)

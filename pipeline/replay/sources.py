@@ -42,8 +42,8 @@ class ParquetTrace:
     null event time means that the message was rejected. A null `tracked_at` or `landed_at` means that the message was
     never acknowledged.
 
-    `by` is the key that a batch has as the stream of each message. If it is an attribute, it is read from the column
-    `attributes` (a map of text) or from a column with the attribute's name.
+    `by` is a cohort key. Batches have its value as the stream of each message. If the key is an attribute, it is read
+    from the column `attributes` (a map of text) or from a column with the attribute's name.
 
     Raises TraceUnusable for an unsuitable file. The message names the column, its content and the remedy. Raises
     NewerFormat if a later version of tidemark wrote the file.
@@ -99,9 +99,9 @@ class ParquetTrace:
     def _refuse_type(self, name: str, kind: pa.DataType) -> None:
         if pa.types.is_timestamp(kind) or (pa.types.is_null(kind) and name != "publish_time"):
             return
-        why = "no unit and no zone" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "no exact moment"
+        why = "no unit and no zone" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "no exact time"
         raise TraceUnusable(
-            f"{name} in {self.path} is of the type {kind}, which is {why}; write it as {MOMENT} (in Arrow: "
+            f"{name} in {self.path} is of the type {kind}, which has {why}; write it as {MOMENT} (in Arrow: "
             'pa.timestamp("us", tz="UTC"))'
         )
 
@@ -192,8 +192,8 @@ class LogMessages:
 
     The log has only histograms. Each message therefore gets the last publish time and the least event time of its
     histogram cell. Disorder is known to within two seconds, and lateness is never understated. `landed_us` is the time
-    of the tick that tracked the message, whenever base acknowledged it. A message that was delivered to tracking twice
-    counts twice.
+    of the tick that tracked the message, no matter when base acknowledged it. A message that was delivered to tracking
+    twice counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
@@ -232,7 +232,7 @@ class LakeLandings:
         by: CohortKey = BY_STREAM,
     ) -> None:
         """Create a trace of the messages that landed from `since` to `until`, both included, without the messages whose
-        ids are in `left_out`. `by` is the key that a batch has as the stream of each message."""
+        ids are in `left_out`. `by` is a cohort key; batches have its value as the stream of each message."""
         self._by = by
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)

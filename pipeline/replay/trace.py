@@ -194,8 +194,8 @@ BY_STREAM = CohortKey("stream")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The number of messages in a trace, also by category, and its first and last time. `last_us` is the latest publish
-    time or acknowledgement.
+    """The size of a trace: its number of messages, also by category, and its first and last time. `last_us` is the
+    latest publish time or acknowledgement.
 
     `acknowledged_early` is the number of messages that a subscription acknowledged before their publish time, because
     clocks disagree.
@@ -256,8 +256,8 @@ def ticks_of(
     previous tick, and readings of both subscriptions.
 
     A reading is the earliest publish time of the messages that are published but not acknowledged at the tick. If there
-    is no such message, it is the time of the tick. `complete_from` is the first publish time by default. If `extent` is
-    given, the trace is read once less.
+    is no such message, it is the time of the tick. `complete_from` is the first publish time by default. Giving the
+    `extent` of the trace saves reading the trace once more.
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
