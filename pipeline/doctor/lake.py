@@ -29,7 +29,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
 
 LITTLE_BYTES = 1 << 30
-"""Free disk space below which a check warns. A busy tick writes some hundred megabytes."""
+"""Free disk space below which a check warns. A busy tick writes a few hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
 """Free disk space below which a check is broken, and `tidemark up` starts nothing: one tick would fill the disk."""

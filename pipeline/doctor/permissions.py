@@ -32,7 +32,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, reported, subs
 from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN
 
 NOT_FATAL = {
-    "monitoring.timeSeries.list": "backlogs are read only by snapshots, and base's size is unknown before the first",
+    "monitoring.timeSeries.list": "backlogs are read only by snapshots, so base's size is unknown before the first one",
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
@@ -84,11 +84,11 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
             impersonate=pubsub.impersonate,
         )
     except Silent as error:
-        yield warning(f"{error}; whether the project {project} grants {listed} is unknown")
+        yield warning(f"{error}; it is unknown whether the project {project} grants {listed}")
         return
     if response.status_code != 200:
         yield warning(
-            f"whether the project {project} grants {listed} is unknown ({reason_of(response)}): enable the API with "
+            f"it is unknown whether the project {project} grants {listed} ({reason_of(response)}): enable the API with "
             f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or check it with "
             f"`gcloud projects get-iam-policy {project}`"
         )
@@ -196,7 +196,7 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     except PermissionMissing:  # the check of permissions reports it
         return
     except PubSubError as error:
-        yield warning(f"whether a quota was exceeded is unknown ({error}): look at {where}")
+        yield warning(f"it is unknown whether a quota was exceeded ({error}): look at {where}")
         return
     for name in exceeded:
         yield warning(

@@ -131,7 +131,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     if not _runs_here(settings):
         server = without_options(settings.spark.remote or "")
         yield ok(
-            f"whether Spark at {server} has Google's {CONNECTOR} is unknown: without "
+            f"it is unknown whether Spark at {server} has Google's {CONNECTOR}: without "
             "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
         )
         return

@@ -1,5 +1,5 @@
-"""Facts that a measurement finds about Pub/Sub: a table compares them with what the watermark relies on, and settings
-are derived from them. When the settings are written into the user's file, its comments, order and other values stay.
+"""Facts that a measurement finds about Pub/Sub, a table that compares them with what the watermark relies on, and the
+settings that follow from them. Writing the settings into the user's file keeps its comments, order and other values.
 
 A fact is an observation, or the reason why it was not measured.
 """
@@ -29,7 +29,7 @@ EXACT = timedelta(milliseconds=1)
 """Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""Time from publishing a message until it is visible. If no message takes longer, the default `slack` on Google's
+"""Expected maximum time from publishing a message until it is visible. Up to this time, the default `slack` on Google's
 service is enough."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
@@ -145,7 +145,7 @@ class RedeliveryFacts:
 
     def seen(self) -> Seen:
         said = f"changed by {short(self.change)}" if self.change else "the same"
-        return judged(said, not self.change, "do not use tidemark here: the watermark would pass messages")
+        return judged(said, not self.change, "do not use tidemark here: messages would be late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class FilterFacts:
     """Messages published to a filtered subscription.
 
     - `passing` is the number of published messages that pass the filter.
-    - `came` is the number of those that were received.
+    - `came` is the number of passing messages that were received.
     - `others` is the number of received messages that should not pass.
     """
 
@@ -269,7 +269,7 @@ possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""Limit for how much a reading without outstanding messages may be earlier than its request."""
+"""Maximum time by which a reading may be earlier than its request, if no message is outstanding."""
 
 JUST_PUBLISHED = "a message just published"
 """Name of the table's row about messages just published. If the measured value differs from the expected one, a larger
@@ -428,7 +428,7 @@ def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
 def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
     """Replace the file atomically. Raises ValueError if the TOML `text` does not parse to `meaning`."""
     if tomllib.loads(text) != meaning:
-        raise ValueError("its form is too unusual")
+        raise ValueError("its layout is not supported")
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8", newline="") as opened:
