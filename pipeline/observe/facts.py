@@ -203,7 +203,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
     - `reading_violations` is the number of messages that tracking received with a publish time below an earlier
       reading, since the lake began.
-    - Facts whose names end in `_last_day` are counted, except the bytes of snapshots, which are estimated.
+    - Facts whose names end in `_last_day` are exact, except the bytes of snapshots, which are estimated.
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
@@ -293,7 +293,7 @@ def lost_facts(losses: Losses) -> Facts:
         "lost_at_least": lost.at_least,
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
-        **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
+        **({"missed_not_checked": f"{missed.left} commits, manifests or hours are unchecked"} if missed.left else {}),
         **unknown_facts(missed=missed.damaged, lost=lost.damaged),
     }
 

@@ -50,7 +50,7 @@ counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER
 WATERMARK_AGE = gauge(
     "tidemark.watermark.age", "s", "Time by which the watermark is behind the clock. Absent without a watermark."
 )
-WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, to compare with.")
+WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, for comparison.")
 DECISIONS = counter("tidemark.decisions", "{decision}", "Decisions about the watermark, by reason.", ("reason",))
 READING_VIOLATIONS = gauge(
     "tidemark.reading.violations",
@@ -89,7 +89,7 @@ MISSED = gauge(
 LOST = gauge(
     "tidemark.heartbeats.lost",
     "{heartbeat}",
-    "Messages that were tracked and then taken from base within the hour without landing: a lower bound.",
+    "Messages that tracking counted, and that left base in the last hour without landing: a lower bound.",
 )
 TICK_DURATION = histogram(
     "tidemark.tick.duration",
@@ -100,7 +100,7 @@ TICK_DURATION = histogram(
 SENSOR_SILENCE = gauge(
     "tidemark.sensor.silence", "s", "Time since a sensor's last tick without an error ended.", ("sensor",)
 )
-SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Interval of a sensor's ticks by the settings.", ("sensor",))
+SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Configured interval of a sensor's ticks.", ("sensor",))
 SENSOR_FAILING = gauge(
     "tidemark.sensor.failing",
     "s",

@@ -189,7 +189,7 @@ def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServe
             try:
                 status, content_type, content = outlet.answer(self.path, self.headers.get_all("Host", []))
             except Exception:
-                logger.exception("%a cannot be answered", self.path)
+                logger.exception("the request for %a failed", self.path)
                 status, content_type, content = HTTPStatus.INTERNAL_SERVER_ERROR, JSON, FAILED
             self.send_response(status)
             self.send_header("Content-Type", content_type)

@@ -103,7 +103,7 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
         try:
             tell(*arguments, **named)
         except Exception:
-            logger.exception("a measurement is lost")
+            logger.exception("a measurement could not be recorded")
 
     return told
 

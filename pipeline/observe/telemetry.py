@@ -73,7 +73,7 @@ class Telemetry:
                 observed = Observation(measured.value, dict(measured.attributes))
                 moment.setdefault(measured.instrument, []).append(observed)
         except Exception:
-            logger.exception("current values are lost")
+            logger.exception("current values could not be read")
         self._moment = moment
         return collect()
 

@@ -111,7 +111,7 @@ def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_
     for number in range(9):
         history.land([Beat("a", 200 + number)])
     facts = lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
-    assert facts["missed_not_checked"] == "7 commits, manifests or hours are left"
+    assert facts["missed_not_checked"] == "7 commits, manifests or hours are unchecked"
     assert "missed_not_checked" not in lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
 
 
