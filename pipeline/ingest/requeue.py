@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, RejectionReason
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
+from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.figures import Sums
+from tidemark.pipeline.ingest.outcome import Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
@@ -47,6 +49,7 @@ class Requeue(Sums):
     - `landed` is the number of heartbeats that pass, and `late` how many of these are below the newest watermark.
     - `there` is the number of heartbeats that had landed before.
     - `rejected` is the number of messages that stay in quarantine, by current reason.
+    - `waiting` are the messages that cannot be judged, because their schema cannot be looked up now.
 
     Messages that an earlier requeue recorded in a note are not counted.
     """
@@ -56,6 +59,7 @@ class Requeue(Sums):
     there: int = 0
     rejected: Counter[RejectionReason] = field(default_factory=Counter)
     of_another_kind: Counter[str] = field(default_factory=Counter)
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 class Requeuer:
@@ -74,8 +78,9 @@ class Requeuer:
         self.reader, self.clock = reader, clock
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError. Messages that landed before
-        the error stay landed, and the next requeue resumes."""
+        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError, and at the end
+        PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed, and
+        the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
@@ -83,6 +88,11 @@ class Requeuer:
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
                 done += self._requeue(rows, day, notes, dry_run=dry_run)
                 tell(len(rows))
+        if done.waiting.messages:
+            raise PubSubUnreachable(
+                f"{done.waiting.messages} messages of quarantine cannot be judged now: {done.waiting.why}. Of the "
+                f"others, {done.landed} heartbeats {'would land' if dry_run else 'landed'}; requeue again"
+            )
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
@@ -108,6 +118,7 @@ class Requeuer:
                 there=len(passing) - len(fresh),
                 rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
                 of_another_kind=judged.of_another_kind,
+                waiting=sum((Waiting(1, one.why) for one in judged.undecided.values()), Waiting()),
             )
         if any(map(len, to_note)) and not dry_run:
             notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))

@@ -2,16 +2,20 @@
 
 import gzip
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from tests.ingest import law
 from tests.ingest.fakes import CONTRACT, Crash, World
 from tests.ingest.law import small_bounds
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.contract.payloads.rejections import Unknown
+from tidemark.pipeline.contract.payloads.schemas import Definition
 from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables.quarantine import Rejected
 from tidemark.pipeline.quality.recent import read_reasons
@@ -120,6 +124,34 @@ def test_good_messages_behind_bombs_in_quarantine_land(tmp_path: Path) -> None:
         world.reader = RIGHT
         done = world.requeue()
     assert (done.landed, done.rejected) == (10, Counter({RejectionReason.UNREADABLE_PAYLOAD: 14}))
+
+
+def test_a_requeue_fails_where_messages_cannot_be_judged_and_the_next_one_lands_them(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = WRONG
+    world.wait(100)
+    data = law.avro(90.0, "a")
+    world.topic.publish_plain(data, {law.SCHEMA_REVISION: "r0", "event_time": "0", "stream_id": "a"})
+    world.topic.publish_plain(b"{}", {law.SCHEMA_REVISION: law.REFUSED})
+    world.land()
+    world.reader = HeartbeatReader(law.BY_REVISION, (schemas := Failing({"r0": 0})))
+    for _ in range(2):
+        with pytest.raises(PubSubUnreachable, match="1 messages of quarantine cannot be judged now: no answer"):
+            world.requeue()
+    schemas.fails = False
+    assert world.requeue().landed == 1
+
+
+@dataclass
+class Failing(law.Appearing):
+    """Schemas that cannot be looked up."""
+
+    fails: bool = True
+
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
+        if self.fails:
+            raise Unknown("no answer")
+        return super().find(name, at_us)
 
 
 def test_only_what_is_meant_is_requeued(world: World) -> None:
