@@ -53,7 +53,7 @@ class FailedRun:
 class FailedTick:
     """The record of a sensor's failed ticks since its last successful tick. `failures` is their number, `since` and
     `last` are the times of the first and the last one, and `reason` explains the last one in one line. If `waits` is
-    true, the ticks did not fail, but left messages waiting."""
+    true, the ticks did not fail, but left messages that could not be judged yet."""
 
     sensor: str
     failures: int
@@ -78,7 +78,7 @@ class FailedTick:
     def sentence(self) -> str:
         """Return the record as one sentence."""
         if self.waits:
-            return f"the sensor {self.sensor} waits since {iso(self.since)}: {self.reason}"
+            return f"the sensor {self.sensor} has been waiting since {iso(self.since)}: {self.reason}"
         return f"ticks of the sensor {self.sensor} {failed(self.failures, self.since, self.last)}: {self.reason}"
 
 
@@ -174,4 +174,4 @@ def _without_failing(what: str) -> Iterator[None]:
     try:
         yield
     except (LakeError, OSError) as error:
-        logger.warning("the lake's notes about %s are not up to date: %s", what, error)
+        logger.warning("the lake's records of %s could not be updated: %s", what, error)

@@ -1,7 +1,7 @@
-"""Named landings: Parquet objects with landed messages, and a manifest that lists the objects.
+"""Named landings: the messages that a reader on Spark has stored, as Parquet objects and a manifest that lists them.
 
-The manifest is written last, and cannot be overwritten. If several readers land messages under the same name, only one
-of them creates the manifest. The other readers then return the messages of the objects in this manifest.
+Spark may run a reader twice, so two readers may land messages under the same name. The manifest is written last, and
+cannot be overwritten, so only one reader creates it. The other one returns the messages that this manifest lists.
 """
 
 import re
@@ -26,7 +26,7 @@ NUMBERED = re.compile(r"\d{9}")
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
     """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
-    the earliest publish time of its messages, including rejected messages."""
+    the earliest publish time of its messages, including rejected ones, or None if the reader got no message."""
 
     pieces: tuple[str, ...]
     oldest_publish_time: Annotated[
@@ -35,10 +35,10 @@ class NamedLanding:
     ]
 
 
-MANIFEST = JsonKind(FOLDER, "restore a copy: the messages it lists are acknowledged already", holds=NamedLanding)
+MANIFEST = JsonKind(FOLDER, "restore a backup: the messages that it lists are already acknowledged", holds=NamedLanding)
 """Stores the manifests of landings, by the landing's name."""
 
-PIECE = ParquetKind("", "restore a copy: its messages are acknowledged already", suffix="")
+PIECE = ParquetKind("", "restore a backup: its messages are already acknowledged", suffix="")
 """Stores a part of a landing's heartbeats. It has the columns of the `heartbeats` table except the partition column.
 The key is the full name of the object, as in the manifest."""
 
@@ -50,12 +50,11 @@ def piece_name(name: str, attempt: str, number: int) -> str:
 
 
 class LandedBatches:
-    """The landings of one run. Several readers land each batch of messages together. A fence object marks that a batch
-    has ended.
+    """The landings of one run. A batch of messages has several readers, and a landing for each. A fence is an object
+    that marks the end of a batch.
 
     After a batch has ended, its landings and their manifests may be deleted. Without a fence, a slow reader of the
-    batch could then create a manifest again, and acknowledge messages that nobody requests any more. Two rules prevent
-    this:
+    batch could then create a manifest again, and acknowledge messages that Spark never reads. Two rules prevent this:
     - A fence is written before any landing is deleted.
     - A reader that has created a manifest looks for a fence before it acknowledges.
     """

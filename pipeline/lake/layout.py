@@ -42,11 +42,11 @@ PARTITIONS = {
 
 
 KEPT_BYTES = 64 << 20
-"""Size in bytes of the cache for the files of a table in a bucket. An hour of data at the design load fits, so that the
-data checks read each file once."""
+"""Size in bytes of the cache for the files of a table in a bucket. It holds an hour of data of 10,000 streams, so that
+the data checks read each file once."""
 
 PAST_BYTES = 16 << 20
-"""Size in bytes of the cache for past log entries. It has room for some hours at the design load."""
+"""Size in bytes of the cache for past log entries. It holds the entries of a few hours with 10,000 streams."""
 
 Part = TypeVar("Part")
 
@@ -134,7 +134,7 @@ class Lake:
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """Return the record of the first window whose heartbeats are all kept."""
+        """Return the record of the first window from whose input retention has deleted nothing."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:

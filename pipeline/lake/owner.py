@@ -35,7 +35,7 @@ class PipelineName:
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The pipeline and the process that write the lake, and since when. `ended` is the time at which the process
-    stopped and freed the lake.
+    stopped and freed the lake, or None until then.
 
     If `tidemark up` started the process, `folder` is where `up` records the processes that it runs, and `config` is its
     settings file.
@@ -77,12 +77,13 @@ class AcceptedSchema:
     schema: str
 
 
-ACCEPTED = JsonKind("schemas/", "restore a copy, or delete it", key="accepted", holds=AcceptedSchema)
+ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted", holds=AcceptedSchema)
 
 
 class AcceptedSchemas:
     """The schemas of Pub/Sub that messages may have: those in the settings (`of_settings`), and the one that the lake
-    accepts. The latter is the first existing schema that a message had. It never changes, so it is read only once."""
+    accepts. The lake accepts the schema of its first message with a schema that exists. This never changes, so it is
+    read only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

@@ -107,7 +107,7 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
         since = iso(began + timedelta(seconds=10))
         notes = ticking.lake().failed_ticks().newest()
         assert [note.sentence() for note in notes] == [
-            f"the sensor {sensor} waits since {since}: {why}" for sensor in ("landing", "tracking")
+            f"the sensor {sensor} has been waiting since {since}: {why}" for sensor in ("landing", "tracking")
         ]
         with_settings(ticking, tmp_path)
         facts = json.loads(said("status", "--json"))
@@ -115,7 +115,7 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
         assert "ticks_failed" not in facts
         assert json.loads(said("explain", "--json"))["ticks_failing"] == [note.sentence() for note in notes]
         for command in ("explain", "status"):
-            assert f"the sensor landing waits since {since}" in said(command)
+            assert f"the sensor landing has been waiting since {since}" in said(command)
         assert why in (checks(ticking.tick("staleness"))["quarantine_share"].description or "")
         world.clock.advance(timedelta(seconds=20))
         assert [event.asset_key.to_user_string() for event in ticking.land().asset_events] == ["quarantine"]

@@ -10,7 +10,7 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 SAMPLES = 120
-"""Maximum number of decisions in a sample. Each one costs a read."""
+"""Maximum number of decisions that `sampled` returns. Each one costs a read of the lake."""
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
@@ -65,7 +65,10 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
 
     def read(earlier: int) -> Entry:
         if earlier < first:
-            raise CorruptObject(f"the tracking log keeps nothing before entry {first}")
+            raise CorruptObject(
+                f"the state before entry {number} cannot be restored: the tracking log keeps nothing before entry "
+                f"{first}"
+            )
         if earlier not in present:
             raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; restore a backup")
         return log.entry(earlier)

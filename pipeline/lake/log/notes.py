@@ -27,8 +27,9 @@ WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 continue."""
 
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
-"""The possible promises about valid messages with an event time below the watermark. LANDED: each of them is in this
-lake. ACKNOWLEDGED: each of them has been acknowledged at least once by the reader of the base subscription."""
+"""The possible values of `promise` in `watermark.json`, about valid messages with an event time below the watermark.
+LANDED: each of them is in this lake. ACKNOWLEDGED: each has been acknowledged at least once on the base subscription,
+which something else reads."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
 

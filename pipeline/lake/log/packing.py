@@ -25,8 +25,8 @@ compacted entry, and takes some hundred kilobytes."""
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The numbers of log entries and of archives that were written or deleted. In a dry run, these are the numbers that
-    a real run would have.
+    """How many log entries were moved to archives or deleted with them, and how many archives were written or deleted.
+    In a dry run, these are the numbers that a real run would have.
 
     `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
     died before it deleted these objects.
@@ -89,7 +89,9 @@ class LogPacking:
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:
-                raise CorruptObject(f"{self._objects.uri}/{entry_name(expected)} is missing from the tracking log")
+                raise CorruptObject(
+                    f"{self._objects.uri}/{entry_name(expected)} is missing from the tracking log; restore a backup"
+                )
             content = self._log.content(number)  # from an archive if another packing has just moved it
             entry = decode(content, entry_name(number))
             if _is_from(entry, before):

@@ -41,8 +41,8 @@ ATTEMPTS = 100
 trackers never do so often."""
 
 QUICK = timedelta(minutes=1)
-"""Maximum age at which an entry that was the newest one is certain not to be archived. Housekeeping only archives
-entries that are older than an hour."""
+"""Time for which an entry that was just seen as the newest one is certain not to be archived. Housekeeping archives
+only entries that are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
@@ -51,8 +51,8 @@ cheaper to list the log."""
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The number of the newest log entry, and what held after it: the watermark, the contract by which messages are
-    judged, and the newest decision."""
+    """The number of the newest log entry (-1 in an empty log), and the state after it: the watermark and the newest
+    decision, or None before the first one, and the contract by which messages are judged."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -195,8 +195,8 @@ class TrackingLog:
         histogram is not restored, which makes the call cheap.
 
         Reads the entries since the last call. On the first call, or after many entries, it lists the log and reads back
-        to the newest decision. Raises CorruptObject if one of these entries is damaged. Raises CorruptObject if the
-        entry that was the newest one in a call more than QUICK ago is lost.
+        to the newest decision. Raises CorruptObject if one of these entries is damaged, or if the entry that the last
+        call found is lost. The loss is noticed only if that call was more than QUICK ago.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -449,9 +449,9 @@ def _stated(entry: Entry) -> tuple[datetime | None, str]:
 def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
-            "this process judges messages by another contract than the process of this lake that started last. Its "
-            "messages will be redelivered. Restart this process with the [message] settings and the tidemark version "
-            "of the other processes"
+            "this process judges messages by another contract than the process that last started on this lake. The "
+            "messages that this process has pulled will be redelivered. Restart this process with the [message] "
+            "settings and the tidemark version of the other process"
         )
 
 

@@ -240,12 +240,15 @@ class CloudStorageObjects:
                 return _without_credentials(self.uri, error)
             case DataCorruption():
                 return CorruptObject(
-                    f"{place} arrived with a wrong checksum; if this happens again, restore the object"
+                    f"{place} arrived with a wrong checksum; if this happens again, restore a backup of the object"
                 )
             case api_errors.GoogleAPICallError():
                 return LakeError(f"Cloud Storage refused {place}: {error.message}")
             case _:
-                return LakeUnreachable(f"no connection to Cloud Storage for {place}: {error}; check lake.endpoint")
+                return LakeUnreachable(
+                    f"no connection to Cloud Storage for {place}: {error}; check the network, and lake.endpoint if it "
+                    "is set"
+                )
 
 
 def _connect(uri: str, endpoint: str | None) -> Client:
@@ -276,7 +279,7 @@ READ_BYTES = 1 << 20
 """Minimum number of bytes per request, for files that are read in several requests."""
 
 NOT_ROWS = "_"
-"""Prefix of paths that do not contain table rows, by a convention of Delta Lake and Spark."""
+"""Prefix of paths without table rows, such as `_delta_log`, by a convention of Delta Lake and Spark."""
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]

@@ -159,7 +159,7 @@ class Corrections:
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.created(CORRECTIONS)
             if self._noted(table, through.table_id) != before:
-                raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; retry")
+                raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             try:
                 self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
             except TableConflict:

@@ -92,7 +92,8 @@ _read: dict[str, Sequence[Commit]] = {}
 
 
 class Follower:
-    """Passes each commit of a table to a function once, in order."""
+    """Passes each new commit of a table to a caller's function once, in order, so that the caller can keep a summary of
+    the table up to date."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
@@ -172,7 +173,7 @@ def read_commit(table: LakeTable, version: int) -> Commit:
     try:
         return _parsed(version, content, table.partition_column)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); restore a copy") from error
+        raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); restore a backup") from error
 
 
 def says_of(run: str, number: int) -> Mapping[str, str]:

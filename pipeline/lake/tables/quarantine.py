@@ -29,7 +29,7 @@ TOLD = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
 NOTHING_TOLD = pa.table(dict.fromkeys(("message_id", *TOLD), NO_IDS))
 
-FOUND_AGAIN = "restore a copy, or delete it: the next requeue derives it again"
+FOUND_AGAIN = "restore a backup, or delete it: the next requeue derives it again"
 REQUEUED = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
 REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
 

@@ -68,8 +68,8 @@ SCANNED_ROWS = 5_000
 DAY_FORMAT = "%Y-%m-%d"
 
 CUT = timedelta(milliseconds=1)
-"""Maximum time by which a file's newest event time exceeds the one in the file's statistics. The Delta library
-truncates the latter to milliseconds."""
+"""Time to add to the newest event time in a file's statistics, so that it is an upper bound. The Delta library
+truncates it to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +333,9 @@ class LakeTable:
         """Add durable files to the table in one transaction. `says` is the transaction's metadata. Creates the table,
         and columns that the table lacks. When the call returns, every reader sees the files.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, none of the files was added. If
-        only the response was lost, all were added; their messages are redelivered and land again, and the computation
-        of windows drops the copies.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, none of the files was added,
+        unless only the response was lost. In that case all were added. Their messages are then redelivered and land
+        again, and the computation of windows drops the copies.
         """
         self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
@@ -513,7 +513,9 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     try:
         yield
     except CommitFailedError as error:
-        raise TableConflict(f"other writers committed to {uri} first, several times in a row: {error}") from error
+        raise TableConflict(
+            f"other writers committed to {uri} first, several times in a row: {error}. Nothing was committed; try again"
+        ) from error
     except SchemaMismatchError as error:
         raise LakeError(
             f"{uri} has a column whose type differs from [message.fields] ({error}); give the field another name, or "

@@ -47,9 +47,9 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows for concluding that the windows are longer than the settings say, because no two
-of them are adjacent. This is only done if the table lacks the property LENGTH. With fewer windows, the gaps may only
-mean that the topic was silent."""
+"""Minimum number of computed windows for deriving their length from the smallest distance between two of them. This is
+only done if the table lacks the property LENGTH. With fewer windows, a large distance may only mean that the topic was
+silent."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. An attempt fails if another run commits first."""
