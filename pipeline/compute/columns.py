@@ -28,6 +28,9 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
+    """The settings by which diffs are computed. `fields` are the compared fields, and `period` is the heartbeat period,
+    by which missed heartbeats are counted."""
+
     fields: Mapping[str, FieldKind]
     lookback: timedelta
     period: timedelta
@@ -38,7 +41,7 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
     """Return one diff per heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
     `heartbeats` has the columns of `columns_read`, and all heartbeats of its streams in `[start - lookback, end)`.
-    `[start, end)` must consist of whole windows. In the result, `stream_id` is an Enum.
+    `[start, end)` must consist of whole windows. In the result, `stream_id` is a Polars Enum.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")
     ordered = in_order(heartbeats.filter(needed))
@@ -46,7 +49,7 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """Sort by stream, event time, id, publish time and message id. In the result, `stream_id` is an Enum.
+    """Sort by stream, event time, id, publish time and message id. In the result, `stream_id` is a Polars Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
     between rows with equal numbers.

@@ -1,7 +1,8 @@
 """Computes a range of closed windows on Spark, and replaces them in the lake.
 
-A run takes the fence, lists its input, checks the retention boundary, writes its manifest, writes the files, and
-commits. `heartbeat_diffs` and `stream_status` are replaced together, each custom table separately.
+A run notes the current files of its windows (the fence), lists its input, checks that retention has deleted none of
+it, writes its manifest and its files, and commits. One run replaces windows of `heartbeat_diffs` and `stream_status`.
+Each custom table has runs of its own.
 """
 
 import pickle
@@ -40,8 +41,8 @@ WrittenFiles = Sequence[Sequence[NewFile] | None]
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch(ABC):
-    """The input for computing windows of any table. `run` is the run's name. `refuse_expired` raises WindowExpired if
-    the lake no longer keeps the full input of a window."""
+    """The input for computing windows of any table. `watermark` is None before the first one, and `run` is the run's
+    name. `refuse_expired` raises WindowExpired if the lake no longer keeps the full input of a window."""
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -58,7 +59,7 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """A window reads the heartbeats of `[start - lookback, end)`."""
+        """The time before a window's start from which the window also reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -80,8 +81,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table, because a window with diffs counts as computed. If a run ends between
-        the two commits, the window is therefore computed again."""
+        """The status table, then the diffs table. A window counts as computed once it has diffs, so if a run ends
+        between the two commits, the window is computed again."""
         return self.status, self.diffs
 
     @property
@@ -112,8 +113,9 @@ class MicroBatch(WindowBatch):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
-    """The result of a run. `rows` maps a window's key to its row count in the last table. `superseded` lists, per
-    table, the keys of the windows that another run had already replaced from input at least as new."""
+    """The result of a run. `rows` maps a window's key to its row count in the table that was committed last.
+    `superseded` lists, per table, the keys of the windows that another run had already replaced from input at least as
+    new. `input_rows` is the number of rows in the files that the run read."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -146,8 +148,7 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
     - WindowExpired if the lake no longer keeps the full input of a window.
     - LakeError, and the errors of `batch.write`.
 
-    After an error, earlier commits of the same call stay visible: commits to other tables, or of a first attempt that
-    read older input.
+    After an error, earlier commits of the same call stay visible, such as the commit to another table.
     """
     refuse_open(windows, batch.watermark)
     for table in batch.tables:

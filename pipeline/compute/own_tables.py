@@ -48,8 +48,8 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `inputs` must be read before the heartbeats are listed. If `heartbeat_diffs` is recomputed after `inputs` was read,
-    the window is recorded with its old input, and is computed again later.
+    `inputs` has a digest of each window's input, and must be read before the heartbeats are listed. If
+    `heartbeat_diffs` is recomputed after that, the window is recorded with the old digest, and is computed again later.
     """
 
     definition: TableDefinition
@@ -95,7 +95,7 @@ class OwnBatch(WindowBatch):
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
         """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
-        copies are late. If a file lacks a column, the column reads as null."""
+        copies are late. A column that a file lacks is null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         if not files.files:
             return self.spark.createDataFrame([], columns)

@@ -36,7 +36,7 @@ MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns written to Parquet without a dictionary, because they have too many distinct values."""
+"""Columns that are written to Parquet without dictionary encoding, because they have too many distinct values."""
 
 DIFFS, STATUSES = "diffs", "status"
 
@@ -160,7 +160,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Select the columns of the schema in its order and with its types, but with the window's number for the window's
+    """Select the columns of `schema`, in its order and with its types. The column NUMBER replaces that of the window's
     key."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)

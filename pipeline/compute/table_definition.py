@@ -33,12 +33,13 @@ TAKEN = frozenset(
 """Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
 
 MOST_WINDOWS_REACHED = 100
-"""Maximum number of windows that read the same heartbeat. Each window's input contains a copy of it."""
+"""Maximum number of windows that may read the same heartbeat because of the lookback. Each of them gets its own copy of
+the heartbeat's row."""
 
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""Placeholder for the version and the file digest of a table whose file is unusable."""
+"""Used in place of the version and of the file's digest if the file of a table is unusable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Replaces `pyspark.daemon`, the process that forks Spark's Python workers. It imports the modules of a micro-batch
-before it forks, so new workers start at once. Spark ends idle workers after a minute."""
+before it forks, so that new workers start at once. New workers are often needed, because Spark ends idle ones after a
+minute."""
 
 import gc
 

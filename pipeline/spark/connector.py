@@ -85,8 +85,8 @@ def connector_file() -> Path:
 
 
 def check_connector(config: Mapping[str, str]) -> None:
-    """Raise ToolMissing if a session's configuration names the JAR in the cache, and the file is missing or has another
-    size. The checksum is not checked again, because `fetch` has verified it."""
+    """Raise ToolMissing if a session's configuration names the connector's JAR in the cache, but the JAR is missing or
+    has another size. Its checksum is not verified, because `fetch` has done that."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
         raise ToolMissing(

@@ -69,13 +69,13 @@ exit 1
 """
 
 FOLDER = "tidemark_environment"
-"""Name of the folder to which Spark unpacks the archive, relative to the folder where Python workers start."""
+"""The folder to which Spark unpacks the archive, relative to the folder in which Python workers start."""
 
 ARCHIVE = "spark.tidemark.executor_environment"
 """The session setting that names the archive."""
 
 CARRIED = "spark.tidemark.executor_environment.carried"
-"""The session setting that records which archive was already sent to the session, by its `identity`."""
+"""The session setting that records which archive was sent to the session. Its value is a result of `identity`."""
 
 MUST_AGREE = ("python", "machine")
 

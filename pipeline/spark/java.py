@@ -23,8 +23,8 @@ ANSWERS_WITHIN_SECONDS = 30
 
 WRAPPER = """\
 #!/bin/sh
-# Made by tidemark. The Java below has no module {module}, which Spark asks for by a flag and does
-# without: this drops the flag, and passes on everything else as it is.
+# Made by tidemark. Spark requests the module {module} by a flag, but works without it. The Java
+# below lacks the module, so this script drops the flag and passes on all other arguments.
 held=
 for argument do
     shift
@@ -42,7 +42,8 @@ done
 [ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
-"""A script that starts Java by `exec`, so that the JVM has the script's process id and gets its signals."""
+"""A shell script that starts Java without the flag for MISSING_MODULE. It uses `exec`, so the JVM has the script's
+process id and gets its signals."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 

@@ -57,8 +57,8 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
-"""Settings that make Spark's Python workers start with the modules for micro-batches imported. Without them, a new
-worker imports for longer than it computes a small window, and Spark ends idle workers after a minute."""
+"""Spark settings by which new Python workers start with the modules for micro-batches imported. Importing them takes
+longer than computing a small window, and Spark ends idle workers after a minute."""
 
 
 SESSION_TIMEOUT = "25h"
@@ -66,8 +66,8 @@ SESSION_TIMEOUT = "25h"
 session survives between the runs of daily windows."""
 
 GENERATIONS = 50
-"""Maximum number of attempts to find a session id that the server has not closed. A server never reopens a session, and
-remembers the last thousand closed sessions."""
+"""Maximum number of session ids that `shared_session` tries until it finds one that the server has not closed. A server
+never reopens a closed session, and remembers the last thousand closed ones."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
