@@ -39,7 +39,8 @@ commit goes through the list of all files of a table, so it must stay short."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""A partition is rewritten if it has at least this many files below SMALL_BYTES."""
+"""SMALL_BYTES is the size below which a file counts as small. A partition is rewritten if it has at least MANY small
+files."""
 
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 """Maximum number of rows and of bytes of a partition that is sorted while it is rewritten. Sorting takes about 0.4 kB
@@ -155,15 +156,15 @@ def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) ->
 
 
 PACKED_AFTER = timedelta(hours=1)
-"""Minimum age of the log entries that are archived. People mostly look at younger entries."""
+"""Minimum age of the log entries that are archived. Users mostly look at younger entries."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""Minimum time between the end of a partition and a rewrite of its files. It is measured by the watermark or, for
+"""Minimum time from the end of a partition until its files are rewritten. It is measured by the watermark or, for
 quarantine and corrections, by the clock."""
 
 VERSIONS_KEPT = timedelta(days=7)
-"""Time for which earlier versions of tables are kept, with the files that were replaced by compaction or recomputation.
-No reader uses a version for so long, and people can still look at the version of a week ago."""
+"""Time for which earlier versions of tables are kept, with the files that compaction or recomputation has replaced. No
+reader uses a version for that long, and users can still look at last week's rows."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of
@@ -241,8 +242,8 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Remove the heartbeats and the windows that are older than the retention in the settings. Their age is the
-        time between their event time and the watermark. So nothing grows older during an outage."""
+        """Remove the heartbeats and the windows that are older than the retention in the settings. Their age is
+        measured from their event time to the watermark, so nothing expires during an outage."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -263,7 +264,8 @@ class Housekeeper:
         if waiting:
             first_of_them = windowing.numbered(waiting[-1].start)
             many = sum(map(len, waiting))
-            yield f"{many} windows before {iso(since)} are not computed yet, the first is {first_of_them}", {}
+            says = f"nothing is deleted yet, because {many} windows before {iso(since)} are not computed yet"
+            yield f"{says}; the first is {first_of_them}", {}
             return
         if not self._dry_run:
             kept.raise_to(windowing.containing(since))
@@ -302,9 +304,7 @@ class Housekeeper:
         did = self._packing.pack(self._clock.now() - PACKED_AFTER, dry_run=self._dry_run)
         left = f", and deleted {did.leftovers} leftover objects of archived entries" if did.leftovers else ""
         says = f"moved {did.entries} entries to {did.archives} archives{left}"
-        yield _done(
-            asdict(did), says, f"nothing before a compacted entry is older than {format_duration(PACKED_AFTER)}"
-        )
+        yield _done(asdict(did), says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()

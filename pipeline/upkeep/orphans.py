@@ -96,8 +96,9 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return what must be in a version of the table so that a file is not an orphan: the path of a data file or the
-    name of a run. `path` is the path of the file within the table. Return None if the file is never an orphan."""
+    """Return the key by which to find out whether a file is an orphan: the path of a data file or the name of a run. It
+    is an orphan if no version of the table has this key. `path` is the file's path within the table. Return None if the
+    file is never an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None

@@ -41,8 +41,8 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, 
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
-"""A function that is called with the progress of a check: what is checked, how many of it are done, and how many there
-are."""
+"""A function that is called with the progress of a check: what is being checked, such as "orphans", the number of items
+checked so far, and the total number."""
 
 
 class Fault(StrEnum):
@@ -55,7 +55,8 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window that has to be computed again, and all reasons why. `blocked_by` says why this is not possible now."""
+    """A window that has to be computed again, and all reasons why. If this is not possible now, `blocked_by` has the
+    reasons for that."""
 
     window: Window
     fault: Fault
@@ -289,8 +290,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One finding of a survey. `kind` is a word, and `text` a sentence. `is_grave` is true if a person has to repair
-    it."""
+    """One finding of a survey. `kind` is one word, such as "stale", and `text` a sentence. `is_grave` is true if the
+    repair command cannot fix it."""
 
     kind: str
     text: str
