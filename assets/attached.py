@@ -24,9 +24,9 @@ continues."""
 
 @dataclass
 class CompleteWindows:
-    """Finds partitions of `complete_windows` that are complete but not materialized. Which are materialized is read
-    from Dagster's storage, because an earlier tick's events may be lost. The storage is read again only when a further
-    partition closes, or while partitions are left."""
+    """Finds partitions of `complete_windows` that are complete but not materialized. Dagster's storage says which are
+    materialized, because an earlier tick's events may be lost. The storage is read again only when a further partition
+    closes, or if the last tick left some partitions."""
 
     settings: Settings
     partitions: Partitions
@@ -37,7 +37,8 @@ class CompleteWindows:
         return spec(
             self.settings,
             COMPLETE_WINDOWS,
-            "An hour of windows, or a longer one, is materialized once the watermark has passed all of it, in order.",
+            "A partition is an hour of windows, or one longer window. Partitions are materialized in order, each once "
+            "the watermark has passed all of it.",
             uri=within(self.settings, "watermark.json"),
             deps=[WATERMARK],
             partitions_def=self.partitions.definition(),

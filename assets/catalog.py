@@ -57,10 +57,10 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
     """Return the specs at the start of the lineage: the topic (unless the asset `topic` stands for it) and both
     subscriptions."""
     pubsub = settings.pubsub
-    part = f" Its filter lets a part of the topic pass: `{pubsub.filter}`." if pubsub.filter else ""
+    part = f" It receives only the messages that pass its filter: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
     described = [
-        (TOPIC, pubsub.topic_path, "Where the sources publish. Each subscription receives every message."),
+        (TOPIC, pubsub.topic_path, "The topic to which the sources publish. Both subscriptions receive its messages."),
         (
             BASE_SUBSCRIPTION,
             pubsub.base_path,
@@ -89,9 +89,9 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
         spec(
             settings,
             TRACKING_HISTOGRAM,
-            "Counts and least event times of what was published, by publish-time and event-time second: Parquet "
-            "snapshots in the tracking log, each durable before its messages are acknowledged. The sensor "
-            f"`{tracking}` adds to it.",
+            "The number of published messages and their smallest event time, for each publish-time second and "
+            "event-time second. It is stored as Parquet snapshots in the tracking log. A snapshot is durable before "
+            f"its messages are acknowledged. The sensor `{tracking}` adds to it.",
             uri=within(settings, "tracking/log"),
             kinds={"pubsub", "parquet"},
             columns=(CELLS, CELL_COLUMNS),
@@ -116,8 +116,8 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
         spec(
             settings,
             HEARTBEATS,
-            "Every valid message, whole, with the compared fields as columns. At least once: a redelivered message has "
-            "two rows here and one in heartbeat_diffs.",
+            "Every valid message in full, with the compared fields as columns. A redelivered message may have two rows "
+            "here, but has only one in heartbeat_diffs.",
             uri=within(settings, "heartbeats"),
             kinds={"pubsub", "deltalake"},
             columns=(heartbeat_schema(settings.message.kinds), heartbeat_columns(settings.message.kinds)),
@@ -126,7 +126,7 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
         spec(
             settings,
             QUARANTINED,
-            "Every message that is not a valid heartbeat, whole, with the reason.",
+            "Every message that is not a valid heartbeat, in full, with the reason.",
             uri=within(settings, "quarantine"),
             kinds={"pubsub", "deltalake"},
             columns=(QUARANTINE, QUARANTINE_COLUMNS),

@@ -99,8 +99,8 @@ def check_of(
 def verdict(
     *, passed: bool, description: str, severity: dg.AssetCheckSeverity = WARN, unknown: str = "", **metadata: Any
 ) -> dg.AssetCheckResult:
-    """Build the result of a check. `unknown` names the figures that damaged files make unknown; if it is not empty, the
-    check does not pass."""
+    """Build the result of a check. `unknown` says which figures are unknown because of damaged files. If it is not
+    empty, the check does not pass."""
     passed, description = passed and not unknown, "; ".join(filter(None, (description, unknown)))
     return dg.AssetCheckResult(passed=passed, severity=severity, description=description, metadata=metadata)
 
@@ -124,7 +124,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         severity=ERROR if settings.windows.recompute_missed == NEVER else WARN,
         description=(
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
-            f"stale; {missed.mended} were missed before and no longer are"
+            f"stale; {missed.mended} heartbeats missed earlier are in recomputed windows now"
         ),
         unknown=not_known("missed", missed.damaged),
         missed=missed.total,

@@ -81,7 +81,9 @@ def build_definitions(
 
 def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition]) -> Built:
     if tables:
-        raise InvalidSettings("pubsub.attach lands nothing and computes no windows: give no tables")
+        raise InvalidSettings(
+            "with pubsub.attach, no window is computed, and custom tables are not possible: give none"
+        )
     complete, pace = CompleteWindows(settings, partitions), Pace(settings.watermark.tick, clock)
     sensors = [tracking_sensor(settings, clock, pace, complete.closed), staleness_sensor(settings, clock)]
     return [complete.described()], [], sensors

@@ -29,8 +29,8 @@ class Pipeline:
         definitions by `dg.Definitions.merge`.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
-        executor, and the project's executor is not set. Call this method only once, because each call creates caches of
-        its own.
+        executor, and your project's executor is left alone. Call this method only once, because each call creates
+        caches of its own.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 

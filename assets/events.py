@@ -59,7 +59,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     if decision.pin is not None:
         metadata["pinned_by"] = (
             f"{decision.pin.count} messages published at {decision.pin.published_from.isoformat()}, "
-            f"the least event time {decision.pin.min_event_time.isoformat()}"
+            f"the smallest event time {decision.pin.min_event_time.isoformat()}"
         )
     if tracked.problems:
         metadata["problems"] = "; ".join(tracked.problems)

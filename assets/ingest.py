@@ -1,5 +1,5 @@
-"""The job `ingest`, whose readers on Spark pull in place of the ticks, and the sensor that starts the job to catch up,
-or keeps it running."""
+"""The job `ingest`, whose readers on Spark pull messages while the sensors' ticks do not, and the sensor that requests
+the job when ticks fall behind, or keeps it running."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -48,15 +48,15 @@ OVERTIME = timedelta(minutes=5)
 """Ticks pull again once a run exceeds its planned time by this much, because the run may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""If a run caught up and another run has to start within this time, ticks cannot keep up. The new run then stays for
-its full time."""
+"""If a run caught up and another run has to start within this time, ticks cannot keep up. The new run then pulls for
+its full time, and does not end when it has caught up."""
 
 
 def _reported(
     context: dg.OpExecutionContext, lake: Lake, settings: Settings, clock: Clock, rounds: Iterable[RoundDone]
 ) -> Generator[dg.AssetMaterialization, None, Settled]:
-    """Report rounds that a run has committed and acknowledged, and return their total. The run reports at most once per
-    tick, even if rounds are shorter."""
+    """Report to Dagster the rounds that a run has committed and acknowledged, and return their total. Several short
+    rounds are reported together, at most once per `watermark.tick`."""
     total, untold, told_at = Settled(), list[RoundDone](), -math.inf
     for done in chain(rounds, (None,)):
         if done is not None:
@@ -78,12 +78,13 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
     or the run's time is up."""
     about = (
         f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
-        "to kill, and to start twice: it acknowledges only what is visible."
+        "to kill, and to start twice: it acknowledges a message only after the message is visible in the lake."
     )
 
     @job_of(settings, INGEST, "read_rounds", about, PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Lands and tracks in rounds. Each round commits one transaction and one log entry, and then acknowledges."""
+        """Lands and tracks messages in rounds. Each round commits one transaction and one log entry, and then
+        acknowledges its messages."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         began = clock.monotonic()
         with (
@@ -131,12 +132,12 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
     backlog."""
     is_continuous = settings.ingest.is_continuous
     if is_continuous:
-        when = "Keeps a run at work."
+        when = "Keeps a run of the job going."
     else:
         when = (
             f"Requests a run when base or tracking holds a message older than {format_duration(plan.start_after)}, "
-            f"when {plan.start_size} messages were published since the oldest that base holds, or when ticks do not "
-            "catch up."
+            f"when {plan.start_size} messages were published since the oldest one that base holds, or when ticks do "
+            "not catch up."
         )
 
     @ticking_sensor(
@@ -158,13 +159,13 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
         reason = "" if is_continuous else why_readers(state, now, settings, watch, plan)
         if reason is None:
             run = run_at_work(runs, now, plan)
-            reads = "ticks can land the backlog" if run is None else f"run {run[:8]} reads"
+            reads = "ticks can land the backlog" if run is None else f"run {run[:8]} is reading"
             return f"{reads}{progress}"
         if (pause := why_no_run(runs, now, settings, plan)) is not None:
             return f"{reason}; {pause}{progress}" if reason else f"{pause}{progress}"
         tags = {STAYS: "true"} if caught_up_lately(runs, now) else {}
         if reason:
-            context.log.info(f"readers on Spark help: {reason}")
+            context.log.info(f"requesting readers on Spark: {reason}")
             tags |= {"tidemark/why": reason}
         return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)])
 
@@ -187,7 +188,7 @@ def why_readers(
     if (base := recent.get(Side.BASE)) is not None:
         size = state.histogram.messages_at(state.histogram.since(to_us(base.oldest_unacked), bucket_of(now)))
         if size >= plan.start_size:
-            return f"{size} messages were published since the oldest that base holds"
+            return f"{size} messages were published since the oldest one that base holds"
     slow = watch.too_slow()
     return None if slow is None else f"ticks do not catch up: {slow.sentence()}"
 
@@ -210,16 +211,16 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
     tags = newest[0].dagster_run.tags if newest else {}
     if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
         return (
-            f"ticks pull, since {tags[WHY_NOT]}; the next run tries {format_duration(UNABLE_PAUSE)} after the last; "
-            "start one by hand to try at once"
+            f"only ticks pull, because {tags[WHY_NOT]}. The next run is requested {format_duration(UNABLE_PAUSE)} "
+            "after the last one; to try at once, start a run by hand"
         )
     if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:
         return pause
     rests = plan.start_after
     if tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous and now - ended_at(newest[0]) < rests:
         return (
-            f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it; the "
-            f"next run looks {rough(rests)} later"
+            f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull, because another consumer holds the "
+            f"messages; the next run is requested {rough(rests)} later"
         )
     return None
 

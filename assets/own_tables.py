@@ -38,7 +38,7 @@ from tidemark.resources.lake import LakeResource
 
 UNIQUE = "key_is_unique"
 SHOWN_SOURCE = 20_000
-"""Maximum number of characters of a function or a query that the UI shows."""
+"""Maximum number of characters of a table's function or query that Dagster's UI shows."""
 
 TABLES = "tables"
 """The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
@@ -67,7 +67,7 @@ def own_table_definitions(
             further_back(table.lookback, settings.windows.lookback),
         )
         compute, doc = partial(_computed, asset, table), (table.build.__doc__ or "").strip()
-        unique = f"One row of a window for each {', '.join(table.key)}."
+        unique = f"No two rows of a window have the same {', '.join(table.key)}."
         made = asset.defined(
             compute,
             LAKE,
@@ -79,7 +79,7 @@ def own_table_definitions(
             description=f"{doc}\n\n```\n{table.source[:SHOWN_SOURCE]}\n```".strip(),
         )
         assets.append(made)
-        jobs.append(windows_job(compute_job(table.name), [asset], compute, f"Windows of {table.name}, in one run."))
+        jobs.append(windows_job(compute_job(table.name), [asset], compute, f"Computes windows of {table.name}."))
     return assets, jobs
 
 
@@ -102,7 +102,7 @@ def _computed(
     context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
     yield from asset.reports(lake, done, said, provenance(context.instance, table.version, settings))
     if loaded.key:
-        about = f"{twice} rows of {len(done.rows)} windows have the key of another row"
+        about = f"{twice} rows in {len(done.rows)} windows have the same key as an earlier row of their window"
         result = verdict(passed=not twice, description=about, rows=twice)
         yield evaluation_of(result._replace(asset_key=asset.key, check_name=UNIQUE))
     yield from corrections_noted(lake, FollowedTable(table.name, lake.own_table("run", table.name), table.key))

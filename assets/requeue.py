@@ -27,12 +27,12 @@ ABOUT = (
 )
 
 MOST_REQUESTS = 3
-"""Maximum number of runs that one code server requests for its contract. A failed run is requested again after a
-growing pause. If runs keep failing, an operator is needed."""
+"""Maximum number of runs that a code server requests. A failed run is requested again after a growing pause. If all of
+these runs fail, an operator has to look."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
-    """Define the job that is the equivalent of `tidemark quarantine --requeue` in Dagster."""
+    """Define the job that does in Dagster what the command `tidemark quarantine --requeue` does."""
 
     @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
@@ -47,7 +47,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             **{f"still_rejected/{reason}": count for reason, count in done.rejected.items()},
             **{f"of_another_kind/{name}": count for name, count in done.of_another_kind.items()},
         }
-        context.log.info(f"landed {done.landed} messages of quarantine; {done.rejected.total()} are rejected as before")
+        context.log.info(f"landed {done.landed} quarantined messages; {done.rejected.total()} were rejected again")
         if done.landed:
             landed = {"rows": done.landed, "late": done.late}
             yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)
@@ -67,33 +67,33 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         at_least=CHECK_EVERY,
         job=job,
         description=(
-            f"Requests a run of the job {name_of(settings, REQUEUE)} when the section message of the settings has "
-            f'changed since quarantine was judged last. With quarantine.requeue = "{BY_HAND}" there is no such sensor.'
+            f"Requests a run of the job {name_of(settings, REQUEUE)} when [message] in the settings has changed since "
+            f'quarantined messages were last judged. With quarantine.requeue = "{BY_HAND}" there is no such sensor.'
         ),
     )
     def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
         nonlocal is_done, requested
         is_done = is_done or is_judged(lake.whole(), settings, clock)
         if is_done:
-            return "quarantine has been judged by this contract"
-        if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "judges quarantine again"):
+            return "all quarantined messages have been judged by the current [message] settings"
+        if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "is judging quarantined messages"):
             return pause
         if requested == MOST_REQUESTS:
             return (
-                f"{MOST_REQUESTS} runs were requested for this contract and none has ended well: look at their logs, "
-                "then run `tidemark quarantine --requeue`"
+                f"{MOST_REQUESTS} runs were requested for these [message] settings, and none succeeded: look at their "
+                "logs, then run `tidemark quarantine --requeue`"
             )
         requested += 1
-        context.log.info("the message contract has changed since quarantine was judged last")
+        context.log.info("[message] has changed since quarantined messages were last judged: requesting a run")
         return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest[:12]})])
 
     return requeue
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """True if quarantine needs no run for this contract. That is if the contract has already judged quarantine, if
-    quarantine is empty, or if this is the lake's first check. The first check records the contract, so that later
-    changes are noticed."""
+    """True if quarantined messages need not be judged again: they were last judged by the current contract, there are
+    none, or this is the lake's first check. The first check only records the contract, so that later changes are
+    noticed."""
     judged_by, digest = lake.judged_by(), settings.contract_digest
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

@@ -44,7 +44,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
-    windows. `further` is how much earlier than in heartbeat_diffs a window's input may begin."""
+    windows. `further` is the time by which a window's input may begin earlier than that of `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -150,8 +150,8 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 def batch_parts(
     lake: LakeResource, spark: SparkResource, run: str, windows: Sequence[Window], further: timedelta = timedelta(0)
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows. `further` is how much earlier than in heartbeat_diffs
-    their input may begin. Raises WindowExpired and WindowNotClosed before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows. `further` is as in WindowsAsset. Raises WindowExpired
+    and WindowNotClosed before Spark is used."""
 
     watermark = lake.watermark()
     refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
@@ -168,7 +168,7 @@ def batch_parts(
 
 
 def which(windows: Sequence[Window]) -> dict[str, Any]:
-    """Return metadata with the number and the keys of the windows that a run has computed in a partition."""
+    """Return metadata for a partition: the number and the keys of the windows that a run has computed in it."""
     return {"windows": len(windows), "windows_computed": ", ".join(stretch_texts(windows))}
 
 
@@ -178,8 +178,8 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
     if not settings.windows.corrections:
         return []
     about = (
-        "What changed in recomputed windows: one row for each row that was added, removed or changed, with "
-        "its old and new values. Materialized by the run that records a change."
+        "The changes of recomputed windows: one row for each row that was added, removed or changed, with its old and "
+        "new values. Materialized by the run that records a change."
     )
     deps = [HEARTBEAT_DIFFS, *map(dg.AssetKey, tables)]
     uri, columns = within(settings, CORRECTIONS.path[-1]), (SCHEMA, CORRECTION_COLUMNS)

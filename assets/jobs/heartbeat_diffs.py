@@ -48,9 +48,10 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
         description=(
             "Each heartbeat beside its stream's previous one: gap, missed heartbeats, and how the compared fields "
-            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` has "
-            f"the job `{name_of(settings, COMPUTE_WINDOWS)}` compute it. Any window can be recomputed, alone or in "
-            "a range, and gives the same rows. Materializing a partition computes its windows; the job computes any."
+            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` "
+            f"requests a run of the job `{name_of(settings, COMPUTE_WINDOWS)}` for the window. Any window can be "
+            "recomputed, alone or in a range, and gives the same rows. Materializing a partition computes all of its "
+            "windows; a run of the job computes the windows in its config."
         ),
     )
 
@@ -59,8 +60,8 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
     """Define the job that computes `heartbeat_diffs` and `stream_status` for any closed windows."""
     assets = [WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
-        "Heartbeat diffs of closed windows, and which streams were silent in them, in one run. The sensors request it; "
-        "so does `tidemark repair`."
+        "Computes the heartbeat diffs of closed windows, and which streams were silent in them. The sensors request "
+        "its runs, and so does `tidemark repair`."
     )
     return windows_job(COMPUTE_WINDOWS, assets, partial(_compute, settings, partitions), about)
 
@@ -149,7 +150,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
                 f"{', '.join(report.behind[:NAMED])}; recompute them"
             )
         stops = sum(window.stopped for window in report.windows)
-        context.log.info(f"{report.streams} streams known, {stops} stops in this run")
+        context.log.info(f"{report.streams} streams are known; streams stopped {stops} times in these windows")
         yield evaluation_of(stopped_result(settings, report.windows))
 
     few_stopped = dg.AssetCheckSpec(
@@ -173,9 +174,9 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """Figures about silent streams, for each of a run's windows. `behind` are windows whose status is missing, or
-    computed from older input than their diffs. `streams` is the number of known streams. `named` has rows about at most
-    NAMED streams per `StatusKind`, by window."""
+    """Figures about silent streams, for each of a run's windows. `behind` are the keys of windows whose status is
+    missing, or was computed from older input than their diffs. `streams` is the number of known streams. `named` has,
+    by window, rows about at most NAMED streams per `StatusKind`."""
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]

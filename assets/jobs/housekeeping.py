@@ -29,7 +29,7 @@ from tidemark.resources import private
 
 HOUSEKEEPING = "housekeeping"
 
-KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
+KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without limit."
 
 EVENTS_KEPT = timedelta(days=2)
 """Retention of the events of ticks, which take about 80 MB a day. The newest event of each asset is always kept."""
@@ -66,7 +66,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
             elif chore.is_idle:
                 context.log.debug(chore.sentence)
             else:
-                context.log.info(f"would have: {chore.sentence}" if config.dry_run else chore.sentence)
+                context.log.info(f"dry run, nothing done: {chore.sentence}" if config.dry_run else chore.sentence)
             figures.update({f"{chore.name}/{chore.about}/{name}": count for name, count in chore.figures.items()})
         if failed:
             raise dg.Failure(description="; ".join(failed), metadata={**figures, **skipped}, allow_retries=False)

@@ -27,9 +27,10 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     described = spec(
         settings,
         WATERMARK_TUNING,
-        f"The cost and benefit of every band in the last {format_duration(SINCE)}, under both "
-        "rules: the late share, the watermark's lag, the band that is enough for the target late share, and "
-        "which streams are out of order. The page with charts is in the lake.",
+        "A daily report that helps to choose `watermark.band` and `watermark.rule`. It is computed from the last "
+        f"{format_duration(SINCE)}, and has for each possible band the share of late heartbeats and the watermark's "
+        "lag, the band that is enough for the target share, and the streams that are most out of order. A page with "
+        "charts is in the lake.",
         uri=within(settings, "reports/tuning"),
         kinds={"python"},
         deps=[WATERMARK] if settings.pubsub.attach else [WATERMARK, HEARTBEATS],
@@ -63,10 +64,10 @@ def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
         name_of(settings, TUNE_WATERMARK),
         selection=[key_of(settings, WATERMARK_TUNING)],
         executor_def=dg.in_process_executor,
-        description="Writes the report on the cost and benefit of every band in recent data.",
+        description="Writes the report on how recent data would have fared with other settings of the watermark.",
         tags=tags_of(settings),
     )
-    about = "Reports each day how the watermark is tuned, and how it could be."
+    about = "Writes the report of the asset `watermark_tuning` each day."
     return schedule_of(settings, "daily_tuning", EVERY_DAY, job, about)
 
 

@@ -1,1 +1,1 @@
-"""The sensors that tick for tracking, landing and the checks, the wrapper of all ticks, and the metrics of runs."""
+"""The sensors for tracking, landing and the checks, the wrapper of every sensor's ticks, and the metrics of runs."""

@@ -26,8 +26,8 @@ RUNS_AT_ONCE = 200
 """Maximum number of runs that are counted per call. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call begins OVERLAP before the newest known run, because several processes write the times. REMEMBERED is the
-number of newest runs that are remembered, so that each run counts once."""
+"""Each call looks again at the last OVERLAP before the newest known run, because several processes write the times of
+runs. REMEMBERED is the number of newest runs whose ids are remembered, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Prefix of the name that Dagster gives a job that materializes assets from the UI, and the name under which metrics

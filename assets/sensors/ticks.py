@@ -61,7 +61,7 @@ def tracking_sensor(
     if landing is None:
         # Dagster lets a sensor name either jobs or assets. Without jobs, it names the assets that it keeps up to date.
         asks = {"asset_selection": [key_of(settings, key) for key in (TRACKING_HISTOGRAM, WATERMARK, COMPLETE_WINDOWS)]}
-        follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that it passed"
+        follows = f"materializes the partitions of {COMPLETE_WINDOWS.to_user_string()} that the watermark has passed"
 
     @ticking_sensor(
         settings,
@@ -116,8 +116,8 @@ def tracking_sensor(
 
 
 def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
-    """Define the sensor that lands what base delivers, shortly before each tick of `tracking`. It sets `rests` while no
-    tick of it is running."""
+    """Define the sensor that lands what base delivers, shortly before each tick of the sensor `tracking`. `tracking` is
+    the Pace of that sensor. `rests` is cleared while a tick lands, and set otherwise."""
     budget = tick_budget(settings, Side.BASE)
 
     @ticking_sensor(

@@ -34,8 +34,9 @@ Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | st
 def keep_observer(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Put an observer of the sensors and of the runs of `jobs` into `kept`, if the settings ask for metrics, health or
-    the page. It does nothing before the first tick. Raises ToolMissing if a library is missing."""
+    """Put an observer of the sensors and of the runs of `jobs` into `kept`, if the settings ask for metrics, the health
+    check or the status page. The observer does nothing before the first tick. Raises ToolMissing if a library is
+    missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [plain(settings, job.name) for job in jobs]
     every = {

@@ -121,7 +121,7 @@ def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that
     published = [held_us - 5_000_000, *range(held_us, held_us + 30_000_000, 1_000_000)]
     histogram = Histogram.of(ints(published), ints(published))
     state = standing_with(now, base=MINUTE).after(0, Snapshot(histogram))
-    assert why(state, now, start_size=30) == "30 messages were published since the oldest that base holds"
+    assert why(state, now, start_size=30) == "30 messages were published since the oldest one that base holds"
     assert why(state, now, start_size=31) is None
 
 
@@ -187,7 +187,10 @@ def test_how_the_last_run_ended_says_whether_the_next_one_waits_or_stays(ticking
     assert not caught_up_lately(ticking.runs, CLOCK.now() + AGAIN_WITHIN)
     ended(Ended.RAN_DRY)
     rests = why_no_run(ticking.runs, CLOCK.now(), ticking.settings, SOON)
-    assert "found hardly anything to pull: another consumer holds it; the next run looks 3s later" in (rests or "")
+    assert (
+        "found hardly anything to pull, because another consumer holds the messages; the next run is requested 3s later"
+        in (rests or "")
+    )
     assert why_no_run(ticking.runs, CLOCK.now() + SOON.start_after, ticking.settings, SOON) is None
     continuous = ticking.settings.model_copy(update={"ingest": CONTINUOUS})
     assert why_no_run(ticking.runs, CLOCK.now(), continuous, SOON) is None, "from now on one is always at work"
@@ -329,8 +332,8 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     assert READS not in run.tags
     ticking.track()
     rests = skipped(ticking)
-    assert "ticks pull, since Spark's executors cannot run tidemark" in rests
-    assert "the next run tries 10m after the last; start one by hand to try at once" in rests
+    assert "only ticks pull, because Spark's executors cannot run tidemark" in rests
+    assert "The next run is requested 10m after the last one; to try at once, start a run by hand" in rests
     for later, is_asked in ((2 * MINUTE, False), (UNABLE_PAUSE + SECOND, True)):  # other failures rest for a minute
         assert (why_no_run(ticking.runs, CLOCK.now() + later, ticking.settings) is None) is is_asked
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 200
