@@ -35,7 +35,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Serve until a signal or a request ends the server. A signal also ends running runs within seconds."""
+    """Serve until a signal or a request ends the server. After a signal, runs in progress end within seconds."""
     end_soon_after_a_signal()
     ask_for_json()
     # Dagster opens its storage at each tick. Each time, Alembic would look up its scripts again, and keep what it found

@@ -21,7 +21,7 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""Names of Dagster's ids that are kept in the log lines of a run."""
+"""Names of Dagster's fields that are kept in the log lines of a run. Its other fields are dropped."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 

@@ -48,8 +48,8 @@ class NewestFold:
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The parts of the lake, such as its tables. Each `user` (such as a sensor) gets its own objects, which are kept
-    between ticks and never shared between threads."""
+    """The parts of the lake, such as its tables. Each `user` (such as a sensor) gets objects of its own, which are kept
+    between ticks, so that they are never shared between threads."""
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]
@@ -71,11 +71,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return log
 
     def watermark(self) -> datetime | None:
-        """Return the watermark of the newest decision. Used by runs."""
+        """Return the watermark of the newest decision, or None before the first one. For runs, not for sensors."""
         return self.tracking_log("run").newest().watermark
 
     def watch(self) -> BacklogWatch:
-        """Return the progress of both backlogs, as far as this process has seen it."""
+        """Return what this process has observed of the progress of both backlogs."""
         return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:

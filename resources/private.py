@@ -125,12 +125,12 @@ def replace(name: str, by: Any) -> None:
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """Return an error that names the missing part, and the consequence."""
+    """Return the error that Dagster lacks the part `what`. `without` is the consequence, a clause after "so"."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 
 def why_missing(names: tuple[str, ...]) -> str | None:
-    """Return a sentence about the first of these parts that Dagster lacks; None if it has all."""
+    """Return the error message about the first of these private parts that Dagster lacks; None if it has all."""
     try:
         for name in names:
             found(PARTS[name])

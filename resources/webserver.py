@@ -32,7 +32,8 @@ LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 36
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
-"""Content types that a browser sends to another origin only after a preflight request. The UI grants none."""
+"""Content types that a browser sends to another origin only if that origin grants a preflight request first. The UI
+grants none."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
