@@ -21,8 +21,9 @@ STREAMS, BEATS = 12, 12
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
-    """Read heartbeats such as the source publishes. Return the result, and a sentence about the first heartbeat that is
-    not read as intended (None if all are). Raises TidemarkError if a schema is unavailable."""
+    """Compose heartbeats of the source, and read them as the pipeline would. Return the result, and a sentence about
+    the first heartbeat that is not read as intended (None if all are). Raises TidemarkError if a schema is
+    unavailable."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)

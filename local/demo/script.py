@@ -66,7 +66,7 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end, so that this window closes soon after."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of each wait for the pipeline."""
+"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -118,7 +118,7 @@ class DemoFolder:
 
 @dataclass
 class LakeWatch:
-    """Waits until the lake has reached a state. Prints the progress."""
+    """Waits until the demonstration's lake has reached a given state, and prints the progress meanwhile."""
 
     settings: Settings
     source: Source
@@ -174,8 +174,8 @@ def run_demo(
     scale: Scale = QUICK,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
-    """Play an outage and live traffic in the folder `root`. Print the progress and the summary, and stop all started
-    services.
+    """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth. Print the
+    progress and the summary, and stop all started services.
 
     The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, and LakeError if a bucket
     has objects under the lake's prefix.
@@ -284,7 +284,9 @@ def refuse_used(lake: LakeSettings) -> None:
     """Raise LakeError if a bucket has objects under the lake's prefix, because the demonstration never empties a
     bucket."""
     if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
-        raise LakeError(f"the demonstration needs a new lake, but {lake.uri}/{found} exists: name another prefix")
+        raise LakeError(
+            f"the demonstration needs an empty lake, but {lake.uri}/{found} exists: name another prefix of the bucket"
+        )
 
 
 def copy_tables(lake: LakeSettings, folder: Path) -> None:

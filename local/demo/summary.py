@@ -32,8 +32,8 @@ class Spread:
 class Summary:
     """The demonstration's results. `seconds` is its duration.
 
-    - `ready` is the delay from a window's end until the window is computed, in seconds.
-    - `live_ready` is the same delay, only for windows that ended after live traffic began.
+    - `ready` is the delay from a window's end until the window is computed, in seconds; None without windows.
+    - `live_ready` is this delay for the windows that ended after live traffic began.
     - `landed_after` is the number of seconds from the pipeline's start until the backlog had landed.
     - `live` is the range of time during which only live traffic landed.
     """
@@ -49,7 +49,7 @@ class Summary:
 
     @property
     def is_right(self) -> bool:
-        """True if the lake has exactly the rows that the truth file demands."""
+        """True if the lake has exactly the rows that follow from the truth file."""
         found = self.comparison
         return (
             found.rows > 0

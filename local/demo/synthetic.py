@@ -191,7 +191,8 @@ class Source:
     """Publishes heartbeats in a thread, from the event time `begin` on, until it is stopped or has published a day's
     heartbeats.
 
-    `sent` is the number of confirmed messages, and `reached` the publication time reached.
+    `sent` is the number of messages that Pub/Sub has confirmed, and `reached` the planned publication time of the last
+    one.
     """
 
     beats: SyntheticSource

@@ -23,7 +23,7 @@ KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 """The names of kinds, in the order of the numbers in a row's `kind`."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""Minimum number of broken messages, unless there are none: two variants for each reason."""
+"""Minimum number of broken messages if there are any: one for each reason and each of its two variants."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
@@ -38,7 +38,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Minimum number of rows per piece, except the last."""
+"""Minimum number of rows in a piece that `messages` yields, except in the last one."""
 
 ROW = np.dtype(
     [

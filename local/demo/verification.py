@@ -93,8 +93,10 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 @dataclass(frozen=True, slots=True)
 class TruthComparison:
-    """The result of a comparison. `by_what` is the number of differences per kind. `examples` are some of the rows that
-    differ."""
+    """The result of a comparison. `rows` are in `heartbeat_diffs`, `landed` in `heartbeats`. `by_what` is the number of
+    differences per kind, and `examples` are some of the rows that differ. `late` counts heartbeats of which every copy
+    landed late, and `missed` landed heartbeats without a row in `heartbeat_diffs`. `quarantined` counts messages by
+    reason."""
 
     rows: int
     expected_rows: int

@@ -27,12 +27,12 @@ LONGEST_WAIT_SECONDS = 90.0
 """Maximum time for which a pull waits for messages."""
 
 STREAM_SILENCE_SECONDS = 5.0
-"""Interval of the empty answers that a stream without messages sends. The Java client closes a stream that is silent
-for 15 s after its request."""
+"""Interval at which a streaming pull without messages sends an empty answer. The Java client closes a stream that is
+silent for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
-"""Maximum number of waiting pulls. Each one occupies a thread, and other calls need threads too. Further pulls are
-answered at once."""
+"""Maximum number of pulls that wait for messages. Each one occupies a thread, and other calls need threads too. Further
+pulls are answered at once, and further streams are refused."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
 """A waiting pull ends this long before its caller's deadline. After the deadline, it would lease messages to a caller
@@ -98,9 +98,9 @@ class Shared:
 
 
 class Service:
-    """The base of the services. Each public method is a gRPC method: it gets a plain protobuf request and the call's
-    context, and returns the answer, the answer's fields, or its bytes. The caller must hold the lock. Raises
-    ModelErrors."""
+    """The base class of the gRPC services. Each public method is a gRPC method. It gets a plain protobuf request and
+    the call's context, and returns the answer as a protobuf, a dict of its fields, or bytes. The caller must hold the
+    lock. Raises ModelErrors."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared

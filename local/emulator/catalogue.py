@@ -27,8 +27,8 @@ Snapshot = tuple[Any, dict[int, Any]]
 
 
 class State:
-    """A subscription and its messages. `passes` is its filter, which never changes; None passes every message. Raises
-    Invalid if the filter cannot be parsed."""
+    """A subscription and its messages. `passes` is its filter, which never changes, or None if every message passes.
+    Raises Invalid if the filter cannot be parsed."""
 
     def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
         self.configure(config)
@@ -121,7 +121,7 @@ class Catalogue:
         self._newest_publish_us = 0
 
     def create_topic(self, topic: Any) -> None:
-        """Raises AlreadyExists."""
+        """Add a topic. Raises AlreadyExists."""
         self._before()
         if topic.name in self._topics:
             raise AlreadyExists(f"topic {topic.name} exists already")
@@ -129,7 +129,7 @@ class Catalogue:
         self._after()
 
     def get_topic(self, name: str) -> Any:
-        """Raises NotFound."""
+        """Return a topic. Raises NotFound."""
         self._before()
         return self._topic(name)
 
@@ -163,7 +163,7 @@ class Catalogue:
         self._after()
 
     def get_subscription(self, name: str) -> Any:
-        """Raises NotFound."""
+        """Return a subscription's settings. Raises NotFound."""
         self._before()
         return self._state(name).config
 
@@ -215,8 +215,8 @@ class Catalogue:
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:
-        """Draw the fault that loses the answer of a call that took effect, and raise its error. `also` is an additional
-        chance of this fault."""
+        """Decide at random whether the answer of a call that took effect is lost, and raise the error if it is. `also`
+        is an additional chance of this fault."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
             raise Unavailable("the answer was lost (a fault); the call took effect")
 

@@ -1,4 +1,4 @@
-"""The faults that the model can have, with their chances."""
+"""The faults that tidemark's own Pub/Sub can simulate, with their chances."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -9,8 +9,8 @@ FEW = 20
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults of a model; by default, there are none. A number is the chance of a fault, per message in the first
-    group and per call in the second.
+    """The faults that a PubSubModel simulates. By default, there are none. A number is the chance of a fault, per
+    message in the first group and per call in the second.
 
     Raises ValueError if a chance is outside 0 to 1, or a duration is negative.
     """

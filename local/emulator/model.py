@@ -84,7 +84,7 @@ class PubSubModel(Catalogue):
         ends, it is redelivered with the same id and publish time. Raises NotFound.
 
         With `max_bytes`, the message that reaches this size is the last one. `goes_on` means that a waiting call tries
-        again: faults are drawn only at its first attempt.
+        again. Faults happen only at its first attempt.
         """
         if not goes_on:
             self._before()
@@ -101,11 +101,12 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Draw the fault `empty_answer`. True if a pull must be answered at once, without messages."""
+        """Decide at random whether the fault `empty_answer` happens. If True, a pull must be answered at once, without
+        messages."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """Draw the duration of a call, by the fault `answered_after`."""
+        """Return a random duration for a call over gRPC, by the fault `answered_after`."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
@@ -144,8 +145,8 @@ class PubSubModel(Catalogue):
         self._after()
 
     def next_change(self, subscription: str) -> datetime | None:
-        """Return the time before which a subscription without ready messages gets none, unless there are further calls;
-        None if it gets none at all."""
+        """Return the time of a subscription's next planned change, such as the end of a lease. Until then, only another
+        call can make a message ready. Return None if no change is planned."""
         next_us = self._state(subscription).outstanding.next_us()
         return None if next_us is None else from_us(next_us)
 
@@ -211,7 +212,7 @@ class PubSubModel(Catalogue):
         self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
-        """Raises NotFound."""
+        """Delete a snapshot. Raises NotFound."""
         self._before()
         self._snapshot(name, at)
         del self._snapshots[name]

@@ -1,8 +1,9 @@
-"""Errors of the model. `status` is the gRPC status with which Google's service reports the error."""
+"""Errors with which tidemark's own Pub/Sub refuses calls. `status` is the gRPC status with which Google's service
+reports the error."""
 
 
 class ModelError(Exception):
-    """Root of the model's errors."""
+    """The base class of these errors."""
 
     status = "INTERNAL"
 

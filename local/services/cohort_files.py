@@ -73,8 +73,8 @@ telemetry: {{enabled: false}}
 
 
 def cohorts_of(written: Sequence[str]) -> dict[str, str]:
-    """Return the filter of each cohort and of the pipeline REST, keyed by name. `written` are texts `NAME=FILTER`, or
-    only `FILTER`, for which a name is derived.
+    """Return the filter of each cohort and of the pipeline REST, keyed by name. Each text in `written` is
+    `NAME=FILTER`, or only `FILTER`, from which a name is derived.
 
     Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of REST is too long.
     """

@@ -20,7 +20,7 @@ PORT = re.compile(
 """Matches the ports in a settings file."""
 
 EVERY = "Every setting of tidemark."
-"""The first sentence of the installed settings file."""
+"""The first sentence of the installed settings file. `with_message` replaces it."""
 
 TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
 """The sentence after EVERY. `with_values` removes it, because it would be untrue in a file with other values."""
@@ -31,7 +31,8 @@ MOST_PORTS = 100
 SPARK_CONNECT = "Spark Connect"
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
-"""The environment variable with the code server's port. Only tidemark's `workspace.yaml` uses it."""
+"""The environment variable with the code server's port. Only tidemark's own `workspace.yaml` uses it, so it identifies
+that file."""
 
 
 def brought(name: str) -> str:
@@ -80,7 +81,9 @@ def put_down(name: str, folder: Path, content: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(content)
     except FileExistsError as error:
-        raise InvalidSettings(f"the file {path} already exists; it was not overwritten") from error
+        raise InvalidSettings(
+            f"the file {path} already exists, and was not overwritten; move it away, or name another folder"
+        ) from error
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be written: {error}") from error
     return path

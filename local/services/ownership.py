@@ -34,8 +34,8 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """The liveness of an owner. UNCLEAR means that the owner has been silent for long, but its clock may be wrong. One
-    of the owner's ticks later, the state is known."""
+    """Whether the owner of a lake is alive. UNCLEAR means that the owner has written nothing for long, but the clocks
+    may differ. If it writes nothing during one more of its tick intervals, it is dead."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -59,8 +59,8 @@ class Ownership:
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
-        """The newest log entry of an owner that has long been silent, and the time when this process first saw the
-        entry."""
+        """The number of the newest log entry, and the monotonic time at which this process first saw it. It is set once
+        an owner on another machine has written nothing for long."""
 
     @cached_property
     def _notes(self) -> Notes[Owner]:
@@ -184,7 +184,7 @@ class Ownership:
         """Say why this pipeline is refused, and what to do."""
         return (
             f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
-            f"This one is {self._pipeline}. Give it another lake (lake.uri), or {self._how_to_stop(there)}"
+            f"This pipeline is {self._pipeline}. Give it another lake (lake.uri), or {self._how_to_stop(there)}"
         )
 
     def _second(self, there: Owner) -> str:
@@ -198,7 +198,7 @@ class Ownership:
         if process.is_near():
             return f"run `tidemark --config {there.config} up --stop`" if is_up else f"end process {process.process}"
         first = "run `tidemark up --stop`" if is_up else "end its processes"
-        free = f"the lake is free {format_duration(there.heard_within)} after the last sign of that pipeline"
+        free = f"the lake is free {format_duration(there.heard_within)} after that pipeline's last sign of life"
         return f"{first} on {process.host}; {free}"
 
     def _whose(self, owner: Owner) -> str:

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""Maximum number of restarts of a service."""
+"""Maximum number of restarts of a service. If it ends once more, `tidemark up` fails."""
 
 STATE_FILE = "services.json"
 
@@ -60,7 +60,7 @@ class StopAsked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The processes recorded in a folder by its supervisor: the supervisor itself, and its services in start order."""
+    """The processes that a supervisor has recorded in its folder: itself (`owner`), and its services in start order."""
 
     owner: ProcessName | None = None
     services: Mapping[str, ProcessName] = field(default_factory=dict)
@@ -236,7 +236,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock during the block. Raises AlreadyRunning if another process holds it."""
+    """Lock the folder during the block. Raises AlreadyRunning if another process has locked it."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder))

@@ -16,8 +16,9 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""Maximum wait for a stop, interval of messages, and poll interval. Each of five services may need ten seconds to end,
-and ten more after a kill. A start in progress first completes its current step."""
+"""How long to wait for the end of `tidemark up`, how often to print that it still runs, and how often to look. Each of
+five services may need ten seconds to end, and ten more after a kill. A start in progress first completes its current
+step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class UpState:
-    """The state of a `tidemark up`. `owner` is its process; None if it is not running."""
+    """The state of a `tidemark up` in the folder `folder`. `owner` is its process; None if it is not running."""
 
     folder: Path
     owner: ProcessName | None
@@ -63,7 +64,9 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
         try:
             process.terminate()
         except psutil.AccessDenied as error:
-            raise ServiceFailed(f"process {owner.process} belongs to another user, who can stop it") from error
+            raise ServiceFailed(
+                f"process {owner.process} belongs to another user: ask that user to run `tidemark up --stop`"
+            ) from error
         _wait(owner, folder, clock, say)
     if not (folder / STATE_FILE).exists():
         say("stopped" if owner is not None else f"nothing runs in {folder}")

@@ -57,12 +57,12 @@ class Watch:
                 self._told[about] = now
                 self._say(said)
         for about in sorted(self._told.keys() - found.keys()):
-            self._say(f"over after {rough(now - self._told.pop(about))}: {about}")
+            self._say(f"resolved after {rough(now - self._told.pop(about))}: {about}")
 
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
     ) -> Mapping[str, str]:
-        """Return a sentence per failure of ticks, keyed by subject."""
+        """Return a sentence per sensor whose ticks fail, and one if decisions are missing, keyed by subject."""
         due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
         ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)

@@ -213,14 +213,18 @@ def happen(day: Day) -> None:
                 return
 
     everybody = {"up": NOBODY_DECIDES, "status": NOBODY_DECIDES, "explain": NOBODY_DECIDES, "doctor": NOBODY_DECIDES}
-    day.play("the lake's disk is full", fill, everybody, (house.lake / FILLER).unlink, "over after")
+    day.play("the lake's disk is full", fill, everybody, (house.lake / FILLER).unlink, "resolved after")
 
     def edit() -> None:
         house.config.write_text(settings.replace("[windows]", "# a word more\n[windows]"))
 
     changed = {"up": "settings file", "status": "settings file", "doctor": "settings file"}
     day.play(
-        "the settings file is edited", edit, changed, lambda: house.config.write_text(settings) and None, "over after"
+        "the settings file is edited",
+        edit,
+        changed,
+        lambda: house.config.write_text(settings) and None,
+        "resolved after",
     )
 
     def kill_spark() -> None:

@@ -130,9 +130,9 @@ def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: 
         f"another pipeline writes {place.lake.uri}: tidemark (topic projects/tidemark-local/topics/heartbeats, ",
         "subscriptions heartbeats-base and heartbeats-tracking), process 7 on elsewhere since ",
         "last heard 3s ago",
-        "This one is tidemark (topic projects/tidemark-local/topics/orders, ",
+        "This pipeline is tidemark (topic projects/tidemark-local/topics/orders, ",
         "lake.uri",
-        "or end its processes on elsewhere; the lake is free 1m after the last sign of that pipeline",
+        "or end its processes on elsewhere; the lake is free 1m after that pipeline's last sign of life",
     ):
         assert part in said
     with pytest.raises(LakeOwned):

@@ -51,7 +51,7 @@ def test_ticks_that_fail_are_said_once_and_once_that_they_are_over(terminal: Ter
     terminal.notes.failed("ingest", RuntimeError("\x1b[2Jwhy"), None)
     assert terminal.new(1) == [rf"ticks of the sensor ingest failed once, at {iso(at(3))}: RuntimeError: \x1b[2Jwhy"]
     terminal.notes.good("landing", terminal.home.in_lake)
-    assert terminal.new(1) == ["over after 4s: ticks of the sensor landing failed"]
+    assert terminal.new(1) == ["resolved after 4s: ticks of the sensor landing failed"]
 
 
 def test_that_nobody_decides_is_said_with_the_reason_and_not_before_the_first_decision_is_due(
@@ -64,7 +64,7 @@ def test_that_nobody_decides_is_said_with_the_reason_and_not_before_the_first_de
     assert said.startswith(f"no decision for 31s, since {iso(at(59))}, although one is due every 10s: the pip")
     assert terminal.new(100) == []
     terminal.notes.good("tracking", terminal.home.in_lake)
-    assert terminal.new() == ["over after 1m40s: no decision"]
+    assert terminal.new() == ["resolved after 1m40s: no decision"]
 
 
 def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Terminal) -> None:
@@ -79,7 +79,7 @@ def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Ter
     file.write(replace(ended(earlier), sensors={}))
     assert terminal.new(1) == []
     terminal.notes.good("landing", terminal.home.in_lake)
-    assert terminal.new(1) == ["over after 2s: ticks of the sensor landing failed"]
+    assert terminal.new(1) == ["resolved after 2s: ticks of the sensor landing failed"]
 
 
 def test_a_settings_file_that_changes_is_said_and_that_it_is_as_before(terminal: Terminal) -> None:
@@ -91,7 +91,7 @@ def test_a_settings_file_that_changes_is_said_and_that_it_is_as_before(terminal:
     assert "restart `tidemark up`" in said
     assert terminal.new(1) == []
     toml.write_text(before)
-    assert terminal.new(1) == ["over after 2s: the settings file had changed"]
+    assert terminal.new(1) == ["resolved after 2s: the settings file had changed"]
 
 
 def unreachable() -> None:
@@ -112,7 +112,7 @@ def test_runs_that_fail_are_seen_in_the_lake_and_stand_while_it_does_not_answer(
         silent.setattr(FailedRuns, "newest", lambda _: unreachable())
         assert [one for one in terminal.new(61) if "runs" in one] == []
     failed.settled("")
-    assert terminal.new(61)[-1] == "over after 2m2s: runs failed"
+    assert terminal.new(61)[-1] == "resolved after 2m2s: runs failed"
 
 
 def test_where_no_process_can_say_anything_the_lake_does(tmp_path: Path) -> None:

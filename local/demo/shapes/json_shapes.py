@@ -13,12 +13,12 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 SITES = ("north", "south", "west")
 
 LONGEST = 5
-"""Maximum number of readings per message. The message then stays under a kilobyte."""
+"""Maximum number of readings in a message of the shape Arrays. The message then stays under a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject(Shape):
-    """The default shape: the payload is a JSON object; event time, stream and id are attributes, whose names can be
+    """The default shape. The payload is a JSON object. Event time, stream and id are attributes, whose names can be
     chosen."""
 
     settings = f"""
@@ -97,8 +97,8 @@ publisher_id = "payload:id"
 
 @dataclass(frozen=True, slots=True)
 class AttributesShape(Shape):
-    """All values are attributes, and there is no payload. If a temperature is text, it gets a unit, because digits
-    alone would be read as a number."""
+    """A shape without payload, whose values are all attributes. If a temperature is text, it gets a unit, because
+    digits alone would be read as a number."""
 
     settings = """
 [message]

@@ -16,7 +16,8 @@ FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
 """The ids of the two revisions of the schema, and of a revision that does not exist."""
 
 UPGRADED_OVER = 6
-"""Number of heartbeats over which all devices are upgraded: at each, a sixth of the devices."""
+"""Number of heartbeats after which all devices use the second revision. At each heartbeat, another sixth of the devices
+is upgraded."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
 """The attributes by which Pub/Sub names the schema of a message."""
@@ -68,7 +69,7 @@ def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVICE, STATUS, TEMPERATURE, ID)}
-"""The schema per revision. The new field is between others, so that reading with the wrong revision is noticed."""
+"""The Avro schema per revision. The new field is between others, so that reading with the wrong revision is noticed."""
 
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 

@@ -1,4 +1,5 @@
-"""The base of message shapes. A shape encodes heartbeats as messages, and has the settings that read the messages."""
+"""The base class of message shapes. A shape encodes heartbeats as messages, and has the settings by which the pipeline
+reads these messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event time of a broken message, in two variants per reason. None means that the message has no event time."""
+"""The event time that a broken message has instead of its own, in two variants per reason. None means that the message
+has no event time."""
 
 BYTES_CUT = 3
 """Number of bytes cut off a payload's end to make it unreadable."""
