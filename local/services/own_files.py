@@ -82,7 +82,7 @@ def put_down(name: str, folder: Path, content: str) -> Path:
             file.write(content)
     except FileExistsError as error:
         raise InvalidSettings(
-            f"the file {path} already exists, and was not overwritten; move it away, or name another folder"
+            f"the file {path} already exists; it was not overwritten. Move it away, or name another folder"
         ) from error
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be written: {error}") from error
