@@ -117,7 +117,8 @@ class PayloadDecoder:
             try:
                 payload = read(row, content)
             except Unreadable as unreadable:
-                payload = Rejection(RejectionReason.UNREADABLE_PAYLOAD, str(unreadable))
+                detail = str(unreadable).encode(errors="backslashreplace").decode()  # may quote unpaired surrogates
+                payload = Rejection(RejectionReason.UNREADABLE_PAYLOAD, detail)
             except Unknown as unknown:
                 payload = Undecided(str(unknown))
             payloads.append(payload)

@@ -18,6 +18,7 @@ from tests.contract.payloads.schemas import (
     AVRO,
     BEAT,
     PLAIN,
+    PROTO,
     avro,
     avro_text,
     by_file,
@@ -170,6 +171,13 @@ class Counted:
 
 def older() -> dict[str, Any]:
     return {**AVRO, "fields": AVRO["fields"][:2]}
+
+
+@pytest.mark.parametrize("text", ['{"temp": "\\ud800"}', '{"more": "\\ud800"}', '{"\\ud800": 1, "\\ud800": 2}'])
+def test_the_reason_of_a_rejection_can_be_stored_whatever_text_it_quotes(tmp_path: Path, text: str) -> None:
+    decoder = by_file(tmp_path, PROTO, Encoding.PROTOBUF)
+    detail = why(one(decoder, text.encode(), written(encoding="JSON")))
+    assert detail.encode().decode() == detail
 
 
 def test_each_message_is_read_by_the_revision_that_it_names_and_each_is_looked_up_once() -> None:
