@@ -251,7 +251,7 @@ class TicksNow:
 
     @property
     def sentences(self) -> list[str]:
-        """All warnings, one sentence each."""
+        """All warnings about ticks and the settings file, one sentence each."""
         waiting = [one.sentence() for one in self.failing if one.waits]
         return [*self.failures, *filter(None, [self.settings]), *waiting]
 

@@ -34,13 +34,13 @@ class Watermark:
 
     @property
     def reason(self) -> Reason | None:
-        """The reason of the newest decision."""
+        """The reason of the newest decision; None before the first one."""
         return None if self.decision is None else self.decision.reason
 
     @property
     def decided_at(self) -> datetime | None:
-        """The time of the newest decision. A running pipeline decides every tick, so an old decision means that the
-        pipeline has stopped."""
+        """The time of the newest decision; None before the first one. A running pipeline decides every tick, so an old
+        decision means that the pipeline has stopped."""
         return None if self.decision is None else self.decision.at
 
     @property

@@ -243,7 +243,7 @@ def first_landings(
                 held = held_in(heartbeats, held_files, rows)
                 rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
         except DamagedFile as error:
-            logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
+            logger.warning("it is unknown which heartbeats of the event hour %s were missed: %s", hour, error)
             damaged[error.path] = hour
         else:
             found.append(rows)
@@ -308,7 +308,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
     least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
     of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
-    with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lost a file: {error}")):
+    with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lacks a file: {error}")):
         for file in files:
             oldest, newest = map(to_us, range_of(file))
             if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
@@ -402,7 +402,7 @@ class TableComparison:
             try:
                 found.append(read_rows(self._landed, file, EVERY))
             except (DamagedFile, FileNotFoundError) as error:
-                logger.warning("missed heartbeats of the event hour %s are not known: %s", hour, error)
+                logger.warning("it is unknown which heartbeats of the event hour %s were missed: %s", hour, error)
                 self.damaged[file.path] = hour
                 return None
         return pa.concat_tables(found)
@@ -478,7 +478,7 @@ class LateHeartbeats:
             try:
                 self._hours[name] = self._read(self._hours[name], of_hour, paths)
             except DamagedFile as error:
-                logger.warning("late heartbeats of the event hour %s are not known: %s", name, error)
+                logger.warning("it is unknown which heartbeats of the event hour %s are late: %s", name, error)
                 damaged[error.path] = name
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():

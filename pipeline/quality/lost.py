@@ -38,9 +38,9 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Length of the range of publish times that is in memory at a time: for counting landed messages (as a timedelta), and
-for the audit (in seconds). The audit's range is shorter, because the audit also reads event times and runs in the
-process of the sensors."""
+"""Length of the range of publish times whose messages are in memory at a time: for counting landed messages (a
+timedelta), and for the audit (in seconds). The audit's range is shorter, because the audit also reads event times and
+runs in the process of the sensors."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -65,7 +65,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The outstanding messages among those published in `[since, before)`, which are whole seconds.
+    """The outstanding messages (counted by tracking, but not landed) among those published in `[since, before)`. Both
+    times are whole seconds.
 
     `tracked` and `landed` count all messages. `seconds` are four arrays with one element per publish second that may
     have outstanding messages: the second, messages tracked, messages landed, and the smallest event time in
@@ -116,8 +117,9 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`. For each publish second, this is the
-    number of messages in `histogram` minus the number that landed. `landed` is the result of `landed_by_second`."""
+    """Return the outstanding messages among those published in `[since, before)`. For each publish second, the number
+    of messages in `histogram` minus the number that landed is outstanding. `landed` is the result of
+    `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]

@@ -88,7 +88,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""Length of the time before now that the checks of recent rows and the count of losses cover."""
+"""The checks of recent rows, and the count of losses, cover this length of time before now."""
 
 NEWEST_FILES = 10
 """Maximum number of files read to find the most frequent reason. In a bucket, each file costs a request."""
