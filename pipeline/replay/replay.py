@@ -28,8 +28,8 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a new decision for each tick. The production code makes it from the tick's inputs and the previous new
-    decisions.
+    """Yield a new decision for each tick. The production code makes each one from the tick's inputs and the new
+    decisions before it.
 
     Compacted entries are skipped. They contain recorded decisions, which must not influence the new ones, and otherwise
     only data of earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the

@@ -1,5 +1,5 @@
 """Traces: published messages with the times at which each subscription acknowledged them. Also computes the ticks that
-a trace leads to.
+a pipeline would have made on a trace.
 
 A trace is read several times, in batches. Only a histogram and a few numbers per tick stay in memory. So memory is
 proportional to the time that the trace covers, not to the number of its messages.

@@ -165,7 +165,8 @@ def _seconds(steps: int) -> float:
 
 
 TOGETHER_US = 5_000_000
-"""Length of the ranges of event time whose messages share a typical message, in microseconds: five seconds."""
+"""Length of a range of event time whose messages are compared with one typical message: five seconds, in
+microseconds."""
 
 ENOUGH = 30
 """Minimum number of messages for the median lag of a range of five seconds. With fewer messages, the median lag of the
@@ -199,8 +200,8 @@ class LagBound:
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Return the smallest value in MAX_LAGS that is at least twice the band, and that at most the fraction `target` of
-    the messages exceeds; None if there is no such value."""
+    """Return the smallest value in MAX_LAGS that is at least twice the band and with which at most the fraction
+    `target` of the messages would be passed over. Return None if there is no such value."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(

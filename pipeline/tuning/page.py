@@ -98,7 +98,7 @@ def late_by_lag(report: TuningReport) -> Chart:
         title = f"For {at_most(report.target)}, {'both rules are equally fresh' if gained == '0s' else fresher}"
     return Chart(
         title=title,
-        note="Left and low is good. The points of a curve are the bands, from 0s on.",
+        note="Points further left and lower are better. Each point of a curve is a band, from 0s on.",
         x=_lag_axis([lag for line in lines for lag, _, _ in line.points] or [0.0], "watermark behind now, median"),
         y=_late_axis(report),
         lines=lines,

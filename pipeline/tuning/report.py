@@ -81,8 +81,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest `max_lag` that at most the target share of messages exceeds; None if no tried value is large
-        enough."""
+        """The smallest `max_lag` with which at most the target share of messages would be passed over; None if no tried
+        value is large enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
@@ -281,7 +281,8 @@ FEW_STREAMS = 0.1
 """Maximum fraction of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""Maximum fraction of all streams, or of the slow or fast streams, that a sentence lists by name."""
+"""A sentence lists streams by name only if they are at most this fraction of all streams, or of the slow (or fast)
+streams."""
 
 NEARLY_ALL = 0.8
 """A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""

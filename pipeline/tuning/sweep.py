@@ -118,7 +118,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The traffic on which bands are tried: the ticks of a run, the messages, and the state before the first tick. If
+    """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
     The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
@@ -139,7 +139,8 @@ def tune(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try all bands with all variants. Then find the smallest band that meets each target, to the second."""
+    """Try all bands with all variants. Then try further bands, in whole seconds, to find the smallest one that meets
+    each target."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
