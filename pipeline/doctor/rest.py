@@ -27,7 +27,7 @@ PUBSUB = "https://pubsub.googleapis.com"
 
 
 class Silent(Exception):
-    """A service did not answer."""
+    """Raised if a service does not answer a REST request."""
 
 
 def ask(

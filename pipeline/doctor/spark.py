@@ -34,7 +34,7 @@ from tidemark.pipeline.spark.session import (
 
 CONNECTOR = "gcs-connector"
 JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Spark settings that may contain the connector's JAR."""
+"""Spark settings that may contain the JAR of the Cloud Storage connector."""
 
 
 def _runs_here(settings: Settings) -> bool:
@@ -141,7 +141,7 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     if found:
         yield ok(f"Spark has Google's connector for gs://: {found[-1]}")
     elif own:  # added by tidemark, not by the settings
-        yield ok(f"Google's connector for gs:// does not exist yet: `tidemark up` fetches it to {own[0]}")
+        yield ok(f"Google's connector for gs:// is not on this machine yet: `tidemark up` fetches it to {own[0]}")
     else:
         yield broken(
             f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so custom tables fail with "

@@ -87,7 +87,7 @@ def measure(
 
 
 class Bench(ThrowAwayTopic):
-    """The experiments on a throw-away topic."""
+    """Runs the experiments of a measurement on its throw-away topic. Each experiment is a method."""
 
     def optional(self, role: str, **options: Any) -> str | NotMeasured:
         """Create a subscription with options that the service may refuse. Returns the subscription's path, or
@@ -136,9 +136,9 @@ class Bench(ThrowAwayTopic):
         return TransformFacts(len(ids), len(pairs), sum(bool(one.payload) for one, _ in pairs), changed)
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
-        """Publish two messages per round. Take a reading after the first is published, after both are pulled, and after
-        each acknowledgement. At the end, take a reading of the subscription `held`, whose message has been outstanding
-        since the beginning."""
+        """Compare readings by snapshot with the publish times of messages. Each round publishes two messages, and takes
+        a reading after the first is published, after both are pulled, and after each acknowledgement. The last reading
+        is of the subscription `held`, whose message has been outstanding since the beginning."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()

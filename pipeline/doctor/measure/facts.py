@@ -115,7 +115,7 @@ class SnapshotFacts:
             how = f"later than the message by up to {short(latest)}"
         else:
             how = f"earlier than the message by up to {short(earliest)}"
-        return judged(f"{how}; another second in {off} of {len(errors)} readings", holds)
+        return judged(f"{how}; the second is wrong in {off} of {len(errors)} readings", holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,8 @@ class Setting:
 
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
-    """Return the table's rows. If no setting can compensate for a difference, the row says what to do."""
+    """Return the rows of the table that compares the facts with the expected values. If no setting can compensate for a
+    difference, the row says what to do."""
     near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times unchanged"
