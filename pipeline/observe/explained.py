@@ -1,5 +1,6 @@
-"""Explains a decision from a lake, as plain facts for `tidemark explain --json` and as two charts. One chart shows the
-counted messages by publish time and event time (the plane). The other shows the watermark's lag."""
+"""Explains a decision from a lake, as two charts and as plain facts (names with JSON values) for `tidemark explain
+--json`. One chart shows the counted messages by publish time and event time (the plane). The other shows the
+watermark's lag."""
 
 import math
 from collections import Counter

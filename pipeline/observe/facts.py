@@ -78,8 +78,8 @@ class LakeReport:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Missed heartbeats, heartbeats that were late within the last day, and messages lost from base within the last
-    hour."""
+    """The losses of a lake: missed heartbeats, heartbeats that were late within the last day, and messages lost from
+    base within the last hour."""
 
     missed: MissedHeartbeats
     late: Late

@@ -126,7 +126,7 @@ class LogPosition:
 
 
 class Page:
-    """The page of one pipeline. Thread-safe."""
+    """Renders the HTML page of one pipeline, from the pipeline's lake and newest decisions. Thread-safe."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.name = settings.pipeline_name
@@ -303,8 +303,7 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format the time of a window: how long after its end it was computed, how long ago it ended, or when it will
-    end."""
+    """Format how long after its end a window was computed, how long ago it ended, or when it will end."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))

@@ -56,7 +56,7 @@ class EndedRun:
 
 
 class Observer:
-    """Ignores all reports of ticks. Used by pipelines without monitoring."""
+    """The interface to which ticks report. This base class ignores all reports, for pipelines without monitoring."""
 
     is_on = False
 

@@ -1,5 +1,5 @@
-"""Exports the instruments with OpenTelemetry. Only outlets that export import this module, because it imports
-OpenTelemetry's SDK."""
+"""Exports the instruments with OpenTelemetry. An outlet imports this module only if it exports, because the module
+imports OpenTelemetry's SDK."""
 
 import logging
 import math
@@ -26,7 +26,8 @@ SEND_WITHIN_MS = 10_000
 
 
 class Telemetry:
-    """A meter provider with all instruments. `recorders` returns the recorders from which values are collected."""
+    """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders that have the
+    current values."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders
