@@ -1,4 +1,4 @@
-"""The `tidemark` command."""
+"""The `tidemark` command: its subcommands, their options, and their output."""
 
 from tidemark.pipeline.cli.app import main
 

@@ -43,7 +43,8 @@ PLACES = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Error messages quote options and arguments without control characters."""
+    """The group of all commands. It removes control characters from the options and arguments that error messages
+    quote."""
 
     def make_context(self, *given: Any, **more: Any) -> Context:
         with _repeated_harmlessly():

@@ -51,7 +51,7 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. The error message for a text that is not a time says that it is `otherwise`."""
+    """Parse a time with its time zone. If the text is not a time, the error message says that it is `otherwise`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -94,7 +94,7 @@ def share(text: str | float) -> float:
     except ValueError as error:
         raise typer.BadParameter(f"{text} is not a share; write it as 0.01% or 0.0001") from error
     if not 0 <= read < 1:
-        raise typer.BadParameter(f"{text} must be from 0 up to, but not including, 1 (100%)")
+        raise typer.BadParameter(f"{text} must be at least 0 and less than 1 (100%)")
     return read
 
 

@@ -164,7 +164,7 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--band", "10"], "write a duration with its unit"),
         (["TRACE", "--tick", "0s"], "must be longer than zero"),
         (["TRACE", "--idle-timeout", "0"], "must be longer than zero"),
-        (["TRACE", "--quantile", "1"], "but not including, 1"),
+        (["TRACE", "--quantile", "1"], "at least 0 and less than 1"),
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
         (["TRACE", "--out", "TRACE"], "is the trace itself"),

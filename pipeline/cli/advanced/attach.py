@@ -1,5 +1,4 @@
-"""`tidemark attach`: decide the watermark over a subscription that another consumer reads, without Dagster and
-Spark."""
+"""`tidemark attach`: decide the watermark for a subscription that another consumer reads, without Dagster and Spark."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -160,8 +159,8 @@ class Attached:
         )
 
     def _say_once(self, about: str, text: str, key: object = None, at: datetime | None = None) -> None:
-        """Print a line about a subject, unless the last line about the subject had the same key. The default key is the
-        text."""
+        """Print a line about a subject, unless the last line about this subject had the same key. Without a key, the
+        text is the key."""
         key = text if key is None else key
         if self._said.get(about) != key:
             self._said[about] = key

@@ -28,7 +28,7 @@ def demo(
         timedelta | None, duration_option("The silence after which the last windows close.", parser=positive)
     ] = None,
     shape: Annotated[ShapeName, option("The format of messages.")] = ShapeName.JSON,
-    lake: Annotated[str, option("The lake's address: in the folder, or an empty gs://bucket/prefix.")] = "file:lake",
+    lake: Annotated[str, option("The lake: in the folder, or at an empty gs://bucket/prefix.")] = "file:lake",
     lake_endpoint: Annotated[str | None, option("The address of a Cloud Storage server other than Google's.")] = None,
 ) -> None:
     """Play an outage end to end, and compare every row with what was published."""

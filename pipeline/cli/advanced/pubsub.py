@@ -1,4 +1,4 @@
-"""`tidemark pubsub`: tidemark's own Pub/Sub, served on loopback."""
+"""`tidemark pubsub`: serve tidemark's own in-memory Pub/Sub on loopback."""
 
 import random
 from dataclasses import fields, replace

@@ -168,7 +168,7 @@ def _show(preview: Preview) -> None:
         say(f"Base has acknowledged everything that was published before {oldest}")
     say(
         f"Messages published from {iso(found.since)} to before {iso(found.before)}, in whole seconds, with one line "
-        "per time that may have outstanding messages. A message delivered to tracking twice counts twice."
+        "per time range that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
     table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
     for line in found.in_lines(LINES):

@@ -39,8 +39,8 @@ def init(
     Two pipelines on one machine need different --ports. projects/P/topics/T is a topic on Google's service; its
     subscriptions are T-base and T-tracking.
 
-    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a filter of
-    Pub/Sub, such as eu=attributes.region = "eu".
+    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter,
+    such as eu=attributes.region = "eu".
     """
     values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
     is_on_service = values.get("emulator_host") == ""
@@ -92,7 +92,7 @@ def _of_topic(written: str) -> dict[str, str]:
 
 
 def _begins(written: str) -> str:
-    """Return the value of `windows.first` for `today`, a date, or a time with its time zone."""
+    """Convert `today`, a date, or a time with its time zone to a value of the setting `windows.first`."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
     window = Settings().windowing.containing(begins)

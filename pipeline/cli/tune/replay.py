@@ -59,9 +59,9 @@ from tidemark.pipeline.watermark.state import DecisionRecord
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)
 HELP = {
-    "rule": "The rule that bounds what may still land.",
-    "band": "The disorder that is allowed for.",
-    "idle_timeout": "The idle rule applies after this silence.",
+    "rule": "The rule that bounds the watermark.",
+    "band": "The amount of disorder to allow for.",
+    "idle_timeout": "The length of silence after which the idle rule applies.",
     "quantile": "The share of each second's smallest event times to ignore.",
     "idle": "Let the watermark advance or hold in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
@@ -304,7 +304,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """Format a replay's figures as human-readable text, by topic."""
+    """Format a replay's figures as human-readable text, by subject."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
