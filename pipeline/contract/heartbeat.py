@@ -1,8 +1,8 @@
 """The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Event times are read in the formats that publishers use, and converted to microseconds since the epoch. The same
-function checks the times of a message on both subscriptions, so a broken clock neither holds the watermark back nor
-pushes it forward.
+Event times are read in the formats that publishers use, and converted to microseconds since the epoch. Both
+subscriptions judge a message by the same code, so a message that base rejects, such as one with a broken clock, does
+not affect the watermark.
 """
 
 import math
@@ -33,8 +33,8 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 
 HOUR_US = 3_600_000_000
-"""If an event time cannot be used, another unit is suggested only if the time in that unit is at most this many
-microseconds (an hour) from the publish time."""
+"""Maximum distance in microseconds (an hour) between the publish time and an event time that `advice` reads in another
+unit. A time that is further away suggests no unit."""
 
 
 class EventTimeUnit(StrEnum):
@@ -138,7 +138,7 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time after its publish time that a message on base waits for a schema that does not exist. After that, the
+"""Maximum time, from its publish time, that a message on base may wait for a schema that does not exist yet. Then the
 message is rejected.
 
 A message on tracking may wait twice as long. So tracking can read every message that base lands, even if the clocks of
@@ -182,7 +182,8 @@ class ComparedField:
 
 @dataclass(frozen=True, slots=True)
 class MessageContract:
-    """Where a message has its event time, stream id and publisher id, and which of its fields are compared.
+    """The rules for reading a message: the paths of its event time and ids, the bounds of an event time, the fields to
+    compare, and the payload's format.
 
     - The parts of `stream_id` are joined by `/`.
     - `paths` has the path of each compared field whose path is not its name.
@@ -230,7 +231,7 @@ class HeartbeatReader:
     """Judges messages by a contract.
 
     `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is a digest of all settings on
-    which a verdict depends. Messages are not settled if the lake's newest digest is another one.
+    which a verdict depends. If the lake's newest digest differs, the messages are neither stored nor acknowledged.
     """
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:

@@ -45,8 +45,8 @@ PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdicts on rows. A row is a heartbeat with a stream and an event time (microseconds since the epoch),
-    rejected, or undecided."""
+    """The verdicts on rows. A heartbeat has a stream and an event time in microseconds since the epoch. Every other row
+    is a key of `rejections` or `undecided`."""
 
     is_heartbeat: Bools
     stream_ids: pa.StringArray
@@ -87,7 +87,8 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 def judge(
     attributes: Attributes, payloads: Sequence[Payload] | None, published_us: Ints, reader: HeartbeatReader
 ) -> Judged:
-    """Judge rows. `payloads` may be None if the contract does not need payloads."""
+    """Judge rows, which are messages or elements of their arrays. `published_us` are the publish times in microseconds.
+    `payloads` may be None if the contract does not need payloads."""
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = _unread(payloads)
     are_unread = frozenset(unread)

@@ -132,7 +132,7 @@ class AttributeDicts:
 
 
 class RepeatedAttributes:
-    """Attributes of rows: row `i` has the attributes of message `owners[i]`."""
+    """Attributes of rows of messages with several heartbeats: row `i` has the attributes of message `owners[i]`."""
 
     def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
         self._held, self._owners = held, owners

@@ -172,7 +172,7 @@ def finder(path: str) -> Callable[[Any], Any]:
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
     """If the path ends with `[]`, such as `readings[]`, return the function that finds the array before the brackets.
-    Its elements that are arrays are to be replaced by their own elements. None for other paths."""
+    The caller must replace each element that is an array by that array's elements. Return None for other paths."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
@@ -271,7 +271,7 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """Return what an element appends to the id of its message or publisher."""
+    """Return the text, such as `#3`, that makes the id of an element from the id of its message."""
     return f"{ELEMENT}{element.number}"
 
 
@@ -294,8 +294,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """Return the elements of a message, or its rejection if it has no usable element. Both subscriptions use this
-    function."""
+    """Return the elements of a message, or its rejection if the array is missing, empty or too large."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):

@@ -1,8 +1,8 @@
 """Decodes payloads that are Avro records, in Avro's binary or JSON encoding.
 
 Values that JSON cannot represent are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to
-null. fastavro calls these converters while it reads: a schema's types get tidemark's own logical types, for which the
-converters are registered.
+null. fastavro calls these converters while it reads, because tidemark gives the types of a schema its own logical types
+and registers a converter for each.
 
 Schemas that allow many values in few bytes are refused. fastavro trusts the counts in the bytes, so the values are
 counted before fastavro reads them. fastavro's decoder of the JSON encoding is not used, because it accepts values of
@@ -128,17 +128,18 @@ BROKEN = (
 )
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Counts the values in the bytes from a position on, for one value of a type, and returns the position after it. Raises
-Unreadable. Raises IndexError or ValueError if the bytes are not a value of the type."""
+"""Function that skips one value of a type in the bytes, from a position on, and returns the position after it. It takes
+the value and all values inside of it from the budget, and raises Unreadable if they exceed it. Raises IndexError or
+ValueError if the bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
-"""Converts a parsed value of Avro's JSON encoding to the same form as a value of the binary encoding. Raises
+"""Function that converts a parsed value of Avro's JSON encoding to the form that the binary encoding gives. Raises
 ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A type of a schema that was checked.
+    """A checked type of an Avro schema, with the functions that count and convert its values.
 
     - `schema` is the schema for fastavro.
     - `least` is the minimum number of bytes of a value of the type.
@@ -469,7 +470,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Return a description of what is wrong with the bytes, from an error of fastavro."""
+    """Describe, for a user, what an error of fastavro says about the bytes."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration

@@ -1,8 +1,8 @@
-"""Decodes the attributes and the bytes of messages to objects.
+"""Decodes the payloads of messages to objects, and opens their envelopes.
 
-CloudEvents are decoded in both modes of their Pub/Sub protocol binding. The context of an event becomes attributes
-`ce-…`. Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents
-1.0.
+CloudEvents are decoded in both modes of their Pub/Sub protocol binding. An event's context becomes attributes of the
+message, named `ce-…`. Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of
+CloudEvents 1.0.
 """
 
 import base64
@@ -47,12 +47,12 @@ much memory, and at most 30 times."""
 
 
 Read = Callable[[int, bytes], Any]
-"""Decodes the payload of a row. Raises Unreadable and Unknown."""
+"""Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
 
 
 class _Room:
-    """The number of bytes that may still be decoded in a part of a batch. If decompressing a payload fails, the part is
-    full."""
+    """The number of bytes that may still be decoded in a part of a batch. A payload that cannot be decompressed fills
+    the part, because its decompressed size is unknown."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -91,7 +91,7 @@ class PayloadDecoder:
             found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """True if a payload with gzip's first bytes is gzip. An Avro record may begin with them too."""
+        """True if gzip is recognized by a payload's first bytes. Not so for Avro, whose records may begin alike."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         """Decode messages until their content reaches `PART_BYTES`, at least the first message.

@@ -68,8 +68,8 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return one more than the number of fields of the type with the most fields, among this type and all types
-        nested in it."""
+        """Return the maximum number of values that one message adds, itself included: one more than the most fields of
+        this type or of a type nested in it."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0
@@ -77,8 +77,7 @@ class MessageType:
         return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message's bytes have too many values. `most` is the maximum number of values in one
-        submessage.
+        """Raise Unreadable if a message's bytes have more than MOST_VALUES values. `most` is the result of `widest`.
 
         Counting stops at invalid bytes, which the library reports later.
         """
@@ -124,7 +123,7 @@ class _NoFields:
 
 
 UNKNOWN = MessageType(_NoFields)
-"""Message type of a group whose type is unknown."""
+"""Message type for a group in the bytes whose field the schema does not have."""
 
 
 class _Field:

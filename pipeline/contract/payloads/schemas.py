@@ -37,7 +37,7 @@ class Compression(StrEnum):
 
 
 class Envelope(StrEnum):
-    """The envelope in which a payload is sent."""
+    """The envelope around a payload. CLOUDEVENTS: each message is a CloudEvent, and its data is the payload."""
 
     NONE = ""
     CLOUDEVENTS = "cloudevents"
@@ -179,8 +179,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The time at which a batch is judged, and how long a message may wait for a schema that does not exist before the
-    message is rejected. The wait counts from its publish time. Both are in microseconds."""
+    """The time at which a batch is judged, and the time that a message may wait, from its publish time, for a schema
+    that does not exist yet. Both are in microseconds. A message that waited longer is rejected."""
 
     at_us: int
     patience_us: int = 0
