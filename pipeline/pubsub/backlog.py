@@ -56,8 +56,8 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""Minimum number of real seconds per second of the monotonic clock. The clock's rate is off by at most 0.0005. The
-clock stops while the machine is suspended."""
+"""Minimum number of real seconds that pass per second of the monotonic clock, whose rate is off by at most 0.0005. The
+clock stops while the machine is suspended, so that even more time has passed."""
 
 
 class ReadingTimes:
@@ -142,8 +142,8 @@ class SnapshotBacklog:
                 snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
-                    f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless it names another "
-                    "cause, the subscription's oldest message is almost 7 days old, the limit for snapshots. The "
+                    f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. If no other cause is named, "
+                    "the subscription's oldest message is almost 7 days old, the limit for snapshots, and the "
                     "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.
@@ -193,8 +193,8 @@ OLDEST_POSSIBLE = timedelta(days=366)
 days."""
 
 GAP = timedelta(minutes=5)
-"""Maximum gap in the metrics before the watermark is held, in addition to `max_reading_age`. Even without a gap, the
-newest point is up to four minutes old."""
+"""Gap in the metrics that does not hold the watermark, in addition to `max_reading_age`. Even without a gap, the newest
+point is up to four minutes old."""
 
 MAX_PAGES = 20
 """Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""
@@ -250,8 +250,8 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old, and its time is set
-    back by another minute to be safe.
+    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old. Its `observed_at` is
+    set back by another minute to be safe.
 
     An unknown backlog never counts as empty. Reading raises ReadingUnavailable in these cases:
     - Cloud Monitoring does not answer, or its answer is incomplete.
@@ -286,11 +286,13 @@ class MonitoringBacklog:
         raise ReadingUnavailable(
             f"Cloud Monitoring has no point of {OLDEST_AGE} for {self._subscription} in the last "
             f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
-            "; this does not mean an empty backlog. A new subscription has none for some minutes, and gaps end"
+            "; this does not mean an empty backlog. Wait: a new subscription has no point for some minutes, and gaps "
+            "in the metrics are temporary"
         )
 
     def counted(self, metric: str) -> int:
-        """Return the sum of a metric's values within `LOOK_BACK`, over all series. Raises the errors of `read`."""
+        """Return the sum of a metric's values in the last ten minutes (`LOOK_BACK`), over all series. Raises the errors
+        of `read`."""
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
@@ -338,7 +340,7 @@ class MonitoringBacklog:
             if page.execution_errors:
                 raise ReadingUnavailable(f"{about} may be incomplete: {page.execution_errors[0].message}")
         if len(pages) > MAX_PAGES:
-            raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages")
+            raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages; the next tick asks again")
         return [series for page in pages for series in page.time_series]
 
 

@@ -38,7 +38,7 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""Maps a gRPC status, with which a server that is not Pub/Sub answers, to its meaning."""
+"""Maps the gRPC statuses with which only a server that is not Pub/Sub answers to their meaning."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""

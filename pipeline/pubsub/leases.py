@@ -12,8 +12,8 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""Ack deadline of the subscriptions that tidemark creates: how long a message is leased. A batch can be pulled in a
-third of this time. The messages of a killed process are redelivered within a minute."""
+"""Ack deadline of the subscriptions that tidemark creates: how long a pulled message is leased, that is, not delivered
+again. A third of it is enough to pull a batch. After a process is killed, its messages are redelivered in a minute."""
 
 IDS_PER_CALL = 2500
 """Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request at most 512 KiB."""
@@ -27,8 +27,8 @@ FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Sums):
-    """The result of acknowledging messages: the number of successes and failures, and the first five errors. If an
-    acknowledgement fails, its message is redelivered; its data is durable already."""
+    """The result of acknowledging messages: the number of successes and failures, and the first five errors. A message
+    whose acknowledgement failed is redelivered, although its data is durable already."""
 
     count: int = 0
     failed: int = 0

@@ -29,7 +29,8 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """The result of provisioning: the full names of created and of existing resources, and human-readable sentences."""
+    """The result of provisioning: the full names of created and of existing resources, and sentences about differences
+    from the settings and about dangers."""
 
     created: list[str]
     found: list[str]

@@ -43,11 +43,10 @@ NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Fractions of the ack deadline. A batch is pulled within a third of the deadline, and its leases are first extended
-after another third.
+"""Fractions of the ack deadline, for messages that waited in memory before `take` returned them.
 
-So if a message waited longer than LATE, its lease is extended when the message is taken. If it waited longer than OVER,
-it is dropped, because it may be redelivered.
+Beyond LATE, the lease is extended at once. Reason: pulling the batch may take a third of the deadline, and its leases
+are first extended another third later. Beyond OVER, the message is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
@@ -184,7 +183,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """End a batch: send no further pulls. Pulls in flight continue."""
+        """Send no further pulls, because the batch is complete. Pulls in flight continue."""
         self._failed = None
         with self._lock:
             self._wanted = 0

@@ -1,4 +1,4 @@
-"""Gives a process access to both subscriptions: to pull messages, read the backlogs, and count the cost."""
+"""Gives a process access to both subscriptions: to pull messages, read the backlogs, and count the requests made."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -147,6 +147,6 @@ class Subscriptions:
     def _monitoring(self, path: str) -> MonitoringBacklog:
         server = self._pubsub.monitoring
         if server is None:
-            raise ReadingUnavailable("an emulator has no metrics")
+            raise ReadingUnavailable('an emulator has no metrics; set pubsub.reading to "auto" or "snapshot"')
         client = self._kept.get("monitoring client", lambda: monitoring_client(server))
         return MonitoringBacklog(client, path, self._clock)

@@ -54,7 +54,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings, with base's filter if `pubsub.attach` is set and the settings have no filter."""
+    """Return the settings. If `pubsub.attach` is set and they have no filter, add that of the subscription `base`."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -239,7 +239,7 @@ def _update(found: Any) -> str:
 
 
 def named(path: str) -> str:
-    """Return a name and project as arguments for `gcloud pubsub`."""
+    """Return the arguments `NAME --project=PROJECT` for `gcloud pubsub`, from a resource's full name."""
     _, project, _, name = path.split("/")
     return f"{name} --project={project}"
 

@@ -34,8 +34,8 @@ AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
 are also listed again after the clock was set back."""
 
 MOST_SCHEMAS = 20
-"""Maximum number of schemas that are looked up per batch, and maximum number kept in memory. There is more than one
-schema only if the settings name several, or before the first schema is accepted."""
+"""Maximum number of schemas that are looked up per batch, and that are kept in memory. More than one is looked up only
+if the settings name several, or before the first schema is accepted."""
 
 
 class Accepted(Protocol):

@@ -30,7 +30,7 @@ LONGEST = timedelta(hours=4)
 backlog is larger than the budget. At most six readings per subscription and day exceed the budget because of it."""
 
 SHARES = 2
-"""Number of equal parts of the remaining budget: one for base, one for tracking."""
+"""Number of equal parts into which the remaining budget is divided: one for base, one for tracking."""
 
 NOTHING = timedelta(0)
 
@@ -58,16 +58,16 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a reading is due (None: now). `is_over_budget` is true if the reading is due only because the maximum delay
-    has passed, although it exceeds the budget."""
+    """The answer to whether a reading may be made: `due_at` is the time from which it may, or None for now.
+    `is_over_budget` is true if the maximum delay applies, although the reading then exceeds the budget."""
 
     due_at: datetime | None
     is_over_budget: bool = False
 
 
 class Spending:
-    """The usage of Pub/Sub known to a process, including the usage that other processes recorded in the tracking log.
-    Decides when the next reading of a backlog is due. Thread-safe.
+    """Decides when the next reading of a backlog is due, from the usage of Pub/Sub of this process and the usage that
+    other processes recorded in the tracking log. Thread-safe.
 
     - `bytes_a_day` is the budget. None: readings are counted but never delayed.
     - `base` and `tracking` are the paths of the subscriptions.
@@ -208,8 +208,8 @@ class BudgetedBacklog:
     """Reads a subscription's backlog within the snapshot budget. If no snapshot is due, or if a snapshot would exceed
     the budget, the reading comes from `monitoring` (if not None).
 
-    Each `user` has readings of its own pace. The readings of the user "" are for decisions, and the log records when
-    the next of these is due.
+    Each `user` has a pace of its own. The user "" reads for decisions, and the tracking log records when its next
+    reading is due.
     """
 
     def __init__(
