@@ -38,7 +38,7 @@ HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
 """Height of a chart's title in a picture, height of a row of its legend, and gap between two charts."""
 
 LETTER = 6.6
-"""Average width of a letter, for estimating the width of a text."""
+"""Average width of a letter in units of the drawing, for estimating the width of a text."""
 
 SHAPES = {
     "speck": "m-1.8-1.8h3.6v3.6h-3.6z",

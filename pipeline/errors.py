@@ -7,7 +7,7 @@ class TidemarkError(Exception):
 
 class InvalidSettings(TidemarkError):
     """A setting is unknown, unreadable or out of range, or `windows.length` differs from the length of the computed
-    windows. The message has the setting, its value and its source.
+    windows. The message names the setting, its value and its source.
 
     Correct the setting."""
 
@@ -43,7 +43,7 @@ class PubSubError(TidemarkError):
 
 
 class BaseReadByOthers(PubSubError):
-    """With `pubsub.attach`, another consumer reads base. tidemark refuses to pull from base or to use landed messages.
+    """With `pubsub.attach`, another consumer reads base, so tidemark neither pulls from base nor has landed messages.
 
     See docs/how-to/attach.md for the alternatives."""
 
@@ -83,8 +83,8 @@ class ReadingPostponed(ReadingUnavailable):
 class SnapshotRefused(ReadingUnavailable):
     """Pub/Sub refuses a snapshot: the oldest message of the backlog is more than six days and 23 hours old.
 
-    Land faster; readings then resume by themselves. With `pubsub.reading = "auto"`, grant
-    `monitoring.timeSeries.list`."""
+    Readings resume once these messages have landed. Until then, `pubsub.reading = "auto"` reads Cloud Monitoring, which
+    needs `monitoring.timeSeries.list`."""
 
 
 class ProvisionRefused(PubSubError):
@@ -168,10 +168,11 @@ class LakeUnreachable(LakeError):
 
 
 class LandingOver(LakeError):
-    """A landing was requested under the name of a finished landing. The request acknowledged nothing.
+    """`format("pubsub")` was asked to read a batch that Spark has finished, and whose rows may be deleted. Nothing was
+    acknowledged.
 
-    For a Spark task, nothing to do. After a restored checkpoint, begin with a new checkpoint. A larger `keepBatches`,
-    set beforehand, prevents this."""
+    If a slow task reports this, nothing to do. If you restored an old checkpoint, begin with a new one. A larger
+    `keepBatches`, set beforehand, prevents this."""
 
 
 class ContractReplaced(LakeError):

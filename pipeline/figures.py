@@ -45,7 +45,7 @@ EITHER = _by(lambda one, other: one or other)
 
 
 def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:
-    """Return the smallest of the values that has at least a `share` of the values at or below it. Never interpolates.
+    """Return the smallest value with at least the fraction `share` of all values at or below it. Never interpolates.
 
     `counts` says how often each value occurs, by default once. At least one count must be positive. The median of two
     values is the lower value. Integers stay integers.

@@ -46,8 +46,8 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """True if this process and the calling process share a scope of PIDs. If no scope is known, host names
-        decide."""
+        """True if the calling process can see this process: both are in one scope of PIDs or, if no scope is known, on
+        one host."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 

@@ -42,8 +42,8 @@ OF_KUBERNETES = re.compile(
 tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Maximum time for which a message that waits for a schema may hold tracking. It includes the delay until the message
-is judged again."""
+"""Maximum time, from its publish time, that a message on tracking may wait for its schema. Tracking rejects the message
+when it pulls it again after twice PATIENCE, at most 10 s later."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.
@@ -54,8 +54,8 @@ WINDOW_SLOTS = 2
 
 READING_SLACK = timedelta(seconds=1)
 """Upper bound on the delay from a message's publish time until Pub/Sub shows the message as unacknowledged. Every
-measured delay was shorter. This slack is subtracted from tracking's reading. From base's reading, the band is
-subtracted instead, because nothing else accounts for a message that base does not show yet."""
+measured delay was shorter. It is subtracted from tracking's reading. From base's reading, the whole band is subtracted,
+because no other rule covers a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """Advice in an error message if no settings file is named and the current folder has none."""
@@ -129,8 +129,8 @@ class Settings(BaseSettings):
         if refused := [name for name, is_set in needs_landing.items() if is_set]:
             raise ValueError(
                 f"pubsub.attach = true cannot be combined with {', '.join(refused)}: another consumer reads base, so "
-                "nothing lands, no window is computed, and a window that a message missed because of max_lag cannot be "
-                "recomputed. Remove these settings, or set attach = false (docs/how-to/attach.md)"
+                "nothing lands, and no window is computed or recomputed. Remove these settings, or set attach = false "
+                "(docs/how-to/attach.md)"
             )
         return self
 
@@ -286,7 +286,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
         section, _, key = name.removeprefix(prefix).lower().partition("__")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
-            raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
+            raise InvalidSettings(f"the variable {name} is not a setting; unset it, or write one of {known}")
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:

@@ -196,7 +196,7 @@ class MessageSettings(Section):
         taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
         if taken and value is None:
             raise ValueError(
-                f"{taken[0]} is in the elements of an array; set each to its path, such as payload:readings[]"
+                f"{taken[0]} is in the elements of an array; set each to the array's path, such as payload:readings[]"
             )
         return value
 

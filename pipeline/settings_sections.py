@@ -187,7 +187,8 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
-    """The address of a server and the account to impersonate, as a Pub/Sub or Cloud Monitoring client takes them."""
+    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. None: Google's service
+    (`emulator_host`), its global endpoint (`endpoint`), and the machine's own credentials (`impersonate`)."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -325,8 +326,8 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """Maximum time by which the watermark may have passed a stale window's end for the window to be recomputed
-        automatically."""
+        """A stale window is recomputed automatically while the watermark is less than this past the window's end. Zero:
+        never; `timedelta.max`: always."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -510,7 +511,7 @@ class LakeSettings(Section):
 
 
 class SparkSettings(Section):
-    """The Spark that computes windows."""
+    """The connection to Spark, which computes windows, and its configuration."""
 
     remote: OptionalText = "sc://localhost:15002"
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens

@@ -37,7 +37,7 @@ def marks() -> dict[str, str]:
 
 
 def without_marks(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts without the keys of a mark."""
+    """Return the keys and values of an object without those of its mark."""
     return {name: value for name, value in facts.items() if name not in (WRITTEN_BY, WRITTEN_IN)}
 
 
@@ -48,15 +48,15 @@ def format_of(marked: Mapping[Any, Any]) -> int:
 
 
 def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
-    """Raise NewerFormat if the mark has a newer format. The error names the object, the version that wrote it, and what
-    the object belongs to, such as the lake (`what`)."""
+    """Raise NewerFormat if the mark in `marked` has a newer format. The error names the object, the version that wrote
+    it, and `what` the object belongs to."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
         why = f"its format is {_value(marked, WRITTEN_IN)}, and this version reads formats up to {FORMAT}"
         raise newer_format(name, marked, why, what)
 
 
 def newer_format(name: str, marked: Mapping[Any, Any], why: str, what: str = "lake") -> NewerFormat:
-    """Return the error for an undamaged object that this version cannot read."""
+    """Return the error for the undamaged object `name`, which this version cannot read because of `why`."""
     writer = _value(marked, WRITTEN_BY) or "of a later version"
     return NewerFormat(
         f"this {what} was written by tidemark {writer}, and this is tidemark {own_version()}: {name} is undamaged, and "

@@ -17,21 +17,21 @@ from tidemark.pipeline.clock import EPOCH, format_duration, iso
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 WINDOWS_PER_RUN = 288
-"""Maximum number of windows per run: a day of five-minute windows. A failed run retries only its own windows."""
+"""Maximum number of windows per run: a day of five-minute windows. It bounds the work that a failed run repeats."""
 
 DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """The event times `[start, end)`."""
+    """A half-open interval of event times, `[start, end)`. Both bounds are aware and in UTC."""
 
     start: datetime
     end: datetime
 
     @property
     def key(self) -> str:
-        """The window's key, from its start."""
+        """The window's start as text, such as `2026-11-21T05-20Z`."""
         return self.start.strftime(KEY_FORMAT)
 
     def is_closed_at(self, watermark: datetime | None) -> bool:
@@ -100,7 +100,7 @@ class Windowing:
 
 
 def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
-    """Group windows into contiguous stretches, in order: a Dagster run covers one contiguous range."""
+    """Group windows into contiguous ranges, in order, because a Dagster run covers one contiguous range."""
     stretches: list[list[Window]] = []
     for window in sorted(windows):
         if stretches and stretches[-1][-1].end == window.start:
@@ -177,8 +177,8 @@ class Spans:
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
     """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may contain a heartbeat. `reached` adds the windows whose lookback may contain a
-    heartbeat.
+    `held` are the windows that may contain a heartbeat. `reached` adds the windows whose lookback may contain one.
+    `computed` are the windows to leave out, and `closed` those that the watermark has passed.
 
     - A window in `reached` is always computed.
     - Any other window has no rows. It is computed only while it is live: among the last `live` closed windows, and at

@@ -1,4 +1,4 @@
-"""An open, explained event-time watermark for Google Pub/Sub, with Dagster and PySpark."""
+"""An event-time watermark for Google Pub/Sub that explains its decisions, with Dagster and PySpark."""
 
 from typing import TYPE_CHECKING, Any
 

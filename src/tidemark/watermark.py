@@ -1,4 +1,4 @@
-"""The public API for other systems to gate on the watermark.
+"""Lets your programs read the watermark, and ask whether a window is closed: the public API.
 
     from tidemark.watermark import read_watermark
 

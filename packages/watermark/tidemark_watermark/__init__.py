@@ -42,7 +42,7 @@ class NotReadable(Exception):
 
 
 class Unreachable(NotReadable):
-    """No usable answer; the next attempt may succeed."""
+    """The storage did not answer, or answered with a temporary error. The next attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Watermark:
         start = start_of(key)
         if self.window_length is None:
             raise NotReadable(
-                f"{self.place} does not say how long windows are; name the end of window {key}, as a time"
+                f"{self.place} does not contain the length of windows; give the end of window {key}, a time, instead"
             )
         if (start - EPOCH) % self.window_length:
             raise ValueError(f"{key} is not the start of a window of {self.window_length}")
@@ -226,7 +226,9 @@ def _in_bucket(place: str) -> bytes | None:
         )
     if not answer.ok:
         passing = answer.status_code in PASSING or answer.status_code >= 500
-        raise (Unreachable if passing else NotReadable)(f"Cloud Storage answered {answer.status_code} for {place}")
+        raise (Unreachable if passing else NotReadable)(
+            f"Cloud Storage answered {answer.status_code} for {place}; check the address, or try again later"
+        )
     return answer.content
 
 

@@ -47,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wait-for", type=key_or_time, metavar="TIME|KEY", help="wait for an event time, or a window's end by its key"
     )
-    parser.add_argument("--timeout", type=duration, metavar="DURATION", help="how long --wait-for waits (10m)")
+    parser.add_argument("--timeout", type=duration, metavar="DURATION", help="limit for --wait-for (default: 10m)")
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     asked = parser.parse_args(arguments)
     if asked.timeout is not None and asked.wait_for is None:
-        parser.error("--timeout says how long --wait-for waits; name an event time or a window with that")
+        parser.error("--timeout is the limit for --wait-for; add --wait-for with an event time or a window's key")
     timeout = timedelta(minutes=10) if asked.timeout is None else asked.timeout
     try:
         found = read_watermark(asked.lake) if asked.wait_for is None else wait_for(asked.lake, asked.wait_for, timeout)
