@@ -32,7 +32,8 @@ LITTLE_BYTES = 1 << 30
 """Free disk space below which a check warns. A busy tick writes a few hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""Free disk space below which a check is broken, and `tidemark up` starts nothing: one tick would fill the disk."""
+"""Free disk space below which a check reports the disk as broken, and `tidemark up` starts nothing, because one tick
+would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:

@@ -291,7 +291,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
 
 LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
 STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""LINES has the labels and STYLES the styles of the vertical lines that `plane_chart` draws."""
+"""The styles of the vertical lines that `plane_chart` draws. LINES has their labels."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:

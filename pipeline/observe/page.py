@@ -200,7 +200,7 @@ class Page:
         else:
             return ""
         since, of, size = *(EPOCH + timedelta(seconds=each) for each in (start, event)), timedelta(seconds=seconds)
-        published = f"At most {count:,} messages published within {rough(size)} of {iso(since)}"
+        published = f"At most {count:,} messages published within {rough(size)} from {iso(since)} on"
         said = f"{published}, with event times from {iso(of)} on."
         if not self._cells_lock.acquire(timeout=WAIT_SECONDS):
             return f"{said} Their streams are unknown: the lake did not answer in time."

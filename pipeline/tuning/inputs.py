@@ -183,7 +183,8 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
     """Make reports on the cohorts of a trace file, or of the messages that landed in a lake since `asked.begins`.
 
     For a lake, each cohort's watermark is decided at the recorded ticks. The readings are computed from the cohort's
-    messages, as of the times at which base was read, as if tracking had kept up. Raises TraceUnusable, NothingToTune.
+    messages, for the times at which base was read. Tracking is assumed to have kept up. Raises TraceUnusable,
+    NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins

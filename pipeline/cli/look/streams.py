@@ -78,7 +78,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
         )
         return
     terminal = console()
-    terminal.print(f"{known.rows.num_rows:,} streams; {silent:,} silent since {iso(newest.start)} or before")
+    terminal.print(f"{known.rows.num_rows:,} streams; {silent:,} silent since {iso(newest.start)} or earlier")
     counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
     table = columns("window", right=counts)
     for each in windows:

@@ -82,7 +82,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     if base is None:
         raise LakeError(
             "base's backlog was never read, so the effect of a release is unknown; `tidemark explain` says what is "
-            "missing, and `tidemark status` why"
+            "missing, and `tidemark status` says why"
         )
     if base.oldest_unacked >= release.before:
         raise LakeError(
