@@ -33,12 +33,13 @@ class Snapshot:
     acknowledged.
 
     If the reader makes no decisions, `usage` has its requests to Pub/Sub from the previous entry to `at`. None: not
-    counted.
+    counted. `contract` is set if no earlier entry has one: it identifies the contract by which messages are judged.
     """
 
     histogram: Histogram
     usage: Usage | None = None
     at: datetime | None = None
+    contract: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class WatermarkState:
                     histogram=self.histogram + entry.histogram,
                     reading_violations=violations,
                     account=account,
+                    contract=entry.contract or self.contract,
                     rejected=self.rejected + entry.histogram.rejected,
                 )
             case DecisionRecord():

@@ -331,6 +331,18 @@ def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing
     assert other.newest().contract == "new"
 
 
+def test_a_contract_that_is_replaced_before_the_first_decision_is_noticed_by_what_it_tracked(tmp_path: Path) -> None:
+    old, new, lander = (TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000) for _ in range(3))
+    told_so_far(old, ticks=0)
+    old.judge_by("old")
+    old.append(snapshot(100), judged_by="old")
+    assert lander.newest().contract == "old"
+    new.judge_by("new")
+    assert isinstance(new.entry(new.numbers()[-1]), Lost)
+    with pytest.raises(ContractReplaced):
+        old.append(snapshot(101), judged_by="old")
+
+
 def test_a_process_whose_first_statement_of_its_contract_failed_states_it_again(tmp_path: Path) -> None:
     old = TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000)
     told_so_far(old, ticks=0)

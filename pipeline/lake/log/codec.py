@@ -129,6 +129,7 @@ def encode(entry: Entry, writer: str) -> bytes:
             facts = _histogram_facts(entry.histogram)
             if entry.usage is not None:
                 facts |= {"usage": _USAGE.dump_python(entry.usage), "at": _MOMENT.dump_python(entry.at, mode="json")}
+            facts |= {"contract": entry.contract} if entry.contract else {}
             return _write(_cells(entry.histogram), "histogram", facts, writer)
         case Compacted():
             state = entry.state
@@ -172,7 +173,8 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
     match kind:
         case "histogram":
             usage = _USAGE.validate_python(facts["usage"]) if "usage" in facts else None
-            return Snapshot(_histogram(table, facts), usage, _MOMENT.validate_python(facts.get("at")))
+            at = _MOMENT.validate_python(facts.get("at"))
+            return Snapshot(_histogram(table, facts), usage, at, facts.get("contract", ""))
         case "compacted":
             stored = {name: STORED_AS.get(name, name) for name in _STATE}
             # A field that an entry lacks takes its default.

@@ -30,7 +30,15 @@ from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
+from tidemark.pipeline.watermark.state import (
+    Beginning,
+    Compacted,
+    DecisionRecord,
+    Entry,
+    Lost,
+    Snapshot,
+    WatermarkState,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +152,8 @@ class TrackingLog:
 
         def build(state: WatermarkState) -> Entry:
             _refuse(judged_by, state.contract)
+            if isinstance(entry, Snapshot) and not state.contract:  # no decision has stated the contract yet
+                return replace(entry, contract=judged_by)
             return entry
 
         return self._append(build)
@@ -439,6 +449,8 @@ def _stated(entry: Entry) -> tuple[datetime | None, str]:
     match entry:
         case Lost():
             return entry.watermark_at_least, entry.contract
+        case Snapshot():
+            return None, entry.contract
         case DecisionRecord():
             return entry.decision.watermark, entry.contract
         case Compacted():
