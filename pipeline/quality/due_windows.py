@@ -104,7 +104,7 @@ class Followed:
     def read(
         cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
     ) -> "Followed":
-        """Build an instance, and read the windows that wait to be computed from the lake. Raises LakeError."""
+        """Build an instance. The windows that wait to be computed are read from the lake. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:

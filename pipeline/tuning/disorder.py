@@ -193,7 +193,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LagBound:
-    """A value for `max_lag`, and the fraction of messages that lag more and would be passed over."""
+    """A value for `max_lag`, and the fraction of messages that lag more. These would be passed over, so that they do
+    not hold the watermark."""
 
     max_lag: timedelta
     passed_over_share: float
