@@ -56,8 +56,8 @@ class CompleteWindows:
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
         """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
-        began, or earlier, so that no partition after the newest materialized one is skipped. A partition that ends in
-        the future by this machine's clock is left for later."""
+        began or, if it is earlier, the one after the newest materialized partition, so that none is skipped. A
+        partition that ends in the future by this machine's clock is left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

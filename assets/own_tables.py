@@ -176,11 +176,12 @@ def _mark(settings: Settings, loaded: TableDefinition) -> str:
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """Return the table that the current file defines, or `known` if the file is unchanged. Raises InvalidSettings and
-    TableFailed.
+    """Return the table that the current file defines, or `known` if the file is unchanged. Raises InvalidSettings if
+    the file is unusable. Raises TableFailed if the window length has changed since Dagster loaded the table, or if the
+    table has gained or lost its key.
 
-    If the file was unusable when Dagster loaded the table, the file may now define a key that Dagster has no check for.
-    Dagster creates the check when it loads the table again.
+    If the file was unusable when Dagster loaded it, a key is accepted. Dagster has no check of this key until it loads
+    the table again.
     """
     if not loaded.file:
         return loaded

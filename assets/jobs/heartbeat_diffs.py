@@ -136,7 +136,7 @@ def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[
 
 
 def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
-    """Define the asset `stream_status`. Materializing it computes no window."""
+    """Define the asset `stream_status`. Materializing it computes no window, but reports the stored status again."""
     asset = WindowsAsset(settings, STREAM_STATUS, partitions, _index)
 
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:

@@ -27,7 +27,7 @@ SHORTEST, LONGEST = timedelta(seconds=15), timedelta(minutes=1)
 """Minimum and maximum time budget of a run over older windows."""
 
 AROUND = timedelta(seconds=5)
-"""Part of a run's time budget for its start and its end."""
+"""The part of a run's time budget that is set aside for the run's start and end. The rest is for computing windows."""
 
 FIRST, GROWTH = 48, 4
 """Number of older windows in a run if no earlier run tells how long windows take, and the maximum factor by which that

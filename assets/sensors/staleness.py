@@ -33,8 +33,9 @@ AUDIT_EVERY = timedelta(minutes=5)
 twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""Minimum interval between two counts of late and missed heartbeats, and the maximum number of steps per count. In a
-bucket, each look at the tables' newest commits costs a dozen calls."""
+"""Minimum interval between two counts of late and missed heartbeats, and the maximum number of steps of a count in one
+tick. A step reads a bounded amount, and the next tick continues. In a bucket, each look at the tables' newest commits
+costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """Minimum interval between two requests of the same window. A window that keeps receiving late heartbeats stays

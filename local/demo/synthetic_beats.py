@@ -66,8 +66,9 @@ JSON_OBJECT = JsonObject()
 class SyntheticSource:
     """A synthetic source. Shares are from 0 to 1. The resolution of durations is a millisecond.
 
-    - A heartbeat is published `lag` plus at most `jitter` after its event time. A straggler is published another
-      `straggler_delay` later. Without stragglers and late copies, the disorder is at most `jitter`.
+    - A stream has a heartbeat every `period`, give or take `event_jitter`. A heartbeat is published `lag` plus at most
+      `jitter` after its event time. A straggler is published another `straggler_delay` later. Without stragglers and
+      late copies, the disorder is at most `jitter`.
     - A duplicate is a second copy of a message. A `duplicate_delay_share` of the duplicates is published
       `duplicate_delay` later than the original, the others at once.
     - Broken messages are added evenly over time, with each reason of the shape in turn.

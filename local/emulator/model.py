@@ -233,7 +233,7 @@ class PubSubModel(Catalogue):
         if isinstance(to, str):
             snapshot, wanted = self._snapshot(to, at)
             if snapshot.topic != state.config.topic:
-                raise Refused(f"snapshot {to} is of {snapshot.topic}, {subscription} is of {state.config.topic}")
+                raise Refused(f"snapshot {to} belongs to {snapshot.topic}, but {subscription} to {state.config.topic}")
             void = [number for number in state.outstanding.messages if number not in wanted]
         else:
             to_time_us = to_us(to)

@@ -3,7 +3,7 @@ reports the error."""
 
 
 class ModelError(Exception):
-    """The base class of these errors."""
+    """The base class of the errors with which a PubSubModel refuses a call."""
 
     status = "INTERNAL"
 

@@ -55,7 +55,9 @@ def served(
     try:
         bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
-        raise ServiceFailed(f"nothing can listen at {name}:{port}: {error}; is the port taken?") from error
+        raise ServiceFailed(
+            f"cannot listen at {name}:{port}: {error}; stop the process that uses the port, or choose another port"
+        ) from error
     server.start()
     try:
         yield f"{name}:{bound}"

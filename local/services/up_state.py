@@ -23,7 +23,7 @@ step."""
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """A service that `tidemark up` has started."""
+    """A service that `tidemark up` has started, and whether it still runs and is ready."""
 
     name: str
     process: ProcessName

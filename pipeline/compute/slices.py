@@ -175,8 +175,8 @@ def scan(
     end: datetime,
     row: str | None = None,
 ) -> pl.LazyFrame:
-    """Return the heartbeats of the slice's streams in the files `paths` with an event time in `[since, end)`. If a file
-    lacks a field, the field reads as null. `row` names an additional column for the row number within the file."""
+    """Return the heartbeats of the slice's streams in the files `paths` with an event time in `[since, end)`. A field
+    that a file lacks is null. `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not paths:
         return pl.LazyFrame(schema=schema)

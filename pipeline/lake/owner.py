@@ -1,8 +1,8 @@
 """Objects that all processes of a lake share: the lake's owner, and the schema that it accepts.
 
-`owner.json` names the pipeline and the process that write the lake. People can read it, and a process refuses the lake
-of another pipeline; no guarantee depends on it. `schemas/accepted.json` names the first schema of Pub/Sub that a
-message had. It is never replaced, so all processes accept the same schema.
+`owner.json` names the pipeline and the process that write the lake, so that a process refuses the lake of another
+pipeline. No guarantee depends on it. `schemas/accepted.json` names the first schema of Pub/Sub that a message had. It
+is never replaced, so all processes accept the same schema.
 """
 
 from collections.abc import Iterable

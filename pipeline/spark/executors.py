@@ -58,7 +58,8 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute the slices with the numbers in the column `id`, and yield their rows in the schema `of`."""
+    """Compute slices in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work or Search, and
+    the column `id` has the numbers of the slices."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():

@@ -127,7 +127,7 @@ def _what_is_wrong(java: Path) -> str | None:
     said = (answer.stderr + answer.stdout).strip()
     version = java_version(said)
     if version is None or version < JAVA_AT_LEAST:
-        return f"{java} is {said.splitlines()[0] if said else 'silent'}"
+        return f"{java} is {said.splitlines()[0] if said else 'not a Java: it prints no version'}"
     return None
 
 

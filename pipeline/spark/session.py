@@ -284,8 +284,8 @@ def _client_of(remote: str) -> "DefaultChannelBuilder":
 
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
-    """Do a TLS handshake that accepts the same certificates as gRPC. Newest Python versions reject some of them as
-    malformed. Raises SSLError."""
+    """Do a TLS handshake that accepts the same certificates as gRPC. By default, recent Python versions reject some of
+    them as malformed. Raises SSLError."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

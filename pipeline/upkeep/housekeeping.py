@@ -64,8 +64,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     nothing is rewritten, and only the numbers before are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of a partition are sorted by
-    the column `order`, unless the partition is large; this limits memory to about 2 GB. Raises TableConflict if another
-    process rewrites the same files, and LakeError.
+    the column `order`, unless the partition is too large to be sorted in about 2 GB of memory. Raises TableConflict if
+    another process rewrites the same files, and LakeError.
     """
     current = table.current()
     if current is None:
@@ -323,8 +323,8 @@ class Housekeeper:
             yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """Return the newest partition of a table that no longer grows. The watermark determines it or, if the table is
-        partitioned by day, the clock. Return an empty text if there is no watermark."""
+        """Return the newest partition that no longer grows, in the table `name`. The watermark determines it or, if the
+        table is partitioned by day, the clock. Return an empty text if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()

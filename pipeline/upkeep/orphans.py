@@ -32,9 +32,9 @@ COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the objects in which a drain lands messages. After a drain they are not needed, because their messages are
-in the tables. The landings of a stream of `format("pubsub")` have another prefix. They are not orphans, because the
-stream may read them even after a year."""
+"""Prefix of the objects in which drains, the ingest runs of earlier versions, landed messages. They are not needed any
+more, because their messages are in the tables. The landings of a stream of `format("pubsub")` have another prefix. They
+are not orphans, because the stream may read them even after a year."""
 
 
 @dataclass(frozen=True, slots=True)

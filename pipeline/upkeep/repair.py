@@ -166,7 +166,8 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Remove damaged windows from custom tables. The sensors then request their computation. Raises LakeError."""
+    """Remove damaged windows from custom tables. The sensor of the tables then requests runs that compute them again.
+    Raises LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
         by_table[one.table].add(one.window)

@@ -178,7 +178,7 @@ PLAIN = JsonObject()
 @dataclass(frozen=True, slots=True)
 class Gzipped(Shape):
     """A compressed JSON object. Every other message of a stream names the compression in an attribute. In the others,
-    only the first bytes show it."""
+    only the first bytes of the payload show that it is compressed."""
 
     settings = PLAIN.settings
 

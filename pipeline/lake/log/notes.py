@@ -52,8 +52,8 @@ class Said:
     """The promise about every valid message with an event time below the watermark: it is `landed` in this lake, or
     `acknowledged` by the reader of base."""
     rejected: int = 0
-    """Upper bound on the number of messages that tracking rejected since the log began: a copy counts again. The
-    watermark promises nothing about rejected messages."""
+    """Upper bound on the number of messages that tracking has rejected since the log began, because a copy may count
+    again. The watermark promises nothing about rejected messages."""
     window_seconds: int | None = None
     """Length of a window in seconds."""
 

@@ -84,12 +84,12 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append that soon follows a read does not check whether its number was taken
-        before."""
+        """Open the log. With a `clock`, an append less than QUICK after a read skips the check whether its number had
+        been taken by an entry that is archived now."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
-        """The last time at which the cached state was known to be current."""
+        """The last wall-clock time and monotonic time at which the cached state was known to be current."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
         self._is_compared = False

@@ -60,7 +60,7 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the `storage_options` for Polars: all `options` except BOUNDS."""
+    """Return the `storage_options` for Polars: all `options` except BOUNDS, because Polars has limits of its own."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 

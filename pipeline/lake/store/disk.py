@@ -26,7 +26,8 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full. A tick writes at least about ten kilobytes."""
+"""A disk with less free space than this counts as full. A tick writes at least about ten kilobytes, so the space is
+enough for a hundred ticks at most."""
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Readers ignore such files. A crash may leave one behind."""
@@ -183,8 +184,8 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""Texts in an error message that show the kind of error. The Delta library reports "Invalid table location" if the path
-of a table's folder is a file."""
+"""Texts by which `storage_error` recognizes the kind of an error, from UNWRITABLE to FULL. The Delta library reports
+"Invalid table location" if the path of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")

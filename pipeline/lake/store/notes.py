@@ -85,7 +85,7 @@ class JsonKind(NoteKind[Content]):
     """A kind of note that is stored as one line of JSON. `holds` is the class of its content.
 
     Unknown keys are ignored, because later versions of tidemark may add keys. Fields with a default may be missing,
-    because earlier versions did not write them. `part_of` names, in messages, the thing to which the notes belong.
+    because earlier versions did not write them. `part_of` is what error messages call the thing that has the notes.
     """
 
     holds: type[Content]

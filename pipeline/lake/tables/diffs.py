@@ -70,7 +70,7 @@ class StatusKind(StrEnum):
 STATUS, STATUS_COLUMNS = described(
     [
         Column("stream_id", pa.string(), "The stream."),
-        Column("kind", pa.string(), f"What the stream did in the window: {', '.join(StatusKind)}."),
+        Column("kind", pa.string(), f"The state of the stream in the window: {', '.join(StatusKind)}."),
         Column("last_event_time", MOMENT, "Last heartbeat before the window; null if the lookback has none."),
         Column("first_event_time", MOMENT, "First heartbeat in the window."),
         Column("heartbeats", pa.int64(), "Heartbeats in the window."),
@@ -84,7 +84,7 @@ STATUS, STATUS_COLUMNS = described(
 
 
 class StreamStatus(WindowedTable):
-    """The `stream_status` table."""
+    """The `stream_status` table, and a comparison of its age with that of `heartbeat_diffs`."""
 
     def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
         """Return the rows of these windows, sorted by window, kind and stream. If `kind` is given, return only rows of

@@ -35,8 +35,8 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that identify a heartbeat: all its copies have the same values in them. `id` is `p` followed by the
-publisher's id or, if there is none, `m` followed by the message id. `tidemark.pipeline.compute.columns` derives the
-same columns as a Spark expression."""
+publisher's id or, if there is none, `m` followed by the message id. `tidemark.pipeline.compute.columns` derives `id`
+in the same way, as a Polars expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns of `heartbeats` from which the columns of IDENTITY are derived."""

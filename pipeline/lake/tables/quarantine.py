@@ -49,8 +49,9 @@ messages in quarantine are judged again."""
 
 
 class OfDays:
-    """Stored tables about rejected messages. Each has a column `message_id`, and its key begins with the day on which
-    its messages were rejected. Reading one raises DamagedNote, NewerFormat, LakeUnreachable."""
+    """The base class of Requeued and Rejudged: stored tables about rejected messages. Each table has a column
+    `message_id`, and its key begins with the day on which its messages were rejected. Reading a table raises
+    DamagedNote, NewerFormat, LakeUnreachable."""
 
     kind: ParquetKind
 
@@ -244,7 +245,7 @@ class Reasons:
 
 
 class Quarantine(LakeTable):
-    """The `quarantine` table."""
+    """The `quarantine` table: reads and counts rejected messages."""
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
         """Return an upper bound of the number of rows that match the filter `meant`. It counts the rows of whole days,

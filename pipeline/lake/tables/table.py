@@ -215,8 +215,8 @@ class LakeTable:
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`. Given the
-        types, Arrow can also filter the text columns of files that the library's `delete` wrote. Raises
+        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`. Without
+        these types, Arrow could not filter text columns of files that the Delta library's `delete` wrote. Raises
         pa.ArrowException, OSError."""
         with self.folder.open_input_file(path) as opened:  # passing the path to Arrow would cost one more request
             return pq.read_table(opened, schema=schema, columns=schema.names, filters=wanted, use_threads=False)

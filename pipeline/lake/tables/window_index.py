@@ -50,7 +50,7 @@ class WindowIndex:
 
     def update(self) -> "WindowIndex":
         """Process the commits since the last call. Raises LakeError. Raises InvalidSettings if the computed windows
-        have a length other than in the settings."""
+        have another length than the settings say."""
         # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
@@ -109,7 +109,8 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
 
 
 class KeptWindows:
-    """The stored first window whose heartbeats are all kept. If several windows are stored, the latest one counts."""
+    """The retention boundary of a lake: the first window from whose input retention has deleted nothing. Earlier
+    windows must not be recomputed. If several windows are stored, the latest one counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._notes = Notes(objects, KEPT_FROM)
