@@ -116,8 +116,9 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is a moment near the
-    present, minus the band and `recent_lag`: how much later than their events the last messages were published."""
+    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser reading, near
+    the present, minus the band and `recent_lag`, the largest lag (publish time minus event time) of the last
+    messages."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -125,7 +126,7 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Evidence whose candidate is the event time of a message.
+    """Evidence of the rules `band` and `frontier`. The candidate is the event time of a message.
 
     - `pin` is the histogram cell of this message.
     - `messages` is an upper bound for the number of messages considered. They were published at `start` or later.
@@ -149,7 +150,7 @@ class Bound:
 class BandEvidence(Bound):
     """Evidence of the rule `band`. The candidate is the least event time published from `start` to `end`.
 
-    `anchor` is the publish time of the newest valid message from before the band.
+    `anchor` is the publish time of the newest valid message from before the band; None if it was not looked for.
     """
 
     anchor: datetime | None
@@ -202,7 +203,7 @@ class Decision:
 
     @property
     def bound(self) -> Bound | None:
-        """The decision's evidence; None for a hold or a silence, where no message's event time is the candidate."""
+        """The evidence, if the candidate is a message's event time; None for a hold or a silence."""
         return None if isinstance(self.evidence, SilenceEvidence) else self.evidence
 
     @property
@@ -212,8 +213,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision takes a lost entry of the tracking log into account. Such a decision has a
-        `complete_from` of at least `at`."""
+        """True if the decision was made after a loss of log entries was found. Its `complete_from` is then at least
+        `at`, because the messages before are no longer known for certain."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

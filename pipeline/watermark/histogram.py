@@ -36,13 +36,13 @@ A_COPY = NO_MINIMUM - 1
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 
 SLOT_US = BUCKET_US // 50
-"""Width of a slot in microseconds. A slot is a fiftieth of a second; a cell records in which slots of its publish
-second messages were published."""
+"""Width of a slot in microseconds: a fiftieth of a second. A cell has one bit for each slot of its publish second, set
+if a message was published in it."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""Functions that merge two cells' columns, in order: count, least event time, first publish time, last publish time,
-and slots."""
+"""Functions that merge the values of two cells with the same key, in the order of the columns: count, least event time,
+first publish time, last publish time, and slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +175,10 @@ class Histogram:
         return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """Return the newest publish time before the limit of a message with an event time.
+        """Return the newest publish time, before `limit_us`, of a message with an event time; None if there is none.
 
-        The result is never above the exact time, and less than a slot (20 ms) below it. Exception: if the limit lies
-        within a cell whose slots are unknown, the cell's first publish time counts.
+        The result is never above the exact time, and less than a slot (20 ms) below it. Exception: for a cell that
+        contains the limit and whose slots are unknown, the cell's first publish time is used.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -206,8 +206,8 @@ class Histogram:
         return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
     def since(self, publish_us: int, high: int) -> Ints:
-        """Return the positions of the cells with an event time whose last message was published at `publish_us` or
-        later, in buckets up to `high`."""
+        """Return the positions of the cells that have an event time and a message published at `publish_us` or later,
+        in buckets up to `high`."""
         cells = self._valid(publish_us // BUCKET_US, high)
         return cells[self.last_publish_us[cells] >= publish_us]
 
@@ -338,8 +338,8 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
     A cell is passed over if its first publish time, minus the end of its event bucket, is at least `max_lag`. So a
     message that lags at most `max_lag` is never passed over, and one that lags two seconds more always is.
-    `newest_publish_us` is computed from the kept cells, so the newest kept cell must not have been pruned;
-    `reachable_from` ensures this.
+    `newest_publish_us` is computed from the kept cells. So the newest kept cell must not have been pruned, which
+    `reachable_from` ensures.
     """
     if max_lag is None:
         return histogram

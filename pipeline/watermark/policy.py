@@ -18,13 +18,13 @@ class Policy:
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
-    - `undecided`: tracking does not count as behind if it keeps messages that it cannot judge yet for at most this
-      time.
+    - `undecided`: messages that tracking cannot judge yet stay unacknowledged for at most this time. A backlog no older
+      than this does not count.
 
     Four parameters are not settings, but the simulation varies them:
 
-    - `near_real_time`: a subscription has no backlog if its oldest message was published within this time of its
-      reading. Between two rounds of 5 s, tracking may be that far behind.
+    - `near_real_time`: a subscription has no backlog if its oldest message was at most this old when it was read.
+      Readers on Spark settle rounds of 5 s, so tracking may normally be two rounds behind.
     - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case the
       last second had a broken clock.
     - `max_reading_age`: if a reading is overdue by more than this, the watermark is held, so that the outage is

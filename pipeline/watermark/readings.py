@@ -34,15 +34,15 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """Lower bound of how far this machine's clock was behind the server's clock. Positive only if `oldest_unacked`
+        """Minimum time by which this machine's clock was behind the server's clock. Positive only if `oldest_unacked`
         or `observed_at` is after `answered_at`."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:
-        """Latest possible publish time of the oldest unacknowledged message. If nothing was unacknowledged, a moment at
-        which this was so."""
+        """Latest possible publish time of the oldest unacknowledged message; if there was none, a moment at which there
+        was none."""
         return self.oldest_unacked + self.uncertainty
 
     @property

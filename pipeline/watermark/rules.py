@@ -55,7 +55,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The verdict of a rule that decides nothing. The next rule is evaluated."""
+    """The verdict that a rule neither holds the watermark nor has a candidate. The next rule is evaluated."""
 
     finding: Finding
 
@@ -164,7 +164,7 @@ def band(s: Situation) -> Verdict:
 
 
 def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
-    """Return the verdict of the rule `band` for a band that begins at `start`."""
+    """Return the verdict of the rule `band` for a band that begins at `start`. `anchor` is only recorded."""
     least, messages, over = _least(s, start, bucket_of(s.oldest_tracking))
     if least is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)

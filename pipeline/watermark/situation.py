@@ -9,8 +9,7 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Maximum difference between two measurements of a clock's error that agree, in addition to the duration of their
-requests."""
+"""Tolerance in comparing measurements of a clock's error, in addition to the duration of their requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ class Lost:
     """An entry of the tracking log which records that the log no longer describes all acknowledged messages correctly.
 
     It is written in two cases: it replaces an entry that cannot be repaired, or messages are judged by another
-    `contract` from here on. The lost entry may have been the newest decision, so `watermark_at_least` has the highest
-    watermark that is known from elsewhere.
+    `contract` from here on. `what` describes the case. The lost entry may have been the newest decision, so
+    `watermark_at_least` has the highest watermark that is known from elsewhere.
     """
 
     what: str
@@ -95,6 +95,7 @@ class WatermarkState:
     - `record` is the newest decision with its inputs.
     - `pruned_before`: all cells of publish-time buckets below it were dropped. `pruned_frontier` is the frontier of the
       dropped cells.
+    - `reading_violations` is the number of messages that a reading of tracking should have excluded; it should be 0.
     - `is_missing_entries` is True from a `Lost` entry until a decision has taken the loss into account.
     - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
     - `released_before` is the time of an operator's release. It applies until base is sought.

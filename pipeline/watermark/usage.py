@@ -24,6 +24,7 @@ class Usage(Sums):
     - `pulls` is the number of pull requests.
     - `tracked` is the number of messages pulled from tracking, and `tracked_bytes` their size.
     - `landed` is the number of messages pulled from base, and `landed_bytes` their size.
+    - `ticks` is the number of decisions.
     """
 
     seconds: float = 0.0
@@ -60,5 +61,5 @@ class Account:
 
     @property
     def known(self) -> Usage:
-        """The sum of all kept hours, even if the newest of them is long ago."""
+        """The sum of all kept hours. They need not be recent."""
         return sum((usage for _, usage in self.hours), Usage())

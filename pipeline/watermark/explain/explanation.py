@@ -98,7 +98,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
                 f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
             )
         case Finding.NEAR_NOW:
-            return f"Tracking has no backlog: its reading is within {near} of its observation."
+            return f"Tracking has no backlog: when it was read, its oldest message was at most {near} old."
         case Finding.AHEAD_OF_BASE:
             return (
                 f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
@@ -112,7 +112,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
         case Finding.CLOCK_AHEAD:
             return (
                 f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
-                "at the decision before. That is not a backlog: the clock is ahead of Pub/Sub's by as much."
+                "at the decision before. This is no backlog: the clock is ahead of Pub/Sub's by this time."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
             return _data(s, decision)
@@ -214,7 +214,10 @@ def _fresh(s: Situation) -> Iterator[str]:
             )
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > SECOND:
-        yield f"This machine's clock is at least {rough(behind)} behind Pub/Sub's: windows wait for it."
+        yield (
+            f"This machine's clock is at least {rough(behind)} behind Pub/Sub's, and windows are computed only after "
+            "their end by this clock."
+        )
 
 
 def _stale(s: Situation) -> Iterator[str]:
@@ -296,6 +299,7 @@ class Explanation:
     - `since_base` is the number of messages published since base's oldest unacknowledged message.
     - `since_pin` is the number of messages published since the publish second of the message that determines the
       candidate.
+    - `pin` describes that message's cell, and `ahead` says how many messages base may still hold.
     - `alternatives` is None if the log before the decision is lost. Then only the decision itself is explained.
 
     Both numbers count only messages with an event time. They are upper bounds, because redelivered messages are counted

@@ -135,8 +135,8 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """Say what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not above
-    the watermark, and the band must move past them."""
+    """Say what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not
+    above the watermark, and the band must move past them."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
