@@ -1,1 +1,1 @@
-"""Ingestion: readers take messages, and rounds settle them into the lake."""
+"""Ingestion: readers *take* messages (pull, judge, write), and rounds *settle* them (make visible, acknowledge)."""

@@ -25,8 +25,8 @@ MOST_REMEMBERED = 1_000_000
 messages a second."""
 
 ATTEMPTS_NOTED = 4
-"""Maximum number of attempts that a process keeps until it is known whether they are in the log. One is not enough,
-because the next round runs while the previous one is settled."""
+"""Maximum number of attempts (batches that were counted) that a process keeps until it knows whether they are in the
+log. One is not enough, because the next round runs while the previous one is settled."""
 
 
 class RememberedCopies:
@@ -60,8 +60,8 @@ class RememberedCopies:
         return known
 
     def note(self, keys: Ints, publish_us: Ints) -> str:
-        """Keep the messages that an attempt counted with their event times, until `settle`. Return a new name for the
-        attempt."""
+        """Keep the first messages of a counted batch, until `settle` confirms that they are in the log. Return a new
+        name for this attempt."""
         attempt = uuid.uuid4().hex
         if self.is_on and len(keys):
             self._noted[attempt] = keys, publish_us
@@ -116,7 +116,7 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 class Counted:
     """The result of counting messages.
 
-    - `keys` and `publish_us` are those of messages that may have copies.
+    - `keys` (from `keys_of`) and `publish_us` are those of messages that may have copies.
     - `undecided` messages, keyed by position, are not in the histogram.
     - `left` is always empty: unlike landing, counting leaves no message for later.
     """
@@ -138,8 +138,8 @@ def counted_parts(
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
     several heartbeats, each of them is counted, and all its rejected elements are counted once.
 
-    If a message lags more than `laggard`, its payload is judged too. If the payload is missing, because a transform
-    dropped it, or undecided, the message is counted with its event time.
+    If a message lags more than `laggard`, its payload is judged too, because base may reject it. If the payload is
+    undecided, or missing because a transform dropped it, the message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):

@@ -39,7 +39,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """The number of undecided messages, and the reason why one of them is undecided."""
+    """The number of messages that cannot be judged yet, and what one of them waits for."""
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
@@ -55,7 +55,7 @@ class Ingested(Sums):
     """A summary of messages that were taken from one subscription. After settling, they have landed or are in the
     tracking log.
 
-    - `messages` is the number of messages, with rejected and without `waiting` ones. `oldest_publish_time` is the
+    - `messages` is the number of messages, including rejected but not `waiting` ones. `oldest_publish_time` is the
       oldest of their publish times.
     - `leaves_more` is true if a tick ended although there was more to pull.
     - `snapshots` is the number of log entries written with tracked messages.

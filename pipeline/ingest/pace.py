@@ -24,8 +24,8 @@ STEP = timedelta(seconds=0.8)
 """Maximum shift of one tick, when ticks are moved so that one of them falls on the expected end of a window."""
 
 AIMED = timedelta(seconds=10)
-"""Maximum interval of ticks that are moved towards a moment. With longer intervals, evaluations start too long before
-their tick."""
+"""Maximum interval of ticks that `Pace.aim` may shift. With longer intervals, an evaluation would wait too long for its
+tick."""
 
 DECISIONS = 20
 """Number of decisions from which the lag of the watermark is estimated."""
@@ -34,8 +34,8 @@ USUAL = 0.8
 """Quantile of the lags of recent decisions that predicts the next lag."""
 
 MARGIN = timedelta(seconds=0.3)
-"""Time after the expected moment for which a tick is planned. A tick that comes too early would delay the window until
-the next tick."""
+"""Delay of a tick after the moment at which the watermark is expected to pass a window's end. If the tick came too
+early, the window would wait for the next tick."""
 
 
 def least_interval(tick: timedelta) -> int:
@@ -109,7 +109,8 @@ class Closings:
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
     def expected(self, decision: Decision) -> datetime | None:
-        """Return the best moment for a tick; None without a watermark."""
+        """Record the decision's lag. Return the moment for a tick that lets the watermark pass the end of its present
+        window; None without a watermark."""
         if decision.watermark is None or decision.lag is None:
             return None
         self._lags.append(decision.lag.total_seconds())

@@ -48,8 +48,8 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 of a round, about 80 MB, are sent to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""Remaining duration of the leases of a round's messages when the round ends. The driver extends the leases before they
-end."""
+"""Time for which a round's messages stay leased after the round ends. Within it, the driver starts to extend their
+leases."""
 
 PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""
@@ -92,10 +92,10 @@ One is not enough, because an empty pull does not prove that there is no backlog
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The input of a round's readers.
+    """The input of a round's readers, which pull for `time`.
 
-    Readers 0 to `landers - 1` read base, the others tracking. `settled` has the names of attempts that are in the log,
-    so that their messages are remembered to recognize copies.
+    Readers 0 to `landers - 1` read base, the other `trackers` read tracking. Heartbeats below `watermark` are late.
+    `settled` has the names of attempts that are in the log, so that their messages are remembered to recognize copies.
     """
 
     settings: Settings
@@ -205,8 +205,8 @@ def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: S
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """When a run of readers on Spark starts, how long its rounds last, and when it ends. Tests and benchmarks shorten
-    these times."""
+    """The limits of a run of readers on Spark: when it starts, how long its rounds last, and when it ends. Tests and
+    benchmarks shorten these times."""
 
     round: timedelta = timedelta(seconds=5)
     """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but increase the watermark's
@@ -226,7 +226,7 @@ PLAN = RunPlan()
 
 
 class Ended(StrEnum):
-    """Why a run ended."""
+    """The reason why a run of readers ended. RAN_DRY: they find nothing, although a backlog is reported."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"
@@ -397,7 +397,7 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
-    """Return a sentence about these consecutive rounds."""
+    """Return a sentence for the run's log: what these consecutive rounds landed and tracked, and how long they took."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""

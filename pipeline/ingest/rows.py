@@ -163,7 +163,7 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     part: JudgedPart, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Do the same as `field_column` for a field of the contract. `known` are the payloads or elements of these rows."""
+    """Like `field_column`, for a field of the contract. `known` are the payloads or elements of these rows."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
@@ -176,8 +176,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Do the same as `field_column` for a value of the whole payload, which is repeated for each element and read once
-    per message. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
+    """Like `field_column`, for a value of the whole payload, which is repeated for each element and read once per
+    message. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

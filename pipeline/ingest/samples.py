@@ -96,7 +96,9 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
                 raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
             found.append(sample)
     if not found:
-        raise SampleUnusable(f"no message found in {', '.join(map(str, paths))}")
+        raise SampleUnusable(
+            f"no message found in {', '.join(map(str, paths))}; name a file with a payload or a message"
+        )
     return found
 
 

@@ -47,8 +47,8 @@ FURTHER_SECONDS = 2.0
 """Maximum duration of a pull that follows a small batch, in seconds."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""If the oldest message was published less than this before a batch was begun, or later, there is no backlog. Reason:
-messages become visible a moment after they are published, and clocks differ."""
+"""Tolerance in the test for a backlog: there is none if the oldest message was published less than this before the
+batch began. Reason: messages become visible a moment after they are published, and clocks differ."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
 """Number of messages per full batch, by subscription. A tick settles each batch as a whole."""
@@ -71,7 +71,8 @@ may still wait. So undecided messages do not displace other messages.
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits for pulling. It ends when the first of them is reached, after the current part of a batch."""
+    """Limits for pulling. Pulling ends when the first limit is reached, after the current part of a batch.
+    `batch_messages` is the size of a full batch."""
 
     max_messages: int
     max_bytes: int
@@ -306,6 +307,6 @@ class Batches:
         except ReadingPostponed:
             return is_small
         except PubSubError as error:
-            logger.warning("cannot tell whether there is more to pull: %s", error)
+            logger.warning("cannot tell whether there is more to pull; the next tick continues: %s", error)
             return True
         return reading.no_later_than >= began - CAUGHT_UP

@@ -33,7 +33,8 @@ from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
 TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
-"""Maximum number of messages, and of bytes, per tick."""
+"""Maximum number of messages, and of bytes, that a tick pulls. The rest of a backlog is left to later ticks or to
+readers on Spark."""
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 """Fraction of a tick's interval for pulling, and maximum duration of pulling. The rest of the interval is for the last

@@ -1,1 +1,1 @@
-"""`format("pubsub")`: a PySpark data source. A manifest lists the rows that each reader landed."""
+"""`format("pubsub")`, a PySpark data source. A manifest lists each reader's rows, so a batch can be read again."""

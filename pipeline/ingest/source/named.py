@@ -57,8 +57,8 @@ def land_named(
     readers try the name at the same time, die, or are restarted. Only the reader that creates the manifest acknowledges
     its messages; those of other readers are redelivered. If nothing is pulled, the manifest is empty.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if the name will not be read again; its manifest may
-    then have been deleted. In this case the function raises LandingOver and acknowledges nothing. Raises PubSubError or
+    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch, so that the manifest
+    may have been deleted. Then the function raises LandingOver and acknowledges nothing. Raises PubSubError or
     LakeError. The guarantee also holds after these errors, and the same name may be tried again.
     """
     manifests = Notes(objects, MANIFEST)
@@ -92,7 +92,7 @@ def land_named(
 
 def _over(name: str) -> LandingOver:
     return LandingOver(
-        f"the landing {name} is over: its rows were processed, and may have been deleted. Nothing was acknowledged. "
-        "This is normal for a task that outlived its batch; if the stream's checkpoint was set back beyond the batches "
-        "that are kept, start a new checkpoint"
+        f"the batch of the landing {name} is finished, and its rows may have been deleted. Nothing was acknowledged. "
+        "This is normal for a task that outlived its batch. If you set the stream's checkpoint back by more than "
+        "keepBatches batches, start a new checkpoint"
     )

@@ -1,5 +1,5 @@
-"""The options of `format("pubsub")`. They are checked when a query is planned. They are all that a reader on an
-executor gets."""
+"""The options of `format("pubsub")`, checked when a query is planned. Readers on executors get nothing else from the
+driver."""
 
 import os
 import re
@@ -43,7 +43,7 @@ SAME_AS = {
 }
 """Maps Databricks' names of options, as `_plain` returns them, to the names here."""
 
-NEITHER_MADE = "leave it out: the subscription exists, and has its topic; the source neither creates nor deletes one"
+NEITHER_MADE = "leave it out: the source reads an existing subscription, and neither creates nor deletes it"
 NO_KEYS = (
     "leave it out: credentials are Google's application default credentials where driver and executors run; to act as "
     "a service account, name it in the option impersonate"
@@ -82,7 +82,7 @@ class SourceOptions(MessageSettings, ServerSettings):
     @classmethod
     def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
         if WATERMARK in value:
-            raise ValueError(f"{WATERMARK!r} names a column that the source has already")
+            raise ValueError(f"{WATERMARK!r} is already a column of the source; choose another name")
         return value
 
     @model_validator(mode="after")
@@ -144,7 +144,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
             hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
             raise InvalidSettings(f"{name}: the source pubsub does not have this option{hint}")
         if known[plain] in given:
-            raise InvalidSettings(f"{name} is another name of {to_camel(known[plain])}, which is given as well")
+            raise InvalidSettings(f"{name} is another name of {to_camel(known[plain])}, which is also set; remove one")
         given[known[plain]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
     try:

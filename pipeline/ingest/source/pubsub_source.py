@@ -58,8 +58,8 @@ DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_ti
 """Maps Databricks' names of columns to the names here."""
 
 NO_RUN = ""
-"""Name of the run in the initial offset, which Spark may request several times. The first end offset gives the run its
-name."""
+"""Run name in the initial offset: empty, because Spark may request that offset several times. The first end offset has
+the run's real name."""
 
 
 class Connections:
@@ -196,8 +196,8 @@ class TidemarkDataSource(PubSubDataSource):
 
 
 class PubSubBatchSource(PubSubDataSource):
-    """The source for a Spark session in which streams cannot find the executors' archive. A stream fails when it
-    starts; batch reads work."""
+    """The source for a Spark session in which streams cannot find the executors' archive. Batch reads work. A stream is
+    refused when it starts."""
 
     has_streams = False
 
@@ -277,8 +277,8 @@ class PubSubReader(NamedReader, DataSourceReader):
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream. Each offset is one higher than the offset before, because only a pull shows whether there
-    are messages."""
+    """The reader of a stream. Each batch gets a new offset, even if it will be empty, because only a pull shows whether
+    there are messages."""
 
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
