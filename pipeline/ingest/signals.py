@@ -15,7 +15,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. After a failure, a later tick sends
+"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If it fails, a later tick sends
 the message."""
 
 

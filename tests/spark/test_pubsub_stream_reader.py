@@ -281,7 +281,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"lake": "file:here"}, "absolute path"),
         ({"lake": "s3://bucket"}, "lake"),
         ({"fields": "{"}, "fields = '{'"),
-        ({"fields": '{"watermark": "number"}'}, "that the source has already"),
+        ({"fields": '{"watermark": "number"}'}, "already a column of the source"),
         ({"fields": '{"payload": "number"}'}, "already have"),
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
