@@ -157,7 +157,7 @@ class TableNow:
     wrong: TidemarkError | None = None
 
     def counts(self, failed: dg.RunRecord) -> bool:
-        """True if the failed run used the table's current file."""
+        """True if the failed run used the table's current file, so that its failure delays the next run."""
         return failed.dagster_run.tags.get(DEFINITION) == self.mark
 
 

@@ -29,8 +29,8 @@ class Partitions:
 
     @property
     def listed(self) -> Windowing:
-        """The partitions as a `Windowing`: each of its windows is a partition, and the first is the first one that
-        Dagster lists."""
+        """The partitions as a `Windowing`: each of its windows is a partition, and its first window is the first
+        partition that Dagster lists."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)

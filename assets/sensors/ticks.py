@@ -129,7 +129,7 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
-            "Pauses while a run lands instead."
+            "Pauses while a run with readers on Spark lands instead."
         ),
     )
     def landing(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:

@@ -231,7 +231,7 @@ def page_sentence(chosen: MetricsSettings) -> str:
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
-    return f"the page, from the first tick on: http://{where}/"
+    return f"the status page, from the first tick on: http://{where}/"
 
 
 @contextmanager

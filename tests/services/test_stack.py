@@ -99,6 +99,6 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
 def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
     port = free_port()
     metrics = MetricsSettings(listen=f"127.0.0.1:{port}")
-    assert page_sentence(metrics) == f"the page, from the first tick on: http://127.0.0.1:{port}/"
+    assert page_sentence(metrics) == f"the status page, from the first tick on: http://127.0.0.1:{port}/"
     with socket.create_server(("127.0.0.1", port)):
         assert page_sentence(metrics).startswith(f"no status page: something listens at 127.0.0.1:{port} already")

@@ -158,7 +158,7 @@ def decode(content: bytes, name: str) -> Entry:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "
-            "backup or, without one, run `tidemark repair --forget <number>`: the watermark then holds until "
+            "backup. Without a backup, run `tidemark repair --forget <number>`: the watermark then holds until "
             "base has landed every message that the entry may have counted"
         ) from error
     metadata = table.schema.metadata or {}

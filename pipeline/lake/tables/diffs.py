@@ -97,7 +97,8 @@ class StreamStatus(WindowedTable):
         `windows` are the keys of the windows to check.
 
         - Rows are missing if a version of tidemark without `stream_status` computed the diffs.
-        - Rows may be older if two runs computed the window concurrently, and one of them ended early.
+        - Rows are older if two runs computed the window concurrently, and the one with newer input died before it
+          replaced the status that the other had committed.
         - Newer rows are not reported: a run died after it committed the status, and its retry will replace the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
