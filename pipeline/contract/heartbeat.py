@@ -152,7 +152,7 @@ class FieldKind(StrEnum):
     """The type of a compared field. For numbers, the difference is computed; for other types, whether the value
     changed.
 
-    A value of another type than configured counts as null. The payload keeps it unchanged.
+    A value of another type than configured counts as null. The stored payload still has the value.
     """
 
     NUMBER = "number"
@@ -241,7 +241,7 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages of a batch, at least one. See `PayloadDecoder.decode`."""
+        """Decode the first messages of a batch: as many as memory allows, and at least one."""
         return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:

@@ -116,7 +116,7 @@ class AttributeColumns:
 
 
 class AttributeDicts:
-    """Attributes of messages, from one mapping per message. It is used if the envelope of messages adds attributes."""
+    """Attributes of messages, from one mapping per message. Used if the envelope of messages adds attributes."""
 
     def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
         self._held = held

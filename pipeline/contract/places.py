@@ -271,7 +271,7 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """Return the text, such as `#3`, that makes the id of an element from the id of its message."""
+    """Return the suffix, such as `#3`, that an element's id adds to the id of its message."""
     return f"{ELEMENT}{element.number}"
 
 

@@ -27,7 +27,7 @@ Counts = Annotated[
     PlainValidator(lambda written: cast(Snapshot, decode(b64decode(written), "the answer of a reader")).histogram),
     PlainSerializer(lambda histogram: b64encode(encode(Snapshot(histogram), "")).decode()),
 ]
-"""A histogram. In JSON it is an encoded entry of the tracking log."""
+"""A histogram that is written to JSON as an encoded entry of the tracking log."""
 
 
 class Side(StrEnum):

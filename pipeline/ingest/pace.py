@@ -39,8 +39,8 @@ early, the window would wait for the next tick."""
 
 
 def least_interval(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` of a sensor with a pace. With short ticks, each evaluation starts at the
-    daemon's next check. With longer ones it starts at the last check before the tick."""
+    """Return the `minimum_interval_seconds` of a sensor whose ticks `Pace` spaces. With ticks up to AIMED apart, each
+    evaluation starts at the daemon's next check. Otherwise it starts at the last check before the tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 

@@ -14,7 +14,7 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""Time over which progress is measured, and minimum time for an estimate."""
+"""Time over which progress is measured, and minimum time that the known decisions must span for an estimate."""
 
 BEHIND = timedelta(minutes=2)
 """A backlog whose oldest message is younger than this is ignored, because it is normal between ticks."""
@@ -23,7 +23,7 @@ TOO_LONG = timedelta(minutes=15)
 """If ticks need longer than this to catch up, they are reported as too slow."""
 
 MOST_ENTRIES = 100
-"""Maximum number of log entries that are read for an estimate."""
+"""Maximum number of log entries that are read for an estimate. It bounds the requests to the store."""
 
 NOTHING = Usage()
 

@@ -83,8 +83,8 @@ A_TRACKER_IN = 4
 tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""Number of consecutive rounds after which a run ends: rounds with few messages, and rounds with only young messages.
-One is not enough, because an empty pull does not prove that there is no backlog."""
+"""Numbers of consecutive rounds after which a run ends: rounds with few messages, and rounds whose messages are all
+younger than `RunPlan.stop_below`. One is not enough, because an empty pull does not prove that there is no backlog."""
 
 
 # Readers
@@ -266,7 +266,7 @@ Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds. `run` is its unique name.
+    """One run of readers on Spark, as a series of rounds. `run` is its unique name.
 
     - `read` runs the readers of a round, in any processes.
     - `newest` reads the log through its own object, because settling uses the log at the same time.
@@ -383,11 +383,11 @@ class Rounds:
 
 
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """Return how many readers read tracking.
+    """Return how many of the readers read tracking in round `number`.
 
-    - All do while the newest decision shows that tracking is behind both base and the present. Reason: the watermark
-      does not move until tracking is ahead.
-    - Otherwise a few do. If there is a single reader, it reads tracking every other round.
+    - All readers, while the newest decision shows that tracking is behind both base and the present. Reason: the
+      watermark does not move until tracking is ahead.
+    - Otherwise one in A_TRACKER_IN, at least one. A single reader reads tracking every other round.
     """
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band

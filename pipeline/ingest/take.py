@@ -41,7 +41,7 @@ SMALL_BATCHES = 3
 leased its messages."""
 
 FIRST_SECONDS = 0.4
-"""Maximum duration of the first pull of a tick in seconds. So a tick without a backlog ends soon."""
+"""Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
 
 FURTHER_SECONDS = 2.0
 """Maximum duration of a pull that follows a small batch, in seconds."""
@@ -64,8 +64,8 @@ and messages of other hours are given back."""
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
 
-Between them, the delay is as long as the message has waited already, but it does not exceed the time that the message
-may still wait. So undecided messages do not displace other messages.
+Between them, the delay equals the time that the message has waited already, so that it comes ever more rarely. It does
+not exceed the time that the message may still wait.
 """
 
 
@@ -257,8 +257,8 @@ class Batches:
     budget counts.
 
     After a batch that is not full, `backlog` is read to see whether the backlog is gone, which an empty pull does not
-    prove. In two cases a small batch is the criterion instead: without `backlog`, and if an undecided message `waits`,
-    which would be the oldest message in every reading.
+    prove. A small batch is the criterion instead without `backlog`, and if an undecided message `waits`, because every
+    reading would name that message.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
     pull is short, and SMALL_BATCHES small batches in a row end the pulling.

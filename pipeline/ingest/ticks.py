@@ -169,9 +169,9 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     """If the log is empty, write its first entry. Return the state of the log. Call this function before any message of
     tracking is acknowledged.
 
-    The entry has the publish time from which the histogram will be complete: that of the oldest message of tracking, or
-    an upper bound of it. If the message is too old for a reading, the entry has the oldest publish time that a reading
-    could give. Assumption: no message was acknowledged after the reading.
+    The entry has the publish time from which the histogram will be complete: that of tracking's oldest message, rounded
+    up if the reading is not exact. If the message is too old to be read, the entry has the oldest publish time that a
+    reading can give. Assumption: no message was acknowledged after the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:

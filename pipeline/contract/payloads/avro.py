@@ -112,11 +112,12 @@ because the table is global to the process."""
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
 MOST_VALUES_A_BYTE = 100
-"""Maximum number of values per byte of a payload that a schema may allow. An array of nulls would allow more, because a
-null takes no bytes."""
+"""Maximum number of values per byte of a payload. A schema that allows more is refused, such as one with an array of
+nulls, because a null takes no bytes."""
 
 MOST_OF_A_RECORD = 10_000
-"""Maximum number of values in a record. An array or a map counts as one value."""
+"""Maximum number of values in a record, in which an array or a map counts as one value. A schema that allows more is
+refused."""
 
 LONGEST = 63
 

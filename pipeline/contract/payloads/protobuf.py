@@ -68,8 +68,8 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return the maximum number of values that one message adds, itself included: one more than the most fields of
-        this type or of a type nested in it."""
+        """Return the largest number of values that a message of this type, or one nested in it, can have without the
+        values of further nested ones: its fields, and one for itself."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0

@@ -76,7 +76,7 @@ SCHEMA_REVISION = "googclient_schemarevisionid"
 NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
 REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
-"""The id of a schema revision. In Pub/Sub it has 8 hexadecimal digits. Schema files may have other ids."""
+"""Matches the id of a schema revision. In Pub/Sub it has 8 hexadecimal digits. Schema files may have other ids."""
 
 DELETED_REVISION = "_deleted-schema-revision_"
 DELETED_SCHEMA = "_deleted-schema_"

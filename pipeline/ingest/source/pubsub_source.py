@@ -51,8 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""Clients that a worker process keeps open. When a landing ends, a pull may still be in flight; its messages are given
-back when it is answered."""
+"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends, and its messages
+are given back once it is answered."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Maps Databricks' names of columns to the names here."""
@@ -120,7 +120,7 @@ class Offset:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Offset":
-        """Return the offset that `written` returned as JSON. Raises NewerFormat."""
+        """Return the offset from what `written` returned. Raises NewerFormat if a newer tidemark wrote it."""
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
@@ -203,7 +203,7 @@ class PubSubBatchSource(PubSubDataSource):
 
 
 class TidemarkBatchSource(TidemarkDataSource):
-    """The batch source under the name `tidemark`."""
+    """PubSubBatchSource under the name `tidemark`."""
 
     has_streams = False
 
