@@ -231,7 +231,7 @@ class ServiceFailed(TidemarkError):
     """A process that tidemark started has ended or is not ready in time, a port is taken, or Dagster did not accept a
     requested run.
 
-    The message has the end of the log, or Dagster's answer."""
+    Read the end of the process's log, or Dagster's answer, in the message."""
 
 
 class AlreadyRunning(ServiceFailed):

@@ -73,12 +73,12 @@ class ProcessName:
 
 
 def own_process() -> ProcessName:
-    """Return the calling process."""
+    """Return the identity of the calling process."""
     return process_of(os.getpid())
 
 
 def process_of(number: int) -> ProcessName:
-    """Return the process of this machine that currently has this PID. Raises psutil.NoSuchProcess."""
+    """Return the identity of the process that has this PID on this machine now. Raises psutil.NoSuchProcess."""
     import psutil
 
     since = datetime.fromtimestamp(int(psutil.Process(number).create_time()), UTC)
@@ -131,7 +131,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach the host."""
+    """True if the host is `localhost` or a loopback address, which only this machine can reach."""
     if host == "localhost":
         return True
     try:

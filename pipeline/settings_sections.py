@@ -249,7 +249,7 @@ class PubSubSettings(ServerSettings):
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
     `auto` takes a snapshot, and uses monitoring if the snapshot is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Bytes per day that snapshots may keep, by estimate; the unused budget is spread over the day
+    """Estimated bytes per day that snapshots may keep; readings are spaced to stay within it
     (docs/concepts/costs-and-scale.md). Smaller: it costs less, and the watermark waits longer while base is far behind.
     Empty: 10 GiB on the service, no limit on an emulator."""
 

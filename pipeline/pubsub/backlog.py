@@ -176,7 +176,8 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""The metrics SOUGHT and DEAD_LETTERED are DELTA, INT64, with one series per result of the request."""
+"""Names of metrics. SOUGHT and DEAD_LETTERED count since the previous point (DELTA, INT64), with one series per result
+of the request."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each

@@ -48,7 +48,7 @@ class Subscriptions:
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the tracking subscription, of whose messages only metadata is kept. The object is kept between ticks,
+        """Return the tracking subscription. Only metadata of its messages is stored. The object is kept between ticks,
         because a pull may be in flight; only one thread may use it."""
         return self._subscription(self._pubsub.tracking_path)
 

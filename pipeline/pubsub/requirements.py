@@ -54,7 +54,7 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings. If `pubsub.attach` is set and they have no filter, add that of the subscription `base`."""
+    """Return the settings. With `pubsub.attach`, the filter of the subscription `base` replaces an empty filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings

@@ -133,7 +133,7 @@ class PubSubSubscription:
                 if not messages:
                     self._pulls.pause()
                     raise
-                logger.warning("a batch ends early: %s", error)
+                logger.warning("a batch ends early, and the next one continues: %s", error)
                 ahead = 0
                 break
             if not len(taken):

@@ -97,8 +97,8 @@ class Histogram:
 
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
-        """Return the histogram with these arrays, in the order of `COLUMNS`. They must be sorted by the first two,
-        which must be unique together."""
+        """Return the histogram with these arrays, in the order of `COLUMNS`. They must be sorted by the first two, and
+        no pair of values of these two may repeat."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
         valid = event_bucket > COPY
         if not valid.any():

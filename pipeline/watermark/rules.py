@@ -26,7 +26,7 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 
 
 class Finding(StrEnum):
-    """The finding of a rule. Each branch of a rule has its own finding."""
+    """A rule's result, as a text. Each branch of a rule has its own member."""
 
     FRESH = "both backlogs were read lately"
     STALE = "a backlog was not read, or too long ago"
@@ -244,8 +244,8 @@ def naming(s: Situation) -> Reading | EffectiveReading:
     """Return the reading of base that may name an unacknowledged message: the newest reading, or the effective reading
     if the newest reading is lower by more than the slack.
 
-    Reason: a message that became visible some time after its publish time is reported by the newest reading, which is
-    then at most the slack below the effective reading.
+    Reason: if a message became visible some time after its publish time, only the newest reading reports it. That
+    reading is then at most the slack below the effective reading.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack

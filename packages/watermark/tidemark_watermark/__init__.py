@@ -52,7 +52,8 @@ class Watermark:
     `event_time` is aware, in UTC, and None until there is a watermark. `promise` says what holds for every message with
     an earlier event time: it has `landed` in the lake, or the consumer of base has `acknowledged` it. `decided_at` and
     `reason` describe the newest decision; an old `decided_at` means that the pipeline is down. `place` is the object's
-    address.
+    address. `rejected` is the number of messages rejected so far. `window_length` is None if an earlier tidemark wrote
+    the object.
     """
 
     place: str

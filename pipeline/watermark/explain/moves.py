@@ -120,10 +120,10 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """Return the first publish time in the histogram of a message with an event time; None if there is none.
+    """Return the publish time of the first message with an event time in the histogram; None if there is none.
 
-    With the rule `frontier`, return the end of the pruned seconds instead, if there are any: tracking must read beyond
-    them before the frontier is known.
+    With the rule `frontier`, return the end of the pruned seconds instead, if there are any. Reason: the frontier is
+    known only once tracking has read beyond them.
     """
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
