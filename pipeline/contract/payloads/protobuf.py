@@ -281,7 +281,7 @@ def _first_message(content: bytes) -> Any:
 
 def compiled(text: bytes, origin: str) -> bytes:
     """Compile the text of a .proto file to a FileDescriptorSet that includes its imports. Only protobuf's own files can
-    be imported. Raises Unreadable if the text is invalid, and Unknown if protoc times out or is killed.
+    be imported. Raises Unreadable if the text is invalid, and Unknown if protoc times out, is killed or cannot work.
 
     protoc runs in a separate process, because it is written in C++ and reports errors only on standard error.
     """
@@ -300,5 +300,7 @@ def compiled(text: bytes, origin: str) -> bytes:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)
+            if not said:  # no error of the schema: a full disk, or too little memory
+                raise Unknown(f"protoc failed while it read the schema {origin}: {' '.join(lines)[-500:]}")
             raise Unreadable(f"the schema {origin} is not a valid protobuf schema: {said[:500]}")
         return Path(folder, COMPILED).read_bytes()

@@ -203,6 +203,7 @@ class Revisions:
         self._encoding = encoding
         self._found_in = found_in
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
+        self._failed: LRUCache[str, tuple[int, str]] = LRUCache(MOST_REVISIONS)  # per schema: when, and why
 
     def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
         """Return the codec of the schema revision that a message names.
@@ -225,14 +226,20 @@ class Revisions:
                 if answered_us < published_us + asking.patience_us:
                     raise Unknown(absent)
                 raise Unreadable(absent)
-            kept = self._kept[name] = self._made(definition)
+            kept = self._kept[name] = self._made(name, definition, asking.at_us)
         if isinstance(kept, str):
             raise Unreadable(kept)
         return kept
 
-    def _made(self, definition: Definition) -> Codec | str:
+    def _made(self, name: str, definition: Definition, at_us: int) -> Codec | str:
+        failed_us, why = self._failed.get(name, (None, ""))
+        if failed_us == at_us:  # once per batch, since an attempt may take half a minute
+            raise Unknown(why)
         try:
             return codec_of(definition, self._encoding)
+        except Unknown as error:
+            self._failed[name] = at_us, str(error)
+            raise
         except Unreadable as error:
             if definition.is_configured:
                 raise InvalidSettings(f"message.schema: {error}") from error

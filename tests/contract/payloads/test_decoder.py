@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+import sys
 import time
 import tomllib
 from collections import Counter
@@ -171,6 +172,24 @@ class Counted:
 
 def older() -> dict[str, Any]:
     return {**AVRO, "fields": AVRO["fields"][:2]}
+
+
+def test_a_machine_that_cannot_compile_a_schema_rejects_nothing_and_tries_once_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schemas = Counted({"0001": definition(PROTO, Encoding.PROTOBUF)})
+    decoder = PayloadDecoder(PayloadFormat(Encoding.PROTOBUF), schemas)
+    protoc, runs = tmp_path / "protoc", tmp_path / "runs"
+    protoc.write_text(f"#!/bin/sh\necho >> {runs}\necho /tmp: No space left on device >&2\nexit 1\n")
+    protoc.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(protoc))
+        for batch in (1, 2):
+            waiting = decoded(decoder, [written("0001")] * 3, [b""] * 3, Asking(batch)).payloads
+            assert {type(one) for one in waiting} == {Undecided}
+            assert "No space left on device" in waiting[-1].why
+            assert len(runs.read_text()) == batch
+    assert one(decoder, b"", written("0001"))["device"] == ""
 
 
 @pytest.mark.parametrize("text", ['{"temp": "\\ud800"}', '{"more": "\\ud800"}', '{"\\ud800": 1, "\\ud800": 2}'])
