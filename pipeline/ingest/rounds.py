@@ -64,7 +64,7 @@ TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
 AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
-"""The readers that a Spark worker process keeps open, one per settings. All runs share them."""
+"""The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
 """Number of settled rounds that are reported to the readers. One is not enough, because a worker process may have no
@@ -165,7 +165,8 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, it takes messages that are still
     outstanding.
     """
-    reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
+    settings = share.settings
+    reader = kept.get((settings.model_dump_json(), settings.judged_by), lambda: Reader(settings))
     reader.copies.settle(share.settled)
     for numbers in readers:
         for number in numbers["id"].to_pylist():

@@ -209,7 +209,9 @@ class Python(Process):
 
     def take(self, share: Share, number: int) -> list[pa.RecordBatch]:
         """What Spark has it do: one attempt of a task."""
-        self.kept.get(share.settings.model_dump_json(), lambda: ModelReader(share.settings, self))
+        self.kept.get(
+            (share.settings.model_dump_json(), share.settings.judged_by), lambda: ModelReader(share.settings, self)
+        )
         return list(read_share(share, [pa.RecordBatch.from_pydict({"id": [number]})], self.kept))
 
 

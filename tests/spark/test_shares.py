@@ -16,6 +16,7 @@ from tests.ingest.fakes import FIELDS, World
 from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.payloads.schemas import Encoding
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
@@ -65,7 +66,7 @@ class OnTheModel:
     kept: Kept = field(default_factory=Kept)
 
     def __post_init__(self) -> None:
-        self.kept.get(self.settings.model_dump_json(), lambda: WorldReader(self))
+        self.kept.get((self.settings.model_dump_json(), self.settings.judged_by), lambda: WorldReader(self))
 
     def subscription(self, side: Side) -> ModelSubscription:
         """A subscription as another process reaches it."""
@@ -162,6 +163,17 @@ def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
             assert [one.side for one in taken_of_rows(rows)] == [Side.BASE, Side.TRACKING]
         assert len(Counting.alive) <= 2
     assert Counting.made == made
+
+
+def test_a_worker_reads_by_a_schema_file_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Reader", Counting)
+    monkeypatch.setattr(Counting, "made", 0)
+    schema, numbers = tmp_path / "beat.avsc", pa.RecordBatch.from_pydict({"id": [0]})
+    settings = Settings(message=MessageSettings(payload=Encoding.AVRO, schema=str(schema)))
+    for content, made in (("old", 1), ("old", 1), ("new", 2)):
+        schema.write_text(content)
+        list(read_share(Share(settings, timedelta(seconds=1), 1, 1), [numbers]))
+        assert Counting.made == made
 
 
 # What is taken
