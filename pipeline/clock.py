@@ -83,7 +83,9 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"{negative}write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
     seconds = sum(float(number) * UNITS[unit].total_seconds() for number, unit in parts)
     if seconds > LONGEST.total_seconds():
-        raise ValueError(f"this duration is longer than {LONGEST.days}d, the longest that can be handled")
+        raise ValueError(
+            f"this duration is longer than {LONGEST.days}d, the longest that can be handled; write a shorter one"
+        )
     return timedelta(seconds=seconds)
 
 

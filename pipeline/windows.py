@@ -70,7 +70,9 @@ class Windowing:
         start = start_of(key)
         window = self.containing(start)
         if window.start != start or window.key != key:  # strptime also reads unpadded numbers
-            raise ValueError(f"{key} is not the start of a window of {format_duration(self.length)}")
+            raise ValueError(
+                f"{key} is not the start of a window: windows start at multiples of {format_duration(self.length)}"
+            )
         return window
 
     def number_of(self, moment: datetime) -> int:

@@ -169,7 +169,7 @@ class SnapshotBacklog:
         except SubscriptionMissing:  # another sweep was faster
             pass
         except PubSubError as error:
-            logger.warning("the snapshot of a reading stays until the next sweep: %s", error)
+            logger.warning("a reading's snapshot was not deleted; the next tick deletes it: %s", error)
 
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
@@ -339,7 +339,9 @@ class MonitoringBacklog:
         about = f"Cloud Monitoring's answer about {self._subscription}"
         for page in pages:
             if page.execution_errors:
-                raise ReadingUnavailable(f"{about} may be incomplete: {page.execution_errors[0].message}")
+                raise ReadingUnavailable(
+                    f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}"
+                )
         if len(pages) > MAX_PAGES:
             raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages; the next tick asks again")
         return [series for page in pages for series in page.time_series]

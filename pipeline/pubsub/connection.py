@@ -155,4 +155,6 @@ def reported(
     except api.GoogleAPICallError as error:
         raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error
     except GoogleAuthError as error:
-        raise PermissionMissing(f"the credentials for {resource} were refused: {error}") from error
+        raise PermissionMissing(
+            f"the credentials for {resource} were refused: {error}; run `tidemark doctor`"
+        ) from error

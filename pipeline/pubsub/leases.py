@@ -87,4 +87,4 @@ class Leases:
         try:
             self._extend(ack_ids)
         except Exception as error:  # any error: if this thread ended, all leases would be lost
-            logger.warning("leases on %s were not extended, messages may be redelivered: %s", self._path, error)
+            logger.warning("leases on %s were not extended, and messages may be redelivered: %s", self._path, error)

@@ -88,7 +88,8 @@ class PubSubSubscription:
     ) -> None:
         if path == settings.read_by_others:
             raise BaseReadByOthers(
-                f"{path} is read by another application (pubsub.attach = true): tidemark never pulls from it"
+                f"{path} is read by another application (pubsub.attach = true): tidemark never pulls from it. See "
+                "docs/how-to/attach.md"
             )
         self._client = client
         self.path = path
@@ -186,7 +187,12 @@ class PubSubSubscription:
             try:
                 self._client.acknowledge(subscription=self.path, ack_ids=ack_ids, **bounded())
             except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
-                logger.warning("%s: %d acknowledgements failed: %s", self.path, len(ack_ids), error)
+                logger.warning(
+                    "%s: %d acknowledgements failed, and their messages are redelivered: %s",
+                    self.path,
+                    len(ack_ids),
+                    error,
+                )
                 return Acknowledged(failed=len(ack_ids), problems=(str(error),))
             finally:
                 self._leases.let_go(ack_ids)

@@ -16,60 +16,61 @@ class Reason(StrEnum):
     ADVANCED = "ADVANCED"
     """The candidate was above the watermark, and became the watermark.
 
-    It moves again when further messages are published and landed.
+    The watermark moves again when further messages are published and landed.
     """
     UNCHANGED = "UNCHANGED"
     """The candidate is not above the watermark.
 
-    It moves when newer messages push the pin out of the band."""
+    The watermark moves when newer messages push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
     """By the last reading, base may not have landed the message that pins the candidate.
 
-    It moves when base has landed the message and base is read again, which may be rare
+    The watermark moves when base has landed the message and base is read again, which may be rare
     (docs/concepts/costs-and-scale.md). If the pin is the anchor or within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is behind: it has read neither to near the present, nor to a band ahead of base.
 
-    It moves when tracking has caught up. Check that its sensor ticks."""
+    The watermark moves when tracking has caught up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
     """Base holds messages that tracking may not know, or that tracking judged by another contract.
 
-    It moves when base has landed these messages, or when you release them (`tidemark release`)."""
+    The watermark moves when base has landed these messages, or when you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
     """Tracking knows no valid message that was published more than a band before its reading.
 
-    It moves when tracking has read a band beyond a valid message. If all messages are rejected, correct `[message]`
-    (see `tidemark quarantine`).
+    The watermark moves when tracking has read a band beyond a valid message. If all messages are rejected, correct
+    `[message]` (see `tidemark quarantine`).
     """
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its next reading is overdue by more than five minutes.
 
-    It moves when both backlogs are read again. The tick's problems, in Dagster and in `tidemark status`, say why the
-    readings fail.
+    The watermark moves when both backlogs are read again. The tick's problems, in Dagster and in `tidemark status`, say
+    why the readings fail.
     """
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     """This machine's clock is ahead of Pub/Sub's, or was set back.
 
-    It moves when the clock is right. Synchronize the clock."""
+    The watermark moves when the clock is right. Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
     """A subscription was sought back.
 
-    It may move at the next tick. Replayed messages that had not landed are late if they land below the watermark.
+    The watermark may move at the next tick. Replayed messages that had not landed are late if they land below the
+    watermark.
     """
     IDLE_ADVANCED = "IDLE_ADVANCED"
     """Nothing is published and nothing is outstanding, so the watermark follows the clock.
 
-    It moves by itself."""
+    The watermark moves by itself."""
     IDLE_HELD = "IDLE_HELD"
     """Nothing is published, and `watermark.idle` is `hold`.
 
-    It moves after a new message, or with `watermark.idle = "advance"`.
+    The watermark moves after a new message, or with `watermark.idle = "advance"`.
     """
     RELEASED = "RELEASED"
     """An operator released messages. Base is treated as if it had acknowledged everything published before the
     release's time.
 
-    It moves again when base lands the released messages, or when you release more.
+    The watermark moves again when base lands the released messages, or when you release more.
     """
 
     @property

@@ -68,7 +68,7 @@ class Watermark:
     def has_reached(self, event_time: datetime) -> bool:
         """True if the watermark has reached this time. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
-            raise ValueError(f"{event_time} has no time zone")
+            raise ValueError(f"{event_time} has no time zone; pass a time with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
@@ -91,7 +91,7 @@ class Watermark:
                 f"{self.place} does not contain the length of windows; give the end of window {key}, a time, instead"
             )
         if (start - EPOCH) % self.window_length:
-            raise ValueError(f"{key} is not the start of a window of {self.window_length}")
+            raise ValueError(f"{key} is not the start of a window: windows start at multiples of {self.window_length}")
         return start + self.window_length
 
 

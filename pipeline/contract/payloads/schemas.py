@@ -215,7 +215,7 @@ class Revisions:
         """
         if self._found_in is None:
             raise InvalidSettings(
-                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; name a file"
+                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; name a file in it"
             )
         name = self._found_in.name(attributes)
         kept = self._kept.get(name)

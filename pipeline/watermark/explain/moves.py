@@ -34,42 +34,43 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
     match decision.reason:
         case Reason.HELD_STALE_READING:
             yield (
-                "It is held until both backlogs can be read again. The problems of the last ticks say why they cannot."
+                "The watermark is held until both backlogs can be read again. The problems of the last ticks say why "
+                "they cannot."
             )
         case Reason.HELD_SEEK:
-            yield "It is held for this decision only. Replayed messages are late if they land below the watermark."
+            yield "The watermark is held for this decision only. Replayed messages are late if they land below it."
         case Reason.HELD_INCOMPLETE:
             known_from = decision.complete_from or s.complete_from
-            yield f"It is held until {_lands(known_from, s)}."
+            yield f"The watermark is held until {_lands(known_from, s)}."
             yield _let_go(max(known_from, known(s.base).oldest_unacked + MICROSECOND))
         case Reason.HELD_TRACKING_BEHIND:
             yield (
-                f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks. If a run of "
-                "`ingest` reads tracking, check that the run's log has new rounds; if it has none, check Spark. "
+                f"The watermark is held until tracking has read to within {format_duration(policy.near_real_time)} of "
+                f"now, or to {format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks. If "
+                "a run of `ingest` reads tracking, check that the run's log has new rounds; if it has none, check Spark. "
                 "After a tracker was killed, the messages that it had pulled are redelivered after their ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
             waits = f"it is {iso(until)}" if s.clock_ahead is None else "the clock is right"
-            yield f"It is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
+            yield f"The watermark is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
         case Reason.HELD_NO_DATA:
             yield from _no_data(s)
         case Reason.IDLE_ADVANCED:
             yield from _rejected(s, decision.newest_publish_time)
-            yield "It follows the clock until messages are published. From then on it follows their event times."
+            yield "The watermark follows the clock until messages are published, and from then on their event times."
         case Reason.IDLE_HELD:
             yield from _rejected(s, decision.newest_publish_time)
             yield (
-                f"It moves when something is published, and tracking has read to {_reach(s)} after that. With "
-                'idle = "advance" it would follow the clock meanwhile.'
+                f"The watermark moves when something is published, and tracking has read to {_reach(s)} after that. "
+                'With idle = "advance" it would follow the clock meanwhile.'
             )
         case _ if isinstance(evidence, SilenceEvidence) and s.watermark is not None:
             slack = max(policy.base_slack, policy.reading_slack)
             reached = s.watermark + policy.band + evidence.recent_lag + slack
-            yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
+            yield f"The watermark follows the clock again after {iso(reached)}, or moves when something is published."
         case Reason.ADVANCED | Reason.RELEASED if is_at_frontier or not is_pinned:
-            yield "It moves on with the next messages that are published and acknowledged."
+            yield "The watermark moves on with the next messages that are published and acknowledged."
         case _ if isinstance(evidence, FrontierEvidence | BandEvidence) and watermark is not None:
             if isinstance(evidence, FrontierEvidence):
                 yield from _past_the_frontier(s, watermark, evidence)
@@ -93,8 +94,9 @@ def published_since(s: Situation, moment: datetime) -> int | None:
 def _no_data(s: Situation) -> Iterator[str]:
     if (first := _known_from(s)) is not None:
         yield (
-            f"It is held until tracking has read beyond {iso(first + s.policy.band + s.policy.reading_slack)}, "
-            f"{_reach(s)} after the publish time of the first message that it knows."
+            "The watermark is held until tracking has read beyond "
+            f"{iso(first + s.policy.band + s.policy.reading_slack)}, {_reach(s)} after the publish time of the first "
+            "message that it knows."
         )
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
@@ -104,7 +106,7 @@ def _no_data(s: Situation) -> Iterator[str]:
             "moves it. If your sources usually lag that much, raise max_lag."
         )
     yield from _rejected(s, None)
-    yield f"It is held until tracking has read to {_reach(s)} after a message with an event time."
+    yield f"The watermark is held until tracking has read to {_reach(s)} after a message with an event time."
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
@@ -170,9 +172,9 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
         needs.append(f"tracking has read to {_reach(s)} after {later}")
-    yield f"It moves when {', and when '.join(needs)}."
+    yield f"The watermark moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy):
-        yield "Tracking has a backlog: by then it must be near now, or ahead of base by the band."
+        yield "Tracking has a backlog. By then, it must have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         yield (
             f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has "
@@ -226,7 +228,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
 
 def _let_go(before: datetime) -> str:
     return (
-        "Or an operator releases the backlog; its messages are then late. `tidemark release --before "
+        "Or release the backlog, whose messages are then late. `tidemark release --before "
         f"{iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
     )
 

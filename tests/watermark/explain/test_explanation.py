@@ -200,7 +200,7 @@ def test_each_move_that_the_explanation_promises_moves_the_watermark(seed: int) 
     for world in play(seed):
         explanation = world.explain()
         said, watermark = explanation.moves[0], explanation.decision.watermark
-        if not said.startswith(("It moves when base", "It moves when tracking")):
+        if not said.startswith(("The watermark moves when base", "The watermark moves when tracking")):
             continue
         assert watermark is not None
         decision = make_happen(World(copy(world.log), world.now, world.outstanding), said)
@@ -282,7 +282,7 @@ def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> N
         "The messages published are rejected: tracking knows of 30 messages without a valid event time"
     )
     assert "`tidemark quarantine` says why" in rejected
-    assert until.startswith("It is held until")
+    assert until.startswith("The watermark is held until")
     assert "`tidemark quarantine`" in log.tick(61).sentence()
 
 
