@@ -41,7 +41,7 @@ def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
 
 OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
 EITHER = _by(lambda one, other: one or other)
-"""Metadata for fields of `Sums` that add up to the oldest time, the newest time, or the first truthy value."""
+"""Metadata for fields of `Sums`: their sum is the oldest time, the newest time, or the first truthy value."""
 
 
 def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:

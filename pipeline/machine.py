@@ -1,9 +1,9 @@
-"""Identifies processes of this machine, and checks the host names in requests to its pages.
+"""Identifies processes of this machine, and checks the host names in requests to tidemark's pages.
 
 A process's identity survives clock changes, so that another process can check later whether it runs.
 
 A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to that
-address. So a request must name one of our hosts.
+address. So a request is accepted only if it names an allowed host.
 """
 
 import ipaddress

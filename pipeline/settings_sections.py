@@ -529,7 +529,7 @@ class SparkSettings(Section):
     def _unpackable(cls, value: str | None) -> str | None:
         if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
             raise ValueError(
-                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz, without # and ,"
+                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; no # or , in it"
             )
         return value
 

@@ -41,8 +41,7 @@ class Reading:
 
     @property
     def no_later_than(self) -> datetime:
-        """Latest possible publish time of the oldest unacknowledged message; if there was none, a moment at which there
-        was none."""
+        """`oldest_unacked` plus its uncertainty: the oldest unacknowledged message, if any, was not published later."""
         return self.oldest_unacked + self.uncertainty
 
     @property

@@ -47,8 +47,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield (
                 f"The watermark is held until tracking has read to within {format_duration(policy.near_real_time)} of "
                 f"now, or to {format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks. If "
-                "a run of `ingest` reads tracking, check that the run's log has new rounds; if it has none, check Spark. "
-                "After a tracker was killed, the messages that it had pulled are redelivered after their ack deadline."
+                "a run of `ingest` reads tracking, check that the run's log has new rounds; if it has none, check "
+                "Spark. After a tracker was killed, the messages that it had pulled are redelivered after their ack "
+                "deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
@@ -228,7 +229,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
 
 def _let_go(before: datetime) -> str:
     return (
-        "Or release the backlog, whose messages are then late. `tidemark release --before "
+        "Or you release the backlog, and its messages are late. `tidemark release --before "
         f"{iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
     )
 
