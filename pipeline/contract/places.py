@@ -131,7 +131,7 @@ class Element(NamedTuple):
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """Return a function that returns the value at a JMESPath in a parsed payload, or None. The function never raises.
+    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The function never raises.
 
     Paths of plain names joined by dots are looked up without jmespath. Raises ValueError if the path is invalid.
     """

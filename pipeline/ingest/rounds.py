@@ -219,7 +219,7 @@ class RunPlan:
     start_size: int = 1_000_000
     """A run also starts if this many messages wait: four times what a tick pulls at most."""
     stop_below: timedelta = timedelta(minutes=1)
-    """A run ends when the oldest message of both subscriptions is younger than this. Ticks can handle such a
+    """A run ends when the oldest message of each subscription is younger than this. Ticks can handle such a
     backlog."""
 
 

@@ -1,1 +1,1 @@
-"""Tidemark's use of Pub/Sub: pulls and acknowledges messages, reads backlogs, and provisions subscriptions."""
+"""tidemark's use of Pub/Sub: pulls and acknowledges messages, reads backlogs, and provisions subscriptions."""

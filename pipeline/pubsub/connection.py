@@ -115,8 +115,7 @@ def retrying(within: timedelta) -> Retry:
 
 
 def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
-    """Return keyword arguments for a client call: it is retried after a TRANSIENT error, and ends within `within` in
-    total."""
+    """Return keyword arguments that make a client call retry after a TRANSIENT error, for at most `within` in total."""
     return {"retry": retrying(within), "timeout": within.total_seconds()}
 
 

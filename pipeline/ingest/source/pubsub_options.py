@@ -116,7 +116,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def budget(self) -> Budget:
-        """Limits for the pulling of one reader in a micro-batch. The messages stay unacknowledged until all of them are
+        """Limits for what one reader pulls in a micro-batch. The messages stay unacknowledged until all of them are
         durable."""
         return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
 
