@@ -39,7 +39,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         """Judges quarantined messages by the current message contract, and lands those that pass."""
         lake = lake_of(context, settings).whole()
         done = Requeuer(lake, judge_of(settings, lake), clock).run()
-        lake.judged_by().note(settings.contract_digest, clock.now())
+        lake.judged_by().note(settings.judged_by, clock.now())
         metadata: dict[str, Any] = {
             "landed": done.landed,
             "late": done.late,
@@ -85,7 +85,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
             )
         requested += 1
         context.log.info("[message] has changed since quarantined messages were last judged: requesting a run")
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.contract_digest[:12]})])
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.judged_by[:12]})])
 
     return requeue
 
@@ -94,7 +94,7 @@ def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
     """True if quarantined messages need not be judged again: they were last judged by the current contract, there are
     none, or this is the lake's first check. The first check only records the contract, so that later changes are
     noticed."""
-    judged_by, digest = lake.judged_by(), settings.contract_digest
+    judged_by, digest = lake.judged_by(), settings.judged_by
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():
         return False

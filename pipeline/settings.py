@@ -185,29 +185,19 @@ class Settings(BaseSettings):
         return self.message.contract_from(self.windows.first)
 
     @property
-    def contract_digest(self) -> str:
-        """A digest of the settings by which messages are judged. Settings at their default are left out, so that the
-        digest stays the same when a later version adds a setting."""
-        judged_by = {
-            "first": self.windows.first.isoformat(),
-            **self.message.model_dump(mode="json", exclude_defaults=True),
-        }
-        return hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()).hexdigest()
-
-    @property
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
         rules of this version, and the schema file. Compared fields are left out, because no message is rejected for
-        them."""
+        them, and so are settings at their default, so that a later version can add one."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
             "schemas": sorted(self.message.schema_names),
             **self.message.model_dump(mode="json", exclude={"fields", "schema_"}, exclude_defaults=True),
         }
-        digest = hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode())
+        digest, path = hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()), self.message.schema_path
         with suppress(OSError):
-            digest.update(Path(self.message.schema_path).read_bytes())
+            digest.update(path.encode() if path and Path(path).is_dir() else Path(path).read_bytes())
         return digest.hexdigest()
 
     @property

@@ -389,6 +389,7 @@ def test_the_digest_of_what_decides_a_verdict_changes_with_that_and_with_nothing
         {"message": {"payload": "avro"}},
         {"message": {"payload": "avro", "schema": "projects/p/schemas/one"}},
         {"message": {"payload": "avro", "schema": ["projects/p/schemas/one", "projects/p/schemas/two"]}},
+        {"message": {"payload": "avro", "schema": str(tmp_path)}},
         {"windows": {"first": "2026-02-01T00:00:00Z"}},
         by_file,
     ]

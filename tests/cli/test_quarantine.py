@@ -108,7 +108,7 @@ def test_a_requeue_of_everything_notes_by_which_contract_quarantine_was_judged(p
         assert place.tidemark("quarantine", "--requeue", *arguments).code == 0
         assert judged_by.digest() is None, arguments
     assert place.tidemark("quarantine", "--requeue").code == 0
-    assert judged_by.digest() == place.settings.contract_digest
+    assert judged_by.digest() == place.settings.judged_by
 
 
 OF_CORRECTIONS = '[lake]\nuri = "file:{folder}/lake"\n'

@@ -359,7 +359,7 @@ def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes
 
     mended = Ticking(right, instance, world.clock, world)
     (request,) = requeues(mended)
-    assert request.tags[CONTRACT] == right.contract_digest[:12]
+    assert request.tags[CONTRACT] == right.judged_by[:12]
     at_work = mended.run(REQUEUE, dg.DagsterRunStatus.STARTED)
     assert "is judging quarantined messages" in (mended.tick(REQUEUE).skip_message or "")
     instance.report_run_canceled(at_work)
@@ -382,7 +382,7 @@ def test_a_requeue_by_hand_counts_as_the_look_and_an_empty_quarantine_needs_no_r
         ticking = Ticking(by_itself(tmp_path, message), instance, world.clock, world)
         assert requeues(ticking) == []
     park(world, ticking)
-    ticking.lake().judged_by().note(by_itself(tmp_path, RIGHT).contract_digest, world.clock.now())
+    ticking.lake().judged_by().note(by_itself(tmp_path, RIGHT).judged_by, world.clock.now())
     assert requeues(Ticking(by_itself(tmp_path, RIGHT), instance, world.clock, world)) == []
 
 

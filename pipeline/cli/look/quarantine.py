@@ -80,7 +80,7 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
     if meant == EVERY and not dry_run:
-        lake.judged_by().note(settings.contract_digest, at.clock.now())
+        lake.judged_by().note(settings.judged_by, at.clock.now())
     still_rejected = {reason.value: count for reason, count in done.rejected.items()}
     if as_json:
         facts = {"dry_run": dry_run, "landed": done.landed, "late": done.late, "landed_before": done.there}
