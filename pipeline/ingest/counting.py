@@ -1,7 +1,8 @@
 """Counts the messages of the tracking subscription in a histogram, and recognizes copies.
 
-A copy is a message that a publisher sent again, with the same stream, id, event time and payload. If the first of these
-messages is in the tracking log, its copies do not hold back the watermark; the first message does, until it has landed.
+A copy is a message that a publisher sent again, with the same stream, id, event time, payload and schema. If the first
+of these messages is in the tracking log, its copies do not hold back the watermark; the first message does, until it
+has landed.
 """
 
 import uuid
@@ -18,6 +19,7 @@ from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
 from tidemark.pipeline.contract.judging import Bools, JudgedPart, judge, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.payloads.decoder import READ_BY
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 
 MOST_REMEMBERED = 1_000_000
@@ -100,8 +102,8 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Return a hash of each message's stream, id, event time and payload. The payload is included because base may
-    accept one of two messages that differ only in payload, and reject the other."""
+    """Return a hash of each message's stream, id, event time, payload and attributes READ_BY. The last two are included
+    because base may accept one of two messages that differ only in them, and reject the other."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
@@ -181,7 +183,10 @@ def _counted_part(part: JudgedPart, reader: HeartbeatReader, copies: RememberedC
         ids = publisher_ids(reader.contract, part.attributes, part.payloads)
         named = is_good & ids.is_valid().to_numpy(zero_copy_only=False)
         if named.any():
-            keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data)
+            written = reader.contract.payload
+            read_by = READ_BY if written.has_schema or written.envelope else ()
+            said = (part.attributes.column(name).to_pylist() for name in read_by)
+            keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
             is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)
     histogram = Histogram.of_cells(cells_of(published_us[is_counted], event_us[is_counted]))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.ingest import law
 from tests.ingest.fakes import CONTRACT, World
 from tests.ingest.judged import counted
 from tests.watermark.builders import at, ints, seconds
@@ -68,6 +69,19 @@ def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: Worl
     tracked = world.track()
     assert tracked.decision.candidate is not None
     assert tracked.decision.candidate <= at(20)
+
+
+@pytest.mark.parametrize(("revision", "copies"), [("r0", 1), ("r1", 0)])
+def test_a_message_that_names_another_schema_is_no_copy(world: World, revision: str, copies: int) -> None:
+    """Base may reject the first one, whose revision may not exist, and land the second one."""
+    world.reader = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.AVRO)), law.Appearing({}))
+    world.wait(100)
+    attributes = {"event_time": "1795238400000", "stream_id": "a", "heartbeat_id": "x"}
+    for named in ("r0", revision):
+        world.topic.publish_plain(b"{}", {**attributes, law.SCHEMA_REVISION: named})
+        world.wait(1)
+        tracked = world.track()
+    assert np.count_nonzero(tracked.state.histogram.event_bucket == COPY) == copies
 
 
 def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_as_well(world: World) -> None:

@@ -188,6 +188,8 @@ class PayloadDecoder:
 
 CE_PREFIX = "ce-"
 CONTENT_TYPE = "content-type"
+READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, CONTENT_TYPE)
+"""Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
 DATA, DATA_BASE64 = "data", "data_base64"
