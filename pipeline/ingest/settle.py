@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.errors import ContractReplaced, PubSubError
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.layout import Lake
@@ -102,7 +102,12 @@ class Settling:
 
 
 def _contract(taken: Sequence[Taken]) -> str:
-    (contract,) = {one.contract for one in taken}
+    contract, *others = {one.contract for one in taken}
+    if others:
+        raise ContractReplaced(
+            "the readers of one round judged messages by different contracts. The messages will be redelivered. Give "
+            "all executors the same tidemark version and the same schema file"
+        )
     return contract
 
 

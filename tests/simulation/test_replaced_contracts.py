@@ -1,5 +1,6 @@
 """What was judged by a contract that another process has replaced meanwhile is not settled, and comes again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,13 @@ def test_what_the_replaced_contract_has_judged_comes_again(side: Side, world: Wo
     assert not any(isinstance(log.entry(number), Snapshot) for number in log.numbers())
     world.wait(2)
     assert taken_by_the_old_one(world, side).ack_ids
+
+
+@pytest.mark.parametrize("side", Side)
+def test_readers_that_judge_by_different_contracts_settle_nothing(side: Side, world: World) -> None:
+    taken = taken_by_the_old_one(world, side)
+    subscriptions = {Side.TRACKING: world.tracking, Side.BASE: world.base}
+    settling = Settling(world.log, world.clock, subscriptions, (world.heartbeats, world.quarantine))
+    with pytest.raises(ContractReplaced, match="the same tidemark version"):
+        settling.settle([taken, replace(taken, contract=NEW)])
+    assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 1
