@@ -164,7 +164,8 @@ class PayloadDecoder:
         those of the envelope."""
 
         def read(row: int, data: bytes) -> Any:
-            if self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC):
+            is_opened = self._format.is_read or _is_structured(held[row].get(CONTENT_TYPE, ""))
+            if is_opened and (self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC)):
                 data = room.inflated(data)
             attributes, content, value = _opened(held[row], data)
             held[row] = attributes
@@ -204,7 +205,7 @@ def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, st
     Unreadable if such an event is invalid.
     """
     said = attributes.get(CONTENT_TYPE, "")
-    if not said.lower().startswith(STRUCTURED):
+    if not _is_structured(said):
         if said and not attributes.get(DATA_CONTENT_TYPE):
             attributes = {**attributes, DATA_CONTENT_TYPE: said}
         return attributes, data, None
@@ -219,6 +220,10 @@ def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, st
     if isinstance(value, str) and declared and not _media_type(declared).endswith(("/json", "+json")):
         return context, value.encode(), None
     return context, b"" if value is None else None, value
+
+
+def _is_structured(content_type: str) -> bool:
+    return content_type.lower().startswith(STRUCTURED)
 
 
 def _context(event: Mapping[str, Any]) -> dict[str, str]:

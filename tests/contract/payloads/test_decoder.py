@@ -131,6 +131,7 @@ def test_an_event_without_data_needs_a_contract_that_reads_none() -> None:
     nothing = PayloadDecoder(PayloadFormat(Encoding.NONE, envelope=Envelope.CLOUDEVENTS))
     read = decoded(nothing, [STRUCTURED], [event])
     assert (read.attributes.dicts(), read.payloads) == ([{**STRUCTURED, **binary(CONTEXT)}], [None])
+    assert decoded(nothing, [binary(CONTEXT)], [b"\x1f\x8b\x08 of another kind"]).payloads == [None]
 
 
 @pytest.mark.parametrize(
