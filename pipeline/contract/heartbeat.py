@@ -288,7 +288,7 @@ class HeartbeatReader:
         parts = []
         for place in self.contract.stream_id:
             value = place.find(attributes, payload)
-            part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
+            part = id_of(value)
             if not part:
                 if value is None or value == "":
                     wrong = _missing(place, value)

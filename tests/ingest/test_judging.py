@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 import pyarrow as pa
+import pytest
 from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from tidemark.pipeline.contract.heartbeat import (
     read_field,
 )
 from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
-from tidemark.pipeline.contract.places import Place, finder, id_of
+from tidemark.pipeline.contract.places import LONGEST_ID, Place, finder, id_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.settings_message import MessageSettings
@@ -214,3 +215,14 @@ def test_an_event_whose_payload_is_not_read_is_judged_by_its_context() -> None:
     assert batch.heartbeats["message_id"].to_pylist() == ["m0", "m1"]
     assert batch.rejected["reason"].to_pylist() == ["UNREADABLE_EVENT_TIME", "NO_EVENT_TIME"]
     assert histogram_of(messages, reader).rejected == 2
+
+
+@pytest.mark.parametrize(("length", "rejected"), [(LONGEST_ID, []), (LONGEST_ID + 1, ["NO_STREAM_ID"])])
+def test_an_id_in_the_context_of_an_event_is_as_long_as_any_id_at_most(length: int, rejected: list[str]) -> None:
+    written = {"event_time": "publish_time", "stream_id": "attribute:ce-source", "publisher_id": "attribute:ce-id"}
+    contract = MessageSettings.model_validate({"payload": "none", "envelope": "cloudevents", **written})
+    event = orjson.dumps({"source": "x" * length, "id": "y" * (LONGEST_ID + 1)})
+    reader = HeartbeatReader(contract.contract_from(at(-3600)))
+    batch = judged([message(1, {"content-type": "application/cloudevents+json"}, event)], reader, None)
+    assert batch.rejected["reason"].to_pylist() == rejected
+    assert batch.heartbeats["publisher_id"].to_pylist() == [None] * (1 - len(rejected))
