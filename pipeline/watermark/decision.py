@@ -109,6 +109,10 @@ PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
     "from {released_before} on"
 )
+THE_CLOCK_WAS_SET_BACK = (
+    "this machine's clock was set back: a reading was observed at {read_at}, and the watermark moves once the clock is "
+    "there again"
+)
 PINNED_UNTIL_THE_NEXT_READING = (
     "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); among the messages published "
     "since {base}, tracking saw an event time as old as {candidate}"
@@ -230,6 +234,9 @@ class Decision:
         base, text = self.base, BECAUSE.get(self.reason)
         if text is None:
             return self._least()
+        read_at = [one.newest.observed_at for one in (base, self.tracking) if one is not None]
+        if self.reason is Reason.HELD_CLOCK_SKEW and max(read_at, default=self.at) > self.at:
+            return THE_CLOCK_WAS_SET_BACK.format(read_at=when(max(read_at)))
         if self.reason is Reason.PINNED_BY_BACKLOG and self.released_before is not None:
             text = PINNED_BY_WHAT_WAS_RELEASED
         elif self.reason is Reason.PINNED_BY_BACKLOG and base is not None and base.is_read_rarely:
