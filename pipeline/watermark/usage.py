@@ -51,8 +51,8 @@ class Account:
         hour = to_us(at) // HOUR_US
         sums = dict(self.hours)
         sums[hour] = sums.get(hour, Usage()) + usage
-        newest = max(sums)
-        return Account(tuple(sorted((one, summed) for one, summed in sums.items() if one > newest - HOURS)))
+        newest = max(one for one in sums if one < hour + HOURS)  # later ones are of a clock that was set back since
+        return Account(tuple(sorted(each for each in sums.items() if newest - HOURS < each[0] <= newest)))
 
     def last_day(self, at: datetime) -> Usage:
         """Return the sum of the last 24 hours, including the hour of `at`."""

@@ -15,7 +15,7 @@ from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spe
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Compacted, WatermarkState
-from tidemark.pipeline.watermark.usage import Usage
+from tidemark.pipeline.watermark.usage import Account, Usage
 
 TICK, RATE, SIZE = seconds(120), 100, 300
 BASE, TRACKING = "base", "tracking"
@@ -131,6 +131,13 @@ def test_a_restart_keeps_the_account_and_the_promise() -> None:
     for _ in range(LONGEST // TICK - 2):
         assert again.tick(reaches_back=None) is None
     assert again.tick(reaches_back=None) is not None
+
+
+def test_a_clock_that_was_a_year_ahead_for_a_tick_does_not_end_the_account() -> None:
+    account = Account()
+    for days in (0, 365, 0, 0.5):
+        account = account.after(START + timedelta(days=days), Usage(snapshots=1))
+    assert account.last_day(START + timedelta(days=0.5)).snapshots == account.known.snapshots == 2  # since then
 
 
 def test_once_the_backlog_is_gone_base_is_read_soon() -> None:
