@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -195,9 +194,8 @@ class Settings(BaseSettings):
             "schemas": sorted(self.message.schema_names),
             **self.message.model_dump(mode="json", exclude={"fields", "schema_"}, exclude_defaults=True),
         }
-        digest, path = hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()), self.message.schema_path
-        with suppress(OSError):
-            digest.update(path.encode() if path and Path(path).is_dir() else Path(path).read_bytes())
+        digest = hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode())
+        digest.update(self.message.schema_content)
         return digest.hexdigest()
 
     @property

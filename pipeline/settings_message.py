@@ -1,7 +1,9 @@
 """The section `[message]`: how a message is encoded, and where its values are."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -211,6 +213,14 @@ class MessageSettings(Section):
     def schema_path(self) -> str:
         """The schema's file or folder; empty if it is in Pub/Sub."""
         return self.schema_ if isinstance(self.schema_, str) and not self.schema_names else ""
+
+    @property
+    def schema_content(self) -> bytes:
+        """What identifies the schemas in files: a file's content, or a folder's path. Empty if there is no file."""
+        path = self.schema_path
+        with suppress(OSError):
+            return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()
+        return b""
 
     @property
     def kinds(self) -> dict[str, FieldKind]:

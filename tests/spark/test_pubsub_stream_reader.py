@@ -204,6 +204,16 @@ def test_a_worker_judges_each_lakes_messages_by_the_schemas_that_this_lake_accep
         theirs.name(message)
 
 
+def test_a_worker_judges_by_a_schema_file_that_was_replaced(tmp_path: Path) -> None:
+    schema = tmp_path / "beat.avsc"
+    readers = []
+    for content in ("old", "old", "new"):
+        schema.write_text(content)
+        readers.append(Connections(options(tmp_path / "lake", payload="avro", schema=str(schema))).reader())
+    assert readers[0] is readers[1]
+    assert readers[2] is not readers[1]
+
+
 def available(
     world: World, reader: PubSubStreamReader, offset: dict[str, Any], others: Callable[[], None] = lambda: None
 ) -> tuple[list[list[str]], dict[str, Any]]:

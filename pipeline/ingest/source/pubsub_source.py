@@ -94,7 +94,8 @@ class Connections:
         """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
         it has looked up."""
         options = self.options
-        kept_as = options.server, repr(options.place), *options.schema_names, repr(options.contract)
+        schemas = *options.schema_names, options.schema_content
+        kept_as = options.server, repr(options.place), *schemas, repr(options.contract)
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
