@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, in_order, stream_status, without_copies
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
@@ -99,8 +101,13 @@ class Work:
         read = scan(one, one.paths, self.plan.fields, self.storage_options, since, end).collect()
         diffs = heartbeat_diffs(read, self.plan, start, end)
         status = stream_status(diffs, read, self.plan, start, end)
-        yield from _write(self, one, DIFFS, _as_contracted(diffs, diff_schema(self.plan.fields)))
-        yield from _write(self, one, STATUSES, _as_contracted(status, STATUS))
+        of_tables = {
+            DIFFS: _as_contracted(diffs, diff_schema(self.plan.fields)),
+            STATUSES: _as_contracted(status, STATUS),
+        }
+        files = (file for table, rows in of_tables.items() for file in _cut_by_window(one, table, rows))
+        for _, answer in read_ahead(partial(_write, self), files):  # in parallel, because a bucket answers late
+            yield answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,23 +211,26 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
 
 
-def _write(work: Work, one: Slice, table: str, rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Write one file per window, and yield one row of ANSWER per file. The column NUMBER has each row's window."""
-    files = work.diffs if table == DIFFS else work.status
-    attempt = uuid.uuid4().hex
+def _cut_by_window(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, pl.DataFrame]]:
+    """Yield the table, the window and the rows of each file to write. The column NUMBER has each row's window."""
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
     for number, window in enumerate(one.windows):
-        found = by_window.get(number)
-        if found is None and one.part > 0:
-            continue
-        content = _as_parquet(rows.clear().drop(NUMBER) if found is None else found)
-        folder = WindowedTable.place_of(work.run, window.key)
-        if work.is_on_disk:
-            files.create_dir(folder, recursive=True)
-        with files.open_output_stream(f"{folder}/{attempt}.parquet") as out:
-            out.write(content)
-        rows_of_window, path = 0 if found is None else len(found), f"{folder}/{attempt}.parquet"
-        yield {"table": table, "path": path, "window": window.key, "rows": rows_of_window, "size": len(content)}
+        if number in by_window or one.part == 0:
+            yield table, window, by_window.get(number, rows.clear().drop(NUMBER))
+
+
+def _write(work: Work, file: tuple[str, Window, pl.DataFrame]) -> dict[str, Any]:
+    """Write a file under a new name, and return its row of ANSWER."""
+    table, window, rows = file
+    content = _as_parquet(rows)
+    files = work.diffs if table == DIFFS else work.status
+    folder = WindowedTable.place_of(work.run, window.key)
+    if work.is_on_disk:
+        files.create_dir(folder, recursive=True)
+    path = f"{folder}/{uuid.uuid4().hex}.parquet"
+    with files.open_output_stream(path) as out:
+        out.write(content)
+    return {"table": table, "path": path, "window": window.key, "rows": len(rows), "size": len(content)}
 
 
 def _as_parquet(rows: pl.DataFrame) -> memoryview:
