@@ -79,7 +79,7 @@ def tracking_sensor(
         pubsub = pubsub_of(context, settings)
         pubsub.sweep()
         pace.wait()
-        pulls = budget
+        began, pulls = clock.now(), budget
         if landing is not None:
             landing.wait(LANDS_WITHIN.total_seconds())
             if run_at_work(Runs(context.instance, settings), clock.now()) is not None:
@@ -102,8 +102,8 @@ def tracking_sensor(
         _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
         lake.folded(tracked.state)
         observer_of(lake).tracked(tracked)
-        pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
+        pace.aim(closings.expected(watermark, began))
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
         # For people only: the next tick continues from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"

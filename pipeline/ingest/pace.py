@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.figures import quantile
-from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
 
 LOOK = timedelta(seconds=5)
@@ -28,10 +27,10 @@ AIMED = timedelta(seconds=10)
 tick."""
 
 DECISIONS = 20
-"""Number of decisions from which the lag of the watermark is estimated."""
+"""Number of recent ticks from which the lag of the watermark is estimated."""
 
 USUAL = 0.8
-"""Quantile of the lags of recent decisions that predicts the next lag."""
+"""Quantile of the lags of recent ticks that predicts the next lag."""
 
 MARGIN = timedelta(seconds=0.3)
 """Delay of a tick after the moment at which the watermark is expected to pass a window's end. If the tick came too
@@ -102,17 +101,18 @@ class Pace:
 
 
 class Closings:
-    """Predicts when the watermark passes the end of the next window, from the watermark's lag at recent decisions."""
+    """Predicts when a tick should begin for the watermark to pass the end of the next window, from the watermark's lag
+    behind the beginning of recent ticks."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
-    def expected(self, decision: Decision) -> datetime | None:
-        """Record the decision's lag. Return the moment for a tick that lets the watermark pass the end of its present
-        window; None without a watermark."""
-        if decision.watermark is None or decision.lag is None:
+    def expected(self, watermark: datetime | None, began: datetime) -> datetime | None:
+        """Record the watermark that a tick has decided, and when the tick began. Return the moment for a tick that lets
+        the watermark pass the end of its present window; None without a watermark."""
+        if watermark is None:
             return None
-        self._lags.append(decision.lag.total_seconds())
+        self._lags.append((began - watermark).total_seconds())
         behind = timedelta(seconds=quantile(list(self._lags), USUAL))
-        return self._windowing.containing(decision.watermark).end + behind + MARGIN
+        return self._windowing.containing(watermark).end + behind + MARGIN

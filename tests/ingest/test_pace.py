@@ -8,7 +8,8 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at, seconds
-from tidemark.pipeline.ingest.pace import Pace, least_interval
+from tidemark.pipeline.ingest.pace import MARGIN, Closings, Pace, least_interval
+from tidemark.pipeline.windows import Windowing
 
 LOOK = 5.02
 """What the daemon's loop takes: its own work comes on top of its 5 s."""
@@ -73,3 +74,10 @@ def test_a_clock_that_is_put_back_does_not_stop_the_ticks() -> None:
     clock.advance(seconds(-900))
     pace.wait()
     assert clock.now() == at(100)
+
+
+def test_a_tick_is_aimed_so_that_the_watermark_of_this_tick_passes_a_window() -> None:
+    closings, lag = Closings(Windowing(MINUTE, START)), seconds(18.6)
+    aims = [closings.expected(at(began) - lag, at(began)) for began in (30, 40, 50)]
+    assert aims == [START + MINUTE + lag + MARGIN] * 3
+    assert closings.expected(None, at(60)) is None
