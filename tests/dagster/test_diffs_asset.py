@@ -129,7 +129,7 @@ def test_an_asset_of_ones_own_reads_the_rows_of_its_windows(
     assert pipeline.read_diffs([HOUR]).sort_by([("stream_id", "ascending"), ("event_time", "ascending")]).equals(rows)
     assert pipeline.read_diffs([]).num_rows == pipeline.read_diffs(["2026-11-21T06-00Z"]).num_rows == 0
     assert pipeline.windows.has_partition_key(HOUR)
-    with pytest.raises(ValueError, match="not the start of a window of 1h"):
+    with pytest.raises(ValueError, match="not the start of a window: windows start at multiples of 1h"):
         pipeline.read_diffs([WINDOWS[0]])
 
 
