@@ -51,13 +51,13 @@ class Account:
         hour = to_us(at) // HOUR_US
         sums = dict(self.hours)
         sums[hour] = sums.get(hour, Usage()) + usage
-        newest = max(one for one in sums if one < hour + HOURS)  # later ones are of a clock that was set back since
-        return Account(tuple(sorted(each for each in sums.items() if newest - HOURS < each[0] <= newest)))
+        kept = sorted(each for each in sums.items() if each[0] > hour - HOURS)
+        return Account(tuple(kept[: 2 * HOURS]))  # with hours that are later than `at`, if a clock is or was wrong
 
     def last_day(self, at: datetime) -> Usage:
         """Return the sum of the last 24 hours, including the hour of `at`."""
         hour = to_us(at) // HOUR_US
-        return sum((usage for one, usage in self.hours if one > hour - HOURS), Usage())
+        return sum((usage for one, usage in self.hours if abs(one - hour) < HOURS), Usage())
 
     @property
     def known(self) -> Usage:
