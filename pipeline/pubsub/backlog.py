@@ -155,7 +155,8 @@ class SnapshotBacklog:
         """Delete this subscription's snapshots left behind by crashed readings, and return their number."""
         with reported("list the snapshots of", self._project, LIST):
             found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
-            leaked = [snapshot.name for snapshot in found if snapshot.name.startswith(self._prefix)]
+            named = (snapshot.name.rpartition("-") for snapshot in found)  # another's may begin alike: orders-eu
+            leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
         for name in leaked:
             self._delete(name)
         return len(leaked)

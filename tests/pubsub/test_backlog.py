@@ -83,7 +83,8 @@ def test_a_snapshot_that_cannot_be_deleted_is_swept_later_and_only_our_own_are(
     subscriber: SubscriberClient, settings: PubSubSettings
 ) -> None:
     snapshots = f"projects/{settings.project}/snapshots"
-    others = [f"{snapshots}/{NAME_PREFIX}{settings.tracking_subscription}-0123", f"{snapshots}/of-somebody-else"]
+    of_others = settings.tracking_subscription, f"{settings.base_subscription}-eu"
+    others = [*(f"{snapshots}/{NAME_PREFIX}{name}-0123" for name in of_others), f"{snapshots}/of-somebody-else"]
     for name in others:
         subscriber.create_snapshot(name=name, subscription=settings.base_path)
     stuck = Altered(subscriber, delete_snapshot=raising(api.ServiceUnavailable("away")))
