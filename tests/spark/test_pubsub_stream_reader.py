@@ -16,7 +16,7 @@ from tests.ingest.fakes import World
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import InvalidSettings, LandingOver
+from tidemark.pipeline.errors import InvalidSettings, LandingOver, PubSubError
 from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.ingest.source.pubsub_source import (
     Connections,
@@ -259,6 +259,27 @@ def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_le
     assert not any(brought)
     assert timedelta(seconds=20) < world.clock.now() - began < timedelta(seconds=30)
     assert len(world.base.unacknowledged) == 1
+
+
+def unreadable() -> Backlog:
+    raise PubSubError("away")
+
+
+@pytest.mark.parametrize("kept", ["10", "0"])
+def test_available_now_needs_two_empty_batches_if_the_backlog_cannot_be_read(world: World, kept: str) -> None:
+    reader = reader_of(world, readers="1", keepBatches=kept)
+    reader._connections.backlog = unreadable  # type: ignore[method-assign]
+    world.topic.publish(900)
+    world.wait(1)
+    reader.prepareForTriggerAvailableNow()
+    offsets = [reader.initialOffset()]
+    for brought in (["1"], [], []):
+        end = next_offset(reader, offsets[-1])
+        assert end != offsets[-1]
+        assert ids(reader, offsets[-1], end) == brought
+        reader.commit(offsets[-1])  # Spark commits a batch after it has planned the next one
+        offsets.append(end)
+    assert next_offset(reader, offsets[-1]) == offsets[-1]
 
 
 def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> None:

@@ -283,6 +283,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
+    _nothing_in: int | None = None
     _has_planned = False
     _limit: ReadLimit | None = None
 
@@ -337,14 +338,11 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
             return False
         now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
         self._nothing_since = (self._nothing_since or now) if brought_nothing else None
+        was_nothing, self._nothing_in = self._nothing_in == before.batch - 1, before.batch if brought_nothing else None
         try:
             reading = self._connections.backlog().read()
         except PubSubError:
-            return (
-                brought_nothing
-                and before.batch > 1
-                and self._brought_nothing_older(replace(before, batch=before.batch - 1))
-            )
+            return brought_nothing and was_nothing
         is_held = self._nothing_since is not None and now - self._nothing_since > 2 * self._connections.lease()
         return is_held or reading.no_later_than >= self._available_at
 
