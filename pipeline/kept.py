@@ -1,6 +1,7 @@
 """A cache for objects that a process creates once, such as clients, tables and the state read from the log."""
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 Made = TypeVar("Made")
@@ -17,8 +18,9 @@ class Kept:
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the object of this key; the first call creates it. Threads that create it at once all get the same
         object."""
-        if key not in self._made:
-            self._made.setdefault(key, make())
-            for oldest in list(self._made)[: -self._at_most or None] if self._at_most else ():
-                self._made.pop(oldest, None)
-        return cast("Made", self._made[key])
+        with suppress(KeyError):
+            return cast("Made", self._made[key])
+        made = self._made.setdefault(key, make())  # other threads may evict it at once
+        for oldest in list(self._made)[: -self._at_most or None] if self._at_most else ():
+            self._made.pop(oldest, None)
+        return cast("Made", made)
