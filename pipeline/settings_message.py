@@ -216,7 +216,7 @@ class MessageSettings(Section):
 
     @property
     def schema_content(self) -> bytes:
-        """What identifies the schemas in files: a file's content, or a folder's path. Empty if there is no file."""
+        """The identity of schemas in files: a file's content, or a folder's path. Empty if there is no file."""
         path = self.schema_path
         with suppress(OSError):
             return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()

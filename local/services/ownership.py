@@ -34,7 +34,7 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """Whether the owner of a lake is alive. UNCLEAR means that the owner has written nothing for long, but the clocks
+    """The liveness of a lake's owner. UNCLEAR means that the owner has written nothing for long, but the clocks
     may differ. If it writes nothing during one more of its tick intervals, it is dead."""
 
     LIVES = "lives"

@@ -16,7 +16,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""How long to wait for the end of `tidemark up`, how often to print that it still runs, and how often to look. Each of
+"""Maximum wait for the end of `tidemark up`, interval of messages that it still runs, and interval of checks. Each of
 five services may need ten seconds to end, and ten more after a kill. A start in progress first completes its current
 step."""
 

@@ -25,8 +25,8 @@ compacted entry, and takes some hundred kilobytes."""
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How many log entries were moved to archives or deleted with them, and how many archives were written or deleted.
-    In a dry run, these are the numbers that a real run would have.
+    """Numbers of log entries that were moved to archives or deleted with them, and of archives written or deleted. In a
+    dry run, these are the numbers that a real run would have.
 
     `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
     died before it deleted these objects.
