@@ -105,7 +105,7 @@ class Work:
             DIFFS: _as_contracted(diffs, diff_schema(self.plan.fields)),
             STATUSES: _as_contracted(status, STATUS),
         }
-        files = (file for table, rows in of_tables.items() for file in _cut_by_window(one, table, rows))
+        files = (file for table, rows in of_tables.items() for file in _encoded(one, table, rows))
         for _, answer in read_ahead(partial(_write, self), files):  # in parallel, because a bucket answers late
             yield answer
 
@@ -211,18 +211,19 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
 
 
-def _cut_by_window(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, pl.DataFrame]]:
-    """Yield the table, the window and the rows of each file to write. The column NUMBER has each row's window."""
+def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, memoryview]]:
+    """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER has each
+    row's window."""
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
     for number, window in enumerate(one.windows):
         if number in by_window or one.part == 0:
-            yield table, window, by_window.get(number, rows.clear().drop(NUMBER))
+            found = by_window.get(number, rows.clear().drop(NUMBER))
+            yield table, window, len(found), _as_parquet(found)
 
 
-def _write(work: Work, file: tuple[str, Window, pl.DataFrame]) -> dict[str, Any]:
+def _write(work: Work, file: tuple[str, Window, int, memoryview]) -> dict[str, Any]:
     """Write a file under a new name, and return its row of ANSWER."""
-    table, window, rows = file
-    content = _as_parquet(rows)
+    table, window, rows, content = file
     files = work.diffs if table == DIFFS else work.status
     folder = WindowedTable.place_of(work.run, window.key)
     if work.is_on_disk:
@@ -230,7 +231,7 @@ def _write(work: Work, file: tuple[str, Window, pl.DataFrame]) -> dict[str, Any]
     path = f"{folder}/{uuid.uuid4().hex}.parquet"
     with files.open_output_stream(path) as out:
         out.write(content)
-    return {"table": table, "path": path, "window": window.key, "rows": len(rows), "size": len(content)}
+    return {"table": table, "path": path, "window": window.key, "rows": rows, "size": len(content)}
 
 
 def _as_parquet(rows: pl.DataFrame) -> memoryview:
