@@ -1,6 +1,7 @@
 """The `tidemark` command: its list of commands, the settings option, and how errors are printed."""
 
 import ast
+import errno
 import gc
 import logging
 import os
@@ -9,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,9 +149,14 @@ def main() -> None:
     code = run_command(sys.argv[1:])
     # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
     logging.shutdown()
-    with suppress(BrokenPipeError):  # the reader closed the pipe
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except BrokenPipeError:  # the reader closed the pipe
+        pass
+    except OSError as error:
+        os.write(2, f"tidemark: the output could not be written: {error}\n".encode())
+        code = 1
     os._exit(code)
 
 
@@ -166,7 +172,10 @@ def run_command(arguments: Sequence[str]) -> int:
         code = 1
     except KeyboardInterrupt:
         code = 130
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            print("tidemark: a disk is full:", printable(str(error)), file=sys.stderr)
+            return 1
         print(printable(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
         code = 1
     return code

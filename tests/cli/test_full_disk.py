@@ -1,0 +1,23 @@
+"""The `tidemark` command when its output goes to a full disk."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
+def test_a_full_disk_is_one_message_and_no_traceback(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [Path(sys.executable).with_name("tidemark"), *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("tidemark: ")
+    assert ran.stderr.count("\n") == 1
+    assert "No space left on device" in ran.stderr
