@@ -11,7 +11,7 @@ import random
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -343,6 +343,7 @@ class Play:
         }
         with ExitStack() as patched:
             patched.enter_context(patch.object(micro_batch, "require_able"))
+            patched.enter_context(patch.object(micro_batch, "read_ahead", _one_by_one))
             for owner, methods in at.items():
                 for name, what in methods.items():
                     patched.enter_context(patch.object(owner, name, self._stopping(getattr(owner, name), what)))
@@ -357,6 +358,11 @@ class Play:
             return done
 
         return stopping
+
+
+def _one_by_one(read: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """`read_ahead` without a pool, whose threads would not stop."""
+    return ((item, read(item)) for item in items)
 
 
 COLUMNS = ("stream_id", "event_time", "previous_event_time", "message_id")
