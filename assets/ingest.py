@@ -17,7 +17,7 @@ from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs, ended_at, report_dead, why_dead
 from tidemark.assets.sensors.by_runs import tell_runs
 from tidemark.assets.sensors.watching import ticking_sensor
-from tidemark.pipeline.clock import Clock, format_duration, rough, to_us
+from tidemark.pipeline.clock import Clock, format_duration, is_recent, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.outcome import Settled, Side
 from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
@@ -209,7 +209,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
     the executors could not run the last run, or the last run found nothing to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
-    if WHY_NOT in tags and now - ended_at(newest[0]) < UNABLE_PAUSE:
+    if WHY_NOT in tags and is_recent(ended_at(newest[0]), now, UNABLE_PAUSE):
         return (
             f"only ticks pull, because {tags[WHY_NOT]}. The next run is requested {format_duration(UNABLE_PAUSE)} "
             "after the last one; to try at once, start a run by hand"
@@ -217,7 +217,8 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
     if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:
         return pause
     rests = plan.start_after
-    if tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous and now - ended_at(newest[0]) < rests:
+    ran_dry = tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous
+    if ran_dry and is_recent(ended_at(newest[0]), now, rests):
         return (
             f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull, because another consumer holds the "
             f"messages; the next run is requested {rough(rests)} later"
@@ -227,7 +228,9 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
 
 def caught_up_lately(runs: Runs, now: datetime) -> bool:
     """True if the last successful run caught up and ended less than AGAIN_WITHIN ago."""
-    done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
-    return (
-        bool(done) and done[0].dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP and now - ended_at(done[0]) < AGAIN_WITHIN
-    )
+    done = [
+        run
+        for run in runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
+        if is_recent(ended_at(run), now, AGAIN_WITHIN)
+    ]
+    return any(run.dagster_run.tags.get(ENDED) == Ended.CAUGHT_UP for run in done)

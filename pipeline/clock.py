@@ -50,6 +50,12 @@ def duration_us(duration: timedelta) -> int:
     return duration // MICROSECOND
 
 
+def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
+    """True if a past moment is less than `within` ago. False if it is as far in the future, because the clock was set
+    back since."""
+    return abs(now - moment) < within
+
+
 def iso(moment: datetime) -> str:
     """Format a time in UTC: `2026-11-21T05:20:00Z`, with milliseconds if it has a fraction."""
     text = moment.astimezone(UTC).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")

@@ -21,7 +21,7 @@ from tidemark.assets.scheduler.turns import (
     room_for_older,
     take_turn,
 )
-from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
@@ -106,7 +106,7 @@ class OneAsks:
             return Request((), f"no window is requested, because the choice failed: {error}")
 
     def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
-        if self._asked[0] not in ("", user) and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+        if self._asked[0] not in ("", user) and is_recent(self._asked[1], self._clock.now(), SEEN_WITHIN):
             return Request((), "no window is requested: another sensor has just requested a run")
         request = choose()
         if request.windows:
@@ -195,7 +195,7 @@ class NothingDue:
 
     def holds(self, known: Hashable, now: datetime) -> bool:
         """True if the last check found no due window and need not be repeated yet."""
-        return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
+        return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
 
 
 def _numbers(windows: Iterable[Window], windowing: Windowing) -> Spans:
@@ -223,6 +223,7 @@ def pause_of(
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failure = dg.DagsterRunStatus.FAILURE
     failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
-    if not failures or now - ended_at(failures[0]) >= (pause := rest_after(len(failures), longest)):
+    pause = rest_after(len(failures), longest)
+    if not failures or not is_recent(ended_at(failures[0]), now, pause):
         return None
     return f"the last {len(failures)} runs failed; the next run is requested {pause} after the last failure"

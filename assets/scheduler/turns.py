@@ -108,7 +108,7 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
     chosen, resting = list[Rest](), list[Rest]()
     for window in (number for stretch in wanted for number in reversed(stretch)):
         rest = _rest_of(window, attempts, most)
-        if now < rest.until:
+        if now < rest.until <= now + LONGEST_REST:  # or the clock was set back
             resting.append(rest)
             continue
         if chosen and rest.at_most != chosen[0].at_most:
@@ -153,7 +153,7 @@ def room_for_older(
       older windows.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
-    if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)):
+    if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:
         return 0, f"the last {len(failed)} runs over older windows failed; the next run is requested at {iso(until)}"
     time = LONGEST
     if at_once == 1:

@@ -15,7 +15,7 @@ from tidemark.assets.checks import CheckInput, DeclaredCheck
 from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
-from tidemark.pipeline.clock import EPOCH, Clock
+from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
 from tidemark.pipeline.observe.recorder import CHECKED
 from tidemark.pipeline.quality.landings import MissedHeartbeats
@@ -96,7 +96,7 @@ def staleness_sensor(
             if not found.left:
                 results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
             request = _request(context, look, found, asking, memory.requested)
-        if look.now - memory.audited_at >= AUDIT_EVERY:
+        if not is_recent(memory.audited_at, look.now, AUDIT_EVERY):
             results += _audited(look, audits, context.log)
             memory.audited_at = look.now
         results.append(checks.watermark_age.reported(look))
@@ -143,7 +143,7 @@ def _request(
             "are left, and perhaps more after them; the next tick continues",
         )
     lake, settings = look.lake, look.lake.settings
-    for window in [window for window, at in requested.items() if look.now - at >= REQUEST_EVERY]:
+    for window in [window for window, at in requested.items() if not is_recent(at, look.now, REQUEST_EVERY)]:
         del requested[window]
     due = to_compute_again(found, look.state.watermark, settings.windows.recompute_within, lake.kept_windows().since())
     if not (stale := [window for window in due if window not in requested]):

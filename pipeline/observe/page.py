@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from jinja2 import PackageLoader
 from markupsafe import Markup
 
-from tidemark.pipeline.clock import EPOCH, Clock, iso, rough
+from tidemark.pipeline.clock import EPOCH, Clock, is_recent, iso, rough
 from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
@@ -73,14 +73,14 @@ class Looker(Generic[Found]):
         self._look = look
         self._good_for = good_for
         self._clock = clock
-        self._next_at = clock.now()
+        self._next_at = clock.monotonic()
         self._ended = Event()
         self._lock = Lock()
 
     def begin(self, now: datetime) -> None:
         """Start a read, unless one is in progress or the last result is still fresh."""
         with self._lock:
-            if self.since is None and now >= self._next_at:
+            if self.since is None and self._clock.monotonic() >= self._next_at:
                 self.since = now
                 self._ended.clear()
                 Thread(target=self._run, args=(now,), name="page", daemon=True).start()
@@ -106,9 +106,8 @@ class Looker(Generic[Found]):
         except Exception:
             logger.exception("the page cannot be rendered")
             self.problem = "the page cannot be rendered; the code server's log says why"
-        took = self._clock.monotonic() - began
         with self._lock:
-            self._next_at = now + timedelta(seconds=max(self._good_for, 10 * took))
+            self._next_at = began + max(self._good_for, 10 * (self._clock.monotonic() - began))
             self.since = None
             self._ended.set()
 
@@ -150,7 +149,7 @@ class Page:
         a page in this process. `health` returns the problems of their sensors."""
         now = self._clock.now()
         made_at, content = self._rendered.get(whole, (EPOCH, b""))
-        if now - made_at >= timedelta(seconds=LOG_SECONDS):
+        if not is_recent(made_at, now, timedelta(seconds=LOG_SECONDS)):
             for looker in (self._log, self._tables):
                 looker.begin(now)
             for looker, seconds in (

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
-from tidemark.pipeline.clock import Clock, iso, rough, to_us
+from tidemark.pipeline.clock import Clock, is_recent, iso, rough, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
@@ -154,7 +154,7 @@ class Recorder(Observer):
         if self._outlet is not None or os.getpid() != self._process:
             return
         now, tried = self._clock.now(), self._outlet_tried_at
-        if tried is not None and now - tried < OPEN_AGAIN_AFTER:
+        if tried is not None and is_recent(tried, now, OPEN_AGAIN_AFTER):
             return
         self._outlet_tried_at = now
         try:

@@ -225,6 +225,8 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
     clock.sleep(SEEN_WITHIN.total_seconds())
     assert asking.request("staleness", lambda: some, LOG) is some
+    clock.advance(-timedelta(hours=1))
+    assert asking.request("tracking", lambda: some, LOG) is some  # windows do not wait until the clock is there again
 
 
 def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() -> None:
@@ -258,6 +260,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
         said == "1 windows are on hold after failures, the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
     )
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
+    assert chosen([range(failing, failing + 1)], failed, -3600) == [failing]  # the clock was set back
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,7 @@ def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
 
 def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:
     said(ticking)
+    ticking.clock.advance(-timedelta(hours=6))  # type: ignore[attr-defined]
     expiring = types.Subscription(
         name=world.pubsub.base_path, expiration_policy={"ttl": timedelta(days=2)}, push_config={}
     )

@@ -105,7 +105,7 @@ class LooksAtEachRequest(page_module.Looker[Any]):
     """Reuses no result: how long one is good for, and how long a read took, is no matter."""
 
     def begin(self, now: datetime) -> None:
-        self._next_at = now
+        self._next_at = 0.0
         super().begin(now)
 
 
