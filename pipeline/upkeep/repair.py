@@ -145,7 +145,12 @@ def check_windows(
         unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed = dict[DataFile, list[Window]]()
     for file in data_files(lake.table(HEARTBEATS).current(), EVENT_HOUR):
-        if reached := [each for each in windows.values() if file.may_have(each.start - lookback, each.end)]:
+        # Only windows near the file's event times, because a long range may have a million windows and many files.
+        near = windowing.between(
+            start if file.oldest is None else max(start, max(start, file.oldest) - windowing.length),
+            end if file.newest is None else min(end, min(file.newest, end) + lookback + windowing.length),
+        )
+        if reached := [each for each in near if file.may_have(each.start - lookback, each.end)]:
             needed[file] = reached
     heartbeats = lake.table(HEARTBEATS)
     inputs = [
