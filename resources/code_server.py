@@ -17,8 +17,8 @@ from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
-"""Names of private attributes of Dagster's server: the module that it serves, the means by which it starts runs, and
-the event of its end. They are looked up before the server's class is replaced."""
+"""Names of private attributes of Dagster's server: the module that it serves, the `multiprocessing` context
+with which it starts runs, and the event that ends it. They are looked up before the server's class is replaced."""
 
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]

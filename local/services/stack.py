@@ -101,9 +101,9 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if emulator_is_absent(settings):
         if settings.pubsub.attach:
             raise ServiceFailed(
-                f"nothing answers at {settings.pubsub.emulator_host}, but with pubsub.attach, the topic and base "
-                "must exist before tidemark starts. Start the emulator (`tidemark pubsub`), "
-                "and create both"
+                f"nothing answers at {settings.pubsub.emulator_host}, "
+                "but with pubsub.attach, the topic and the base subscription must exist before tidemark starts. "
+                "Start the emulator (`tidemark pubsub`), and create both"
             )
         start_emulator(supervisor, settings)
     if settings.emulated:

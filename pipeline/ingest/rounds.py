@@ -162,8 +162,8 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     """Run the readers whose numbers are in the column `id`, and yield their answers as rows of TAKEN. Spark calls this
     function in its tasks.
 
-    Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, it takes messages that are still
-    outstanding.
+    Acknowledges nothing. Raises PubSubError or LakeError. If Spark retries a task, Pub/Sub delivers the messages of
+    the first attempt again.
     """
     settings = share.settings
     reader = kept.get((settings.model_dump_json(), settings.judged_by), lambda: Reader(settings))
@@ -354,7 +354,7 @@ class Rounds:
 
     def _aged(self, done: RoundDone) -> RoundDone:
         """Return the round with the ages of both backlogs. They come from the newest decision or, if no tick makes
-        decisions, from new readings. A subscription with undecided messages is left out."""
+        decisions, from new readings. A subscription whose messages cannot all be judged yet gets no age."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))

@@ -170,8 +170,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake whose tables, log and window index are opened only once. The next call returns the same object, which then
-    reads only what is new. Not thread-safe."""
+    """A lake whose tables, log and window index are opened only once. Each method returns the same object at every
+    call, and that object reads only what is new. Not thread-safe."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)

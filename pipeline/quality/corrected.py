@@ -188,7 +188,7 @@ SIDE = "tidemark.side"
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return the differences between the rows of two frames, sorted by key.
 
-    If a key occurs at most once in each frame, and its two rows differ, the change is `changed`. Other rows are
+    If a key occurs exactly once in each frame, and its two rows differ, the change is `changed`. Other rows are
     compared as multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal
     if their JSON is equal. A column that only one frame has is null in the other one.
 

@@ -83,8 +83,8 @@ def not_known(what: str, damaged: Mapping[str, str]) -> str:
 
 
 NOT_COMPUTED = np.iinfo(np.int64).max
-"""Stands for the version of `heartbeats` from which a window was computed, if the window is not computed or the version
-is unknown. It is above every real version, so nothing counts as missed in such a window."""
+"""Placeholder for the version of `heartbeats` from which a window was computed, if the window is not computed or the
+version is unknown. It is above every real version, so no heartbeat counts as missed in such a window."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -201,8 +201,8 @@ class LagBound:
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Return the smallest value in MAX_LAGS that is at least twice the band and with which at most the fraction
-    `target` of the messages would be passed over. Return None if there is no such value."""
+    """Return the smallest value in MAX_LAGS that is at least twice the band, and that the lags of at most the fraction
+    `target` of the messages exceed. Return None if there is no such value."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(

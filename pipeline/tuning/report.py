@@ -99,8 +99,9 @@ def make_report(
     targets: Iterable[float] = TARGETS,
     with_quantiles: bool = True,
 ) -> TuningReport:
-    """Make the report: try all bands with both rules on the same ticks. With `with_quantiles`, also try both rules with
-    SHOWN_QUANTILE. If the settings derive the slack from the band, the slack follows each tried band."""
+    """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`. With
+    `with_quantiles`, also replay them with SHOWN_QUANTILE. If the settings derive the slack from the band, it is
+    derived anew from each band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:

@@ -237,9 +237,8 @@ class Histogram:
         return self.minimum_at(positions[(before <= skipped) & (skipped < before + size)])
 
     def frontier_before(self, limit_us: int, not_before: int) -> Cell | None:
-        """Return the cell with the greatest event time published before `limit_us`, in buckets from `not_before` on.
-
-        A cell with any message before the limit is represented by its least event time, so the result is never too
+        """Return the cell with the greatest event time, among the cells with a message published before `limit_us`,
+        in buckets from `not_before` on. The least event time of each cell is compared, so the result is never too
         high.
         """
         cells = self._valid(not_before, limit_us // BUCKET_US)

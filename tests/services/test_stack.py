@@ -71,7 +71,7 @@ def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) 
     settings = settings_for("local")
     attached = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": True})})
     assert (is_ours_to_start(settings), is_ours_to_start(attached)) == (True, False)
-    with pytest.raises(ServiceFailed, match="the topic and base must exist before tidemark"):
+    with pytest.raises(ServiceFailed, match="the topic and the base subscription must exist before"):
         start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
     assert started.supervisor.running == []
 

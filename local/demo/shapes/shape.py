@@ -93,7 +93,7 @@ class Beat(NamedTuple):
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """Return the payload. If it must be unreadable, return it truncated, or return `other`."""
+        """Return `payload` or, if this heartbeat is meant to be unreadable, a truncated payload or `other`."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]

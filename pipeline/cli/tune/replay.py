@@ -202,8 +202,8 @@ def _of_lake(
     first = next(ticks, None)
     if first is None:
         raise LakeError(
-            f"the log of {settings.lake.uri} has no decision after its newest compacted entry before --since; the "
-            f"newest decision was made at {iso(newest.decision.at)}, so give an earlier --since, or none"
+            f"the log of {settings.lake.uri} has no decision since --since; the newest was made at "
+            f"{iso(newest.decision.at)}. Give an earlier --since, or none"
         )
     begins_with_the_log = state.number < 0  # otherwise, earlier decisions say what was late before the first tick
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)

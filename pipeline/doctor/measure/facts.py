@@ -269,7 +269,7 @@ possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""Maximum time by which a reading may be earlier than its request, if no message is outstanding."""
+"""If no message is outstanding, the time that a reading yields is at most this long before the request."""
 
 JUST_PUBLISHED = "a message just published"
 """Name of the table's row about messages just published. If the measured value differs from the expected one, a larger

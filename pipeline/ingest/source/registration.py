@@ -59,9 +59,9 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     except PySparkException as error:
         where = "the Spark Connect server" if is_connected(session) else "this driver"
         raise ExecutorsUnable(
-            f"Spark plans reads with a Python that cannot import tidemark ({_last_line(error)}): start {where} with "
-            f"$PYSPARK_PYTHON naming one that has tidemark, as {sys.executable} has here. Executors may have another: "
-            f"{REMEDY}"
+            f"Spark plans reads with a Python that cannot import tidemark ({_last_line(error)}): set "
+            f"$PYSPARK_PYTHON to a Python that has tidemark, such as {sys.executable} here, and restart {where}. If the "
+            f"executors have another Python: {REMEDY}"
         ) from error
 
 
