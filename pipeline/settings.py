@@ -203,8 +203,8 @@ class Settings(BaseSettings):
         """The policy for deciding the watermark.
 
         On Google's service, an empty `slack` means READING_SLACK for readings of the tracking subscription, and `band`
-        for readings of the base subscription. On an emulator, it means 0. An empty `idle` means `hold` if `pubsub.attach` is set, else `advance`.
-        """
+        for readings of the base subscription. On an emulator, it means 0. An empty `idle` means `hold` if
+        `pubsub.attach` is set, else `advance`."""
         chosen, contract = self.watermark, self.contract
         by_default = (timedelta(), timedelta()) if self.emulated else (READING_SLACK, chosen.band)
         reading_slack, base_slack = by_default if chosen.slack is None else (chosen.slack, chosen.slack)

@@ -101,7 +101,8 @@ class Effect(StrEnum):
     """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
     name the `gcloud` command that changes it."""
     ANEW = "anew"
-    """The effect of a changed name: tidemark begins empty in the new place, and the data in the earlier place stays there."""
+    """The effect of a changed name: tidemark begins empty in the new place, and the data in the earlier place stays
+    there."""
     REFUSED = "refused"
     """The change is an error. Put the value back, or follow the section below."""
 

@@ -104,7 +104,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def found(part: PrivatePart) -> Any:
-    """Import and return a private class, function or attribute of Dagster. Raises DagsterPartMissing if there is none."""
+    """Return a private class, function or attribute of Dagster. Raises DagsterPartMissing if there is none."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
     except (ImportError, AttributeError):

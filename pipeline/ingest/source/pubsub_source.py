@@ -58,8 +58,8 @@ DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_ti
 """Maps Databricks' names of columns to the names here."""
 
 NO_RUN = ""
-"""Run name in the initial offset. It is empty, because Spark may request that offset several times, and every answer must
-be the same. The first end offset has the run's real name."""
+"""Run name in the initial offset. It is empty, because Spark may request that offset several times, and every answer
+must be the same. The first end offset has the run's real name."""
 
 
 class Connections:
