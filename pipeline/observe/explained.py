@@ -4,7 +4,7 @@ watermark's lag."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -219,13 +219,25 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
     }
 
 
+def in_order(decisions: Iterable[Decision]) -> list[Decision]:
+    """Return the decisions of a log in order of time. After a clock was set back, the decisions before it whose times
+    come again are left out."""
+    found = list[Decision]()
+    for one in decisions:
+        while found and found[-1].at >= one.at:
+            found.pop()
+        found.append(one)
+    return found
+
+
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
     """Return the lag over time, as about MOST_POINTS points, and the holds, newest first.
 
     A hold is a period of at least HOLD_TICKS ticks in which the watermark did not change, or in which there was no
     decision. A hold's text is the sentence of its last decision.
     """
-    known = [one for one in decisions if now - one.at <= HOURS]
+    known = [one for one in in_order(decisions) if now - one.at <= HOURS]
+    now = max([now, *(one.at for one in known[-1:])])  # the clock may have been set back since
     step = 1 + len(known) // MOST_POINTS
     holds, least = list[dict[str, Any]](), HOLD_TICKS * tick
     for (_, has_watermark), group in groupby(known, lambda one: (one.watermark, one.watermark is not None)):

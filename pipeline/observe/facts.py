@@ -194,7 +194,7 @@ def window_facts(
             "window": window.key,
             "state": state,
             "rows": report.computed.get(window.key),
-            "seconds_after_end": after_end and round(after_end.total_seconds(), 1),
+            "seconds_after_end": None if after_end is None else round(after_end.total_seconds(), 1),
         }
 
 

@@ -24,6 +24,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.observe.explained import (
     HOURS,
     explained,
+    in_order,
     lag_chart,
     landed_by_stream,
     plane_chart,
@@ -140,8 +141,8 @@ class Page:
         self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision if it is newer than the last remembered one."""
-        if not self._recent or decision.at > self._recent[-1].at:
+        """Remember a decision, once."""
+        if all(decision.at != one.at for one in self._recent):
             self._recent.append(decision)
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
@@ -221,7 +222,8 @@ class Page:
                 return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
             before = standing_before(log, found[0])
             place = LogPosition(before.after(*found), *found, before, now)
-            recent = {one.at: one for one in [*sampled(log, found[0], now - HOURS), *self._recent]}
+            parts = (sampled(log, found[0], found[1].decision.at - HOURS), self._recent)
+            recent = {one.at: one for part in parts for one in in_order(part)}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
         place = self._place = followed(log, replace(place, at=now), self.decided)
         decisions, tick = list(self._recent), self._settings.watermark.tick

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.observe.facts import ingest_facts, late_facts, log_facts, loss_details, lost_facts, read_losses
+from tidemark.pipeline.observe.facts import (
+    ingest_facts,
+    late_facts,
+    log_facts,
+    loss_details,
+    lost_facts,
+    read_losses,
+    read_report,
+    window_facts,
+)
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.failing import TicksNow
 from tidemark.pipeline.settings import Settings
@@ -72,6 +82,12 @@ def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(his
     state, ticks = history.lake.tracking_log().catch_up(), TicksNow(())
     facts = log_facts(state, ticks, Settings(), at(595))["watermark"]
     assert facts["behind_now"] == seconds(10)
+
+
+def test_a_window_has_a_figure_at_the_very_moment_of_its_end(history: History) -> None:
+    losses, report = read_losses(history.lake, WINDOWING, LOOKBACK, at(601)), read_report(history.lake)
+    windows = window_facts(report, [], losses, WINDOWING, at(660))
+    assert [one["seconds_after_end"] for one in islice(windows, 2)] == [-60.0, 0.0]
 
 
 def test_status_tells_the_newest_round_where_readers_on_spark_pull_all_the_time(history: History) -> None:

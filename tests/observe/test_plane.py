@@ -56,6 +56,10 @@ def test_a_hold_is_a_stretch_without_a_move_and_a_gap_is_when_nobody_decided() -
     assert history_facts(decisions(*moving), TICK, at(95))["holds"] == []
     (silent,) = history_facts(decisions(*moving), TICK, at(200))["holds"]
     assert (silent["until"], silent["lasted"]) == (None, timedelta(seconds=110))
+    set_back = [(20.0 + 10 * n, 75.0, Reason.HELD_CLOCK_SKEW) for n in range(6)]
+    facts = history_facts(decisions(*moving, *set_back), TICK, at(75))
+    assert [(hold["since"], hold["until"]) for hold in facts["holds"]] == [(at(20), None)]
+    assert [moment for moment, _ in facts["lag"]] == [at(10 * n) for n in range(8)]
 
 
 def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:

@@ -93,7 +93,8 @@ def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
     elif behind is None:
         yield "yellow", "there is no watermark yet"
     else:
-        yield "red" if standing else "green", f"{rough(behind)} behind now{usual}"
+        side = "behind" if behind >= timedelta(0) else "ahead of"
+        yield "red" if standing else "green", f"{rough(abs(behind))} {side} now{usual}"
     if standing:
         yield "red", standing
     elif facts["decided"] is not None:
