@@ -97,13 +97,13 @@ def ids_in(reader: NamedReader, partitions: Sequence[LandingPartition]) -> list[
 
 def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(world: World) -> None:
     for number in range(5):
-        world.topic.publish(900 + number)
-    reader = reader_of(world, readers="3")
+        world.topic.publish(900 + number, payload={"load": "high"})
+    reader = reader_of(world, readers="3", fields='{"load": "text"}')
     start = reader.initialOffset()
     end = next_offset(reader, start)
     assert ids(reader, start, end) == ["1", "2", "3", "4", "5"]
     world.topic.publish(950)
-    after_restart = reader_of(world, readers="1")
+    after_restart = reader_of(world, readers="1", fields='{"load": "number", "id": "text"}')
     assert len(after_restart.partitions(start, end)) == 3
     assert ids(after_restart, start, end) == ["1", "2", "3", "4", "5"]
     assert ids(after_restart, end, next_offset(after_restart, end)) == ["6"]

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, PubSubError
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
@@ -253,7 +253,7 @@ class NamedReader:
             )
         columns = arrow_schema(self._schema)
         for piece in landing.pieces:
-            rows = Notes(objects, PIECE).read(piece)
+            rows = _with_fields(Notes(objects, PIECE).read(piece), self._options.contract.fields)
             marks = pa.array([watermark] * len(rows), MOMENT)
             asked = as_asked(rows.append_column(WATERMARK, marks), columns)
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
@@ -358,6 +358,17 @@ def source_schema(options: SourceOptions) -> T.StructType:
     """Return the columns of the source: those of `heartbeats` except the partition, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
+
+
+def _with_fields(rows: pa.Table, fields: Mapping[str, FieldKind]) -> pa.Table:
+    """Return landed rows with these fields. A field is null if the rows landed before the option `fields` named it, or
+    named it with this kind."""
+    for column in map(heartbeat_schema(fields).field, fields):
+        landed = rows.schema.get_field_index(column.name)
+        if landed < 0 or rows.schema.field(landed).type != column.type:
+            rows = rows if landed < 0 else rows.remove_column(landed)
+            rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+    return rows
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
