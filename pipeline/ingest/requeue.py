@@ -136,12 +136,13 @@ class Requeuer:
 
 def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Merge tables of rows into larger ones, because the files of `quarantine` are small and each batch is a commit."""
-    held: list[pa.Table] = []
+    held, count, size = list[pa.Table](), 0, 0
     for rows in scanned:
-        if held and (sum(map(len, held)) + len(rows) > BATCH_ROWS or sum(table.nbytes for table in held) > BATCH_BYTES):
+        if held and (count + len(rows) > BATCH_ROWS or size > BATCH_BYTES):
             yield pa.concat_tables(held)
-            held = []
+            held, count, size = [], 0, 0
         held.append(rows)
+        count, size = count + len(rows), size + rows.nbytes
     if held:
         yield pa.concat_tables(held)
 

@@ -154,6 +154,19 @@ class Failing(law.Appearing):
         return super().find(name, at_us)
 
 
+class Measured(list[int]):
+    """Rows that are counted whenever their size is asked for."""
+
+    nbytes = property(lambda self: self.append(0) or 1)
+
+
+def test_the_size_of_each_of_many_small_files_is_asked_for_once() -> None:
+    files = [Measured([0]) for _ in range(100)]
+    with pytest.raises(TypeError, match="Table"):  # they are no tables, so they cannot be merged
+        list(requeueing._batches(files))  # type: ignore[arg-type]
+    assert sum(map(len, files)) == 200
+
+
 def test_only_what_is_meant_is_requeued(world: World) -> None:
     assert world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME)).landed == 0
     assert world.requeue(Rejected(since=at(15))).landed == A_TICK
