@@ -1,2 +1,2 @@
-"""Dagster's assets, sensors and jobs: shells around the pipeline's own functions. A module holds a job and the sensor
-that requests it."""
+"""Dagster's assets, checks, jobs and sensors. Each is a thin wrapper around the pipeline's functions. If only one
+sensor requests a job, both are in one module."""

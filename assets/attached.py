@@ -1,5 +1,5 @@
-"""The asset `complete_windows`, which exists with `pubsub.attach`: partitions of windows that the watermark has
-passed."""
+"""The asset `complete_windows`, which exists with `pubsub.attach`. A partition is materialized once the watermark has
+passed its windows."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,15 +18,15 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""Maximum number of partitions that are materialized per tick. Each takes Dagster a few milliseconds. The next tick
-continues."""
+"""Maximum number of partitions materialized per tick, because each takes Dagster a few milliseconds. Later ticks
+materialize the others."""
 
 
 @dataclass
 class CompleteWindows:
-    """Finds partitions of `complete_windows` that are complete but not materialized. Dagster's storage says which are
-    materialized, because an earlier tick's events may be lost. The storage is read again only when a further partition
-    closes, or if the last tick left some partitions."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. Dagster's storage is asked which
+    are materialized, because a tick can fail before Dagster stores its events. It is asked again only once another
+    partition is complete, or if the last tick left some partitions."""
 
     settings: Settings
     partitions: Partitions
@@ -47,7 +47,8 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return the materializations of the next complete partitions, with a request that asks for no run."""
+        """Return the materializations of the next complete partitions, and a request without windows, so that no run
+        starts."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
@@ -55,9 +56,9 @@ class CompleteWindows:
     def _next(
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
-        """Return the next materializations in order, at most AT_ONCE. They begin with the partition in which tracking
-        began or, if it is earlier, the one after the newest materialized partition, so that none is skipped. A
-        partition that ends in the future by this machine's clock is left for later."""
+        """Return materializations of the next missing partitions in order, at most AT_ONCE. The search begins at the
+        partition that contains `state.complete_from`, or after the newest materialized partition if that is earlier, so
+        that none is skipped. A partition that ends in the future by this machine's clock is left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

@@ -28,8 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""The assets whose old events from ticks are deleted. `complete_windows` is left out, because each of its events
-records that a partition is materialized."""
+"""The assets whose old tick events housekeeping deletes. `complete_windows` is left out, because its events record
+which partitions are materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -38,9 +38,9 @@ ON_COMPUTED: dg.AutomationCondition[Any] = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.in_progress()
 )
-"""Requests a partition of your asset when its upstream partition is computed or recomputed, even during a run of your
-asset that reads the upstream partition. `eager()` alone looks only at the newest partition, and misses a partition that
-is recomputed during your run."""
+"""Requests a partition of your asset each time its upstream partition is computed or recomputed. If the upstream
+partition is recomputed while your asset's run reads it, another run follows. `eager()` alone misses this case, and
+looks only at the newest partition."""
 
 GROUP = "tidemark"
 
@@ -54,8 +54,8 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Return the specs at the start of the lineage: the topic (unless the asset `topic` stands for it) and both
-    subscriptions."""
+    """Return the specs of the topic and of both subscriptions. If your own asset `topic` stands for the topic, the
+    topic gets no spec."""
     pubsub = settings.pubsub
     part = f" It receives only the messages that pass its filter: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
@@ -159,7 +159,7 @@ def spec(
 
 def shown(settings: Settings, uri: str, columns: Columns | None) -> dict[str, Any]:
     """Return the attributes that all assets share: group, owners and metadata. The metadata has the asset's address,
-    the tag of the pipeline's runs, and a table's columns."""
+    the pipeline's identity, and a table's columns."""
     metadata: dict[str, Any] = {"dagster/uri": uri, PIPELINE: pipeline_tag(settings.lake.uri)}
     if columns is not None:
         schema, about = columns

@@ -39,8 +39,8 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class CheckInput:
-    """The input of a check: the lake, the subscriptions and the current time. `user` selects the cached parts of the
-    lake that this check reads (see `LakeResource`)."""
+    """The input of a check: the lake, the subscriptions and the current time. The check uses the objects that
+    `LakeResource` caches for `user`."""
 
     lake: LakeResource
     pubsub: Subscriptions
@@ -139,7 +139,8 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
 
 @check_of(HEARTBEATS)
 def late(look: CheckInput) -> dg.AssetCheckResult:
-    """Count the heartbeats of the last day that first landed below the watermark."""
+    """Count the late heartbeats of the last day: their event time was already below the watermark when they first
+    landed."""
     # A warning, since late heartbeats have landed and are computed with their windows.
     found = look.lake.late(look.user).since(late_since(look.state.watermark, look.now))
     return verdict(
@@ -161,8 +162,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS)
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
-    """Find messages that tracking saw and that base passed in the last hour, but that never landed. Possible causes: a
-    seek forward, an expiry, or another consumer's acknowledgements on base."""
+    """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
+    never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake, user = look.lake, look.user
     found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
@@ -189,7 +190,8 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: settings.watermark.max_lag is not None and not settings.pubsub.attach)
 def passed_over(look: CheckInput) -> dg.AssetCheckResult:
-    """Count the last hour's heartbeats that lag more than `watermark.max_lag` and do not hold the watermark."""
+    """Count the last hour's heartbeats that were published more than `watermark.max_lag` after their event time. The
+    watermark does not wait for them."""
     # A warning, since passed-over heartbeats have landed and are computed with their windows.
     lake, now = look.lake, look.now
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
@@ -216,8 +218,8 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(QUARANTINED)
 def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
-    """Compute the share of rejected messages in the last hour, and the most frequent reason. Messages are rejected if
-    the message contract does not fit them."""
+    """Compute the share of the last hour's messages that the message contract rejected, and the most frequent
+    reason."""
     # A warning, since a requeue lands the waiting messages once the contract is fixed.
     lake, user = look.lake, look.user
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
@@ -244,8 +246,8 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
 def fields_present(look: CheckInput) -> dg.AssetCheckResult:
-    """Find compared fields that are null in every heartbeat of the last hour: absent from all payloads, or always of
-    another kind than configured."""
+    """Find the fields of `[message.fields]` that are null in every heartbeat of the last hour. A field is null if it is
+    absent from the payload, or of another kind than configured."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
     found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - RECENT)
@@ -289,7 +291,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
     """Evaluate the check `subscriptions`, but only warn if a permission is missing. If Pub/Sub is unreachable, return
-    nothing, because the ticks that pull report that."""
+    nothing, because the landing and tracking ticks already report this."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
@@ -302,7 +304,8 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
 
 @check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
-    """Check that decisions are made, and that the watermark is at most `checks.max_watermark_age` behind the clock."""
+    """Check that ticks still decide the watermark, and that it is at most `checks.max_watermark_age` behind the
+    clock."""
     # An error, since no window closes meanwhile. Without a watermark there is no age.
     settings, watermark, age = look.lake.settings, look.state.watermark, timedelta(0)
     bound = settings.checks.max_watermark_age

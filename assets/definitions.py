@@ -82,7 +82,7 @@ def build_definitions(
 def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition]) -> Built:
     if tables:
         raise InvalidSettings(
-            "with pubsub.attach, no window is computed, and custom tables are not possible: give none"
+            "with pubsub.attach, no window is computed, so custom tables are not possible: remove them"
         )
     complete, pace = CompleteWindows(settings, partitions), Pace(settings.watermark.tick, clock)
     sensors = [tracking_sensor(settings, clock, pace, complete.closed), staleness_sensor(settings, clock)]

@@ -43,7 +43,7 @@ class Pipeline:
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs. A partition is an hour of windows, or one longer window. A partition is
+        """The key of heartbeat_diffs. A partition is an hour of windows, or a single window of an hour or longer. It is
         materialized once all of its windows are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
@@ -59,8 +59,8 @@ class Pipeline:
 
     @property
     def complete_windows(self) -> dg.AssetKey:
-        """The key of complete_windows. With `pubsub.attach` it exists in place of `diffs` and `heartbeats`. A partition
-        is materialized once the watermark has passed it."""
+        """The key of complete_windows, which `pubsub.attach` defines in place of heartbeat_diffs and heartbeats. A
+        partition is materialized once the watermark has passed it."""
         return key_of(self.settings, COMPLETE_WINDOWS)
 
     @property

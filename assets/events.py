@@ -21,7 +21,7 @@ requeue lack this metadata, because a requeue pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
-    """Return a materialization of the watermark, and one of the histogram if messages were added to the histogram."""
+    """Return a materialization of the watermark and, if messages were tracked, one of the histogram."""
     added = histogram_events(
         settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
     )
@@ -29,7 +29,7 @@ def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMateri
 
 
 def histogram_events(settings: Settings, persisted: Ingested, **further: int) -> list[dg.AssetMaterialization]:
-    """Return a materialization of the histogram if messages were added to the histogram."""
+    """Return a materialization of the histogram, or nothing if no message was tracked. `further` is more metadata."""
     if not persisted.messages:
         return []
     metadata = {
@@ -43,8 +43,8 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """Return the decision's evidence as metadata in groups. Times are timestamps. Ages and lags are in seconds, so that
-    the UI can plot them."""
+    """Return the decision, and the figures that led to it, as metadata. Names begin with their group, such as `band/`.
+    Ages and lags are in seconds, so that the UI can plot them."""
     decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
     metadata: dict[str, Any] = {
         **moments(watermark=decision.watermark),

@@ -1,5 +1,5 @@
-"""The job `ingest`, whose readers on Spark pull messages while the sensors' ticks do not, and the sensor that requests
-the job when ticks fall behind, or keeps it running."""
+"""The job `ingest`, and the sensor that requests it. Its readers on Spark pull messages in place of the landing and
+tracking ticks: all the time, or only while ticks cannot keep up."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -45,11 +45,11 @@ UNABLE_PAUSE = timedelta(minutes=10)
 pull."""
 
 OVERTIME = timedelta(minutes=5)
-"""Ticks pull again once a run exceeds its planned time by this much, because the run may hang."""
+"""Maximum time by which a run may exceed its planned time. After that, ticks pull again, because the run may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""If a run caught up and another run has to start within this time, ticks cannot keep up. The new run then pulls for
-its full time, and does not end when it has caught up."""
+"""If another run is needed this soon after a run that caught up, ticks cannot keep up. The new run then uses its full
+time, even after it has caught up."""
 
 
 def _reported(
@@ -128,8 +128,8 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 
 
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
-    """Define the sensor that requests runs of `ingest`: one after another, or only when ticks do not catch up with a
-    backlog."""
+    """Define the sensor that requests runs of `ingest`. In continuous mode, one run follows another. Otherwise, a run
+    is requested only for a backlog that ticks cannot catch up with."""
     is_continuous = settings.ingest.is_continuous
     if is_continuous:
         when = "Keeps a run of the job going."
@@ -175,8 +175,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Return a sentence that says why the backlog needs readers on Spark. None if ticks can land the backlog, or if
-    there is no recent reading."""
+    """Return a sentence that says why the backlog needs readers on Spark. Return None if ticks can land the backlog, or
+    if no reading of it is recent."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
@@ -194,8 +194,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """Return the id of the run whose readers pull now; None if there is none. The run must have completed a round, and
-    must not exceed its planned time by OVERTIME or more."""
+    """Return the id of the run whose readers pull now, or None without one. A run counts from its first completed round
+    until it exceeds its planned time by OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()

@@ -44,7 +44,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
-    windows. `further` is the time by which a window's input may begin earlier than that of `heartbeat_diffs`."""
+    windows. `further` is how much longer the asset's lookback is than the lookback of `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -65,8 +65,8 @@ class WindowsAsset:
         folder: str = "",
         **more: Any,
     ) -> dg.AssetsDefinition:
-        """Define the asset. Its folder in the lake is by default named after the asset. If the asset is materialized in
-        the UI or by a backfill, the run computes the windows of the partitions as the job does."""
+        """Define the asset. Its folder in the lake is by default named after the asset. If the UI or a backfill
+        materializes partitions of the asset, the run calls `compute` with their windows."""
         settings = self.settings
         decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
             key=self.key,
@@ -96,9 +96,10 @@ class WindowsAsset:
         said: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition that contains windows computed by a run. The event is a materialization
-        once the partition has closed and all of its windows with heartbeats are computed, so that downstream assets
-        read a complete partition. Before that, the event is an observation."""
+        """Yield an event for each partition that contains windows computed by a run. `said` returns further metadata
+        for these windows. The event is an observation until the partition has closed and all of its windows with
+        heartbeats are computed. Then it is a materialization, so that downstream assets read only complete
+        partitions."""
         windowing, index = self.partitions.windowing, self.index(lake)
         for key, held in self.partitions.holding(map(windowing.named, done.rows)).items():
             (bounds,) = self.partitions.windows_in([key])
@@ -110,9 +111,9 @@ class WindowsAsset:
             yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """Return the windows of the run's partitions that contain a heartbeat, have one in their lookback, or are
-        computed. Windows before the retention boundary are left out, unless all of them are. Raises WindowNotClosed if
-        a partition is not closed, and LakeError."""
+        """Return the windows of the run's partitions that are already computed, or that have a heartbeat in them or in
+        their lookback. Windows before the retention boundary are left out, unless there are no others. Raises
+        WindowNotClosed if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -209,8 +210,8 @@ def _tag(context: Context, windows: Sequence[Window]) -> None:
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
-    """Make the UI show these partitions as in progress, and as failed if the run fails. Does nothing if this Dagster
-    lacks the non-public class that this needs."""
+    """Make the UI show these partitions as in progress, and as failed if the run fails. The event for this is not
+    public: if this version of Dagster lacks it, do nothing."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:
@@ -222,8 +223,8 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
-    """Convert the events that a job would report into the result of a run that materializes the asset. In such a run,
-    Dagster itself reports the partitions, and accepts no evaluations of another asset's checks."""
+    """Convert events, as a job reports them, into the result of a run that materializes the asset. Dagster itself
+    reports the partitions of such a run, and refuses evaluations of another asset's checks."""
     checks = []
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):

@@ -174,9 +174,12 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """Figures about silent streams, for each of a run's windows. `behind` are the keys of windows whose status is
-    missing, or was computed from older input than their diffs. `streams` is the number of known streams. `named` has,
-    by window, rows about at most NAMED streams per `StatusKind`."""
+    """Figures about silent streams, for each of a run's windows.
+
+    - `behind` has the keys of windows whose status is missing, or was computed from older input than their diffs.
+    - `streams` is the number of known streams.
+    - `named` maps a window's key to rows about its streams, at most NAMED per `StatusKind`.
+    """
 
     windows: Sequence[WindowSilence]
     behind: Sequence[str]
@@ -229,7 +232,8 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition: the figures of the last of these windows that was computed."""
+    """Return the metadata of a partition: the report's figures for the last of these windows, or nothing without
+    figures."""
     held = {window.key for window in windows}
     last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

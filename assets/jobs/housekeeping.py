@@ -53,8 +53,8 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
     @job_of(settings, HOUSEKEEPING, "keep_house", KEEPS_SMALL)
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
         """Removes expired data, archives old entries of the tracking log, compacts small files into larger sorted ones,
-        deletes earlier versions and orphans, and prunes Dagster's own events. It can run at any time and be killed at
-        any point."""
+        deletes old table versions and orphaned files, and prunes Dagster's own events. It can run at any time and be
+        killed at any point."""
         figures, failed, skipped = Counter[str](), [], dict[str, str]()
         for chore in _chores(settings, context, dry_run=config.dry_run):
             if chore.failed is not None:

@@ -35,8 +35,8 @@ def tags_of(settings: Settings) -> dict[str, str]:
 def job_of(
     settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """Return a decorator that makes a job with a single op from a function. The op runs the function inside `working`,
-    and takes its description from the function's docstring."""
+    """Return a decorator that makes a job with a single op from a function. `description` describes the job, and the
+    function's docstring the op. The op runs the function inside `working`, with the errors `lasting`."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)
