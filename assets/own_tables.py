@@ -41,7 +41,7 @@ SHOWN_SOURCE = 20_000
 """Maximum number of characters of a table's function or query that Dagster's UI shows."""
 
 TABLES = "tables"
-"""The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
+"""Name of the sensor, and of the `user` that owns its cached objects in `LakeResource`."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
 """Maximum pause before a table whose runs keep failing is tried again. There is no pause once the table's file has
@@ -162,8 +162,8 @@ class TableNow:
 
 
 def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
-    """Read a table's current file. The file is imported again only if its text differs from that of `known`, the last
-    usable definition."""
+    """Read a table's current file. It is imported again only if it has changed since `known`, the last usable
+    definition, was read."""
     mark = _mark(settings, loaded)
     try:
         return TableNow(_usable(settings, loaded, known), mark)
@@ -177,11 +177,11 @@ def _mark(settings: Settings, loaded: TableDefinition) -> str:
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
     """Return the table that the current file defines, or `known` if the file is unchanged. Raises InvalidSettings if
-    the file is unusable. Raises TableFailed if the window length has changed since Dagster loaded the table, or if the
+    the file is unusable. Raises TableFailed if, since Dagster loaded the table, the window length has changed, or the
     table has gained or lost its key.
 
-    If the file was unusable when Dagster loaded it, a key is accepted. Dagster has no check of this key until it loads
-    the table again.
+    If the file was unusable when Dagster loaded it, a new key is not an error. Until Dagster loads the table again, no
+    check covers this key.
     """
     if not loaded.file:
         return loaded
@@ -199,8 +199,8 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
 def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
-    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them.
-    After a check has found no due windows, the table is left out until something changes. Raises LakeError if
+    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
+    table without due windows is left out until its input may have changed (see `NothingDue`). Raises LakeError if
     `heartbeat_diffs` cannot be read."""
     settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark

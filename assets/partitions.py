@@ -29,8 +29,7 @@ class Partitions:
 
     @property
     def listed(self) -> Windowing:
-        """The partitions as a `Windowing`: each of its windows is a partition, and its first window is the first
-        partition that Dagster lists."""
+        """The partitions that Dagster lists, as the windows of a `Windowing`."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)
@@ -81,8 +80,8 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into a range of window numbers. Raises
-    ValueError."""
+    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into a range of window numbers. A tag
+    does not show gaps between windows, so the range includes them. Raises ValueError."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]

@@ -27,8 +27,8 @@ ABOUT = (
 )
 
 MOST_REQUESTS = 3
-"""Maximum number of runs that a code server requests. A failed run is requested again after a growing pause. If all of
-these runs fail, an operator has to look."""
+"""Maximum number of runs that a code server requests: after a failed run, it pauses and requests another one. If all of
+them fail, an operator has to read their logs."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:

@@ -72,8 +72,8 @@ def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapp
 
 
 CHOICE = "choice"
-"""The `user` under which windows are chosen, whichever sensor requests them. It selects the cached parts of the lake
-(see `LakeResource`)."""
+"""The `user` that owns the cached objects in `LakeResource` for choosing windows. All requesting
+sensors share it."""
 
 
 class OneAsks:
@@ -122,8 +122,8 @@ def next_request(
     stale: Sequence[Window] = (),
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
-    """Request due windows, newest first: live windows and, between runs over these, older windows. If there are `stale`
-    windows, they are requested in place of the older ones.
+    """Request due windows, newest first. Live windows have priority, and older windows are requested between runs over
+    live ones. `stale` windows, if any, take the place of the older windows.
 
     Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
     left for later, even if the sources' clocks are ahead.
@@ -183,9 +183,9 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
 
 @dataclass
 class NothingDue:
-    """Remembers that the last check found no due window, and the facts on which that depends, such as which windows are
-    closed. While the facts stay the same, the check is repeated only every LOOK_EVERY, because it costs half a dozen
-    calls in a bucket."""
+    """Remembers that the last check found no due window, and the facts behind this result, such as which windows are
+    closed. While the facts stay the same, the check is repeated only every LOOK_EVERY. If the lake is in a bucket, a
+    check costs half a dozen requests."""
 
     _found: tuple[Hashable, datetime] | None = None
 
@@ -212,11 +212,11 @@ def pause_of(
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
     """Return why no run of a job may be requested now, or None if one may be. Runs whose process has died are first
-    reported as failed.
+    reported as failed. There are two reasons:
 
-    - A run is under way. `does` describes what it does.
-    - The last runs failed, and the pause after them, which grows up to `longest`, is not over. A failed run for which
-      `counts` is false ends the series of failures, like a success.
+    - A run is under way. `does` is the end of the sentence about it.
+    - The pause after failed runs is not over. It grows with each consecutive failure, up to `longest`. A failed run for
+      which `counts` is false ends the series, as a success does.
     """
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"

@@ -120,8 +120,8 @@ def report_dead(runs: Runs, job_name: str, now: datetime) -> list[dg.RunRecord]:
 
 
 def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> str | None:
-    """Return why an unfinished run counts as dead, or None if it does not. A queued run never counts as dead: its queue
-    is busy, and a second run would also have to wait."""
+    """Return why an unfinished run counts as dead, or None if it does not. A queued run never counts as dead, because a
+    run that replaced it would wait in the same queue."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"

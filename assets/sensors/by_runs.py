@@ -1,5 +1,5 @@
 """Metrics of runs: which runs have ended, and what runs have landed and tracked. The code server reports these metrics,
-because a run ends before its own could be scraped."""
+because a run's process ends before its metrics could be scraped."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -26,8 +26,9 @@ RUNS_AT_ONCE = 200
 """Maximum number of runs that are counted per call. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Each call looks again at the last OVERLAP before the newest known run, because several processes write the times of
-runs. REMEMBERED is the number of newest runs whose ids are remembered, so that each run counts once."""
+"""Several processes write the times of runs, so a run can appear after one with a later time. Each call therefore looks
+again at the last OVERLAP before the newest known run. The ids of the newest REMEMBERED runs are remembered, so that
+each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Prefix of the name that Dagster gives a job that materializes assets from the UI, and the name under which metrics
@@ -35,8 +36,8 @@ count such jobs."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
-    """Report to the pipeline's observer what runs have landed and tracked, and which runs have ended, since the last
-    report."""
+    """Report to the pipeline's observer which runs have ended since the last report, and the messages that runs have
+    landed and tracked."""
     observer = observer_of(lake)
     if observer.is_on:
         seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
@@ -45,9 +46,9 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
-    """Return what runs have landed since the last call, and the number of messages that they tracked. `seen` has the id
-    of the last counted materialization of each asset. Materializations before the process's first call are not
-    counted."""
+    """Return a summary of the messages that runs have landed since the last call, and the number that they have
+    tracked. `seen` has the id of the last counted materialization of each asset. Materializations before the process's
+    first call are not counted."""
     landed = Ingested()
     for metadata in _told(runs, HEARTBEATS, seen):
         rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))

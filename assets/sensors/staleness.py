@@ -25,7 +25,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 USER = "staleness"
-"""The sensor's name, and the `user` that selects its cached parts of the lake (see `LakeResource`)."""
+"""Name of the sensor, and of the `user` that owns its cached objects in `LakeResource`."""
 
 AUDIT_EVERY = timedelta(minutes=5)
 """Interval of the checks that are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
@@ -34,12 +34,12 @@ twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """Minimum interval between two counts of late and missed heartbeats, and the maximum number of steps of a count in one
-tick. A step reads a bounded amount, and the next tick continues. In a bucket, each look at the tables' newest commits
-costs a dozen calls."""
+tick. A step reads a bounded amount, and the next tick continues. If the lake is in a bucket, a count costs at least a
+dozen requests."""
 
 REQUEST_EVERY = timedelta(minutes=1)
-"""Minimum interval between two requests of the same window. A window that keeps receiving late heartbeats stays
-stale."""
+"""Minimum interval between two requests of the same window. Otherwise, a window that keeps receiving late heartbeats
+would be requested in every tick."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),

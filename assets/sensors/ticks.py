@@ -27,12 +27,12 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""Time by which a landing tick is due before its tracking tick. The decision then takes into account what has just
+"""Lead of a landing tick over its tracking tick. The tracking tick's decision then takes into account what has just
 landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""Maximum time for which a tracking tick waits for an unfinished landing tick. If ticks are short, Dagster's daemon may
-start both late."""
+"""Maximum time for which a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
+daemon may start the landing tick too late to finish first."""
 
 Told = tuple[Request, Sequence[dg.AssetMaterialization]]
 Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
@@ -54,7 +54,8 @@ def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: Event | None = None, jobs: Jobs = ()
 ) -> dg.SensorDefinition:
     """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that a
-    decision closes. `landing` is set while no landing tick is running; it is None if this pipeline lands nothing."""
+    decision closes. `landing` is an event that is cleared while a landing tick runs; it is None if this pipeline lands
+    nothing."""
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
     follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
@@ -116,8 +117,8 @@ def tracking_sensor(
 
 
 def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
-    """Define the sensor that lands what base delivers, shortly before each tick of the sensor `tracking`. `tracking` is
-    the Pace of that sensor. `rests` is cleared while a tick lands, and set otherwise."""
+    """Define the sensor that lands the messages of base. Each tick is due shortly before the next tick of the sensor
+    `tracking`; `tracking` is that sensor's Pace. `rests` is cleared while a tick lands, and set otherwise."""
     budget = tick_budget(settings, Side.BASE)
 
     @ticking_sensor(

@@ -20,7 +20,8 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
-"""Keys of the objects that the process keeps between ticks (in `Kept`)."""
+"""Keys of objects in `Kept`, which outlive a tick: the observer, the notes about failed ticks, and the problems of
+other ticks."""
 
 WRITERS = ("landing", "tracking")
 """The sensors whose ticks record in the lake that this pipeline is the lake's owner. The other sensors only refuse to
@@ -109,8 +110,8 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
 
 
 def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Record a problem of a tick that did not fail, such as undecided messages. An empty `problem` clears
-    the record."""
+    """Record a problem of a tick that did not fail, such as messages that cannot be judged yet. An empty `problem`
+    clears the record."""
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 

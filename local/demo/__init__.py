@@ -1,1 +1,1 @@
-"""The demonstration: the backlog of an outage, live traffic, a silence, and at the end a comparison with the truth."""
+"""The demonstration: the backlog of an outage, live traffic, a silence, and a comparison with what was published."""

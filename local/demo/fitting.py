@@ -17,7 +17,8 @@ Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Numbers of streams and of heartbeats per stream to check. They are large enough to include the change of a schema."""
+"""Numbers of streams and of heartbeats per stream to check: enough for each device to change its schema
+revision."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:

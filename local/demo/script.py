@@ -1,4 +1,5 @@
-"""Runs the demonstration, from an empty folder to a summary that compares the lake with the truth."""
+"""Runs the demonstration in an empty folder, and prints a summary that compares the lake with the published
+messages."""
 
 import json
 import shutil
@@ -87,7 +88,8 @@ class Scale:
 
 
 QUICK = Scale(2_000, timedelta(minutes=10), timedelta(seconds=15), timedelta(seconds=20))
-"""A size for Google's official emulator, whose pulls slow down with every outstanding message."""
+"""The default size. It is small enough for Google's official emulator, whose pulls slow down with every outstanding
+message."""
 
 FULL = Scale(10_000, timedelta(minutes=20), timedelta(minutes=3), WatermarkSettings().idle_timeout)
 
@@ -174,8 +176,8 @@ def run_demo(
     scale: Scale = QUICK,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
-    """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth. Print the
-    progress and the summary, and stop all started services.
+    """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
+    the progress and the summary, and stop all started services.
 
     The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, and LakeError if a bucket
     has objects under the lake's prefix.

@@ -114,8 +114,8 @@ Sent = tuple[Sequence[Message], Sequence[str], datetime]
 
 @dataclass(slots=True)
 class _Sender:
-    """Sends one request at a time, in order. While a request is in flight, it records the previous request, and the
-    caller composes the next one.
+    """Sends one request at a time, in order. While a request is in flight, the sender records the previous request, and
+    the caller composes the next one.
 
     On exit, it waits for the request in flight and records it.
     """

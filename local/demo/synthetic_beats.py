@@ -20,7 +20,7 @@ from tidemark.pipeline.errors import InvalidSettings
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
-"""The names of kinds, in the order of the numbers in a row's `kind`."""
+"""The kinds of messages. A row's `kind` is an index into this tuple."""
 
 LEAST_BROKEN = 2 * len(REASONS)
 """Minimum number of broken messages if there are any: one for each reason and each of its two variants."""
@@ -54,7 +54,7 @@ ROW = np.dtype(
         ("temperature", np.float64),
     ]
 )
-"""A row describes one message. The end of a time's name is its unit; times are counted from the epoch."""
+"""A row describes one message. Times are counted from the epoch, in the unit at the end of the field's name."""
 
 Rows = NDArray[np.void]
 
@@ -180,8 +180,8 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """Return the period's broken messages. They are spread evenly: of B broken messages, number j is at the
-        fraction `(j + 1/2) / B` of the run. The reasons take turns."""
+        """Return the period's broken messages. They are spread evenly over the run: of B broken messages, number j is
+        at the fraction `(j + 1/2) / B`. The reasons take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
@@ -206,7 +206,6 @@ class _Plan:
         return rows
 
     def _broken_before(self, moment_ms: int) -> int:
-        """Return the number of the run's broken messages before this time."""
         if not self.broken_total:
             return 0
         passed = moment_ms - self._start_ms

@@ -1,4 +1,4 @@
-"""The gRPC methods of `google.pubsub.v1` that tidemark uses, over a PubSubModel that one lock guards."""
+"""The gRPC methods of `google.pubsub.v1` that tidemark uses. They call a PubSubModel, one method at a time."""
 
 import logging
 import re
@@ -70,8 +70,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model and the lock that all services share. `changed` is the lock, which each call holds, and the condition
-    for which pulls wait."""
+    """The model and the lock that all services share. `changed` is a condition. Each call holds its lock, and pulls
+    wait for its notification."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model

@@ -126,7 +126,8 @@ status = { path = "attribute:status", kind = "text" }
 class Arrays(Shape):
     """Several readings per message, as an array in the order of publication.
 
-    A message has at most one broken reading, because a message is rejected only once. Its other readings land.
+    A message has at most one broken reading, because a message gets only one reason in quarantine. The other
+    readings land.
     """
 
     settings = """
