@@ -149,7 +149,7 @@ class TableNow:
 
     - `definition` is the definition in the table's file or, if the file cannot be used, the last usable one.
     - `mark` is the value of the tag DEFINITION on the table's runs.
-    - `wrong` is the error with which the next run will fail, if it is known to fail.
+    - `wrong` is the error that the next run is known to raise, if any.
     """
 
     definition: TableDefinition

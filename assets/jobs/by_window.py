@@ -133,8 +133,8 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 
     @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
-        """Computes windows and commits them together. The sensors request only a few windows at a time, so that live
-        windows need not wait."""
+        """Computes windows and commits them together. The sensors request only a few windows at a time, so that a
+        long run does not delay live windows."""
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         windows = windows_of(stretches, partitions.windowing)
         if not windows:

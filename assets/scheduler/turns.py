@@ -64,8 +64,8 @@ Attempts: TypeAlias = Sequence[Attempt]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The position of the watermark in windows: the first live window, the first open window, and the time until the
-    next live window closes."""
+    """The watermark's position among the windows: the numbers of the first live window and of the first open window,
+    and the time until the next live window closes."""
 
     first_live: int
     first_open: int

@@ -146,8 +146,8 @@ class LakeWatch:
                     return report
             self.clock.sleep(every)
         raise ServiceFailed(
-            f"gave up waiting after {format_duration(PATIENCE)}; the logs are in "
-            f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
+            f"gave up waiting for the lake after {format_duration(PATIENCE)}: read the logs in "
+            f"{self.supervisor.state_folder}/logs, and run `tidemark explain` to see what holds the watermark"
         )
 
     def _show(self, report: LakeReport) -> None:

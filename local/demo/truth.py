@@ -36,7 +36,8 @@ ROW_GROUP = 50_000
 
 
 class TruthFile:
-    """A truth file, which is complete after the block even if the block fails. Raises LakeUnwritable."""
+    """Writes a truth file in a `with` block. The file is readable afterwards, even if the block fails. Raises
+    LakeUnwritable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +75,7 @@ class TruthFile:
             yield
         except OSError as error:
             raise LakeUnwritable(
-                f"the truth cannot be written to {self._path}: {error}; free some space, or name another file"
+                f"the truth file {self._path} cannot be written: {error}; free some space, or name another file"
             ) from error
 
 

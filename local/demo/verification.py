@@ -93,10 +93,14 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 @dataclass(frozen=True, slots=True)
 class TruthComparison:
-    """The result of a comparison. `rows` are in `heartbeat_diffs`, `landed` in `heartbeats`. `by_what` is the number of
-    differences per kind, and `examples` are some of the rows that differ. `late` counts heartbeats of which every copy
-    landed late, and `missed` landed heartbeats without a row in `heartbeat_diffs`. `quarantined` counts messages by
-    reason."""
+    """The result of a comparison.
+
+    - `rows` is the number of rows in `heartbeat_diffs`, and `landed` in `heartbeats`.
+    - `by_what` has the number of differences per kind, and `examples` some of the rows that differ.
+    - `late` is the number of heartbeats of which every copy landed late.
+    - `missed` is the number of landed heartbeats without a row in `heartbeat_diffs`.
+    - `quarantined` has the number of messages by reason.
+    """
 
     rows: int
     expected_rows: int

@@ -1,1 +1,2 @@
-"""The message shapes that the demonstration publishes. They share no code with the pipeline's reader."""
+"""The message shapes that the demonstration publishes. They share no code with the pipeline's reader, so that they can
+test it."""
