@@ -13,7 +13,7 @@ from tests.lake.builders import lake_in, put
 from tests.lake.test_streams import KEYS, WINDOWS, beats
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
@@ -118,7 +118,12 @@ def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(
     assert rows("--missing", "--window", KEYS[1]) == []
 
 
-def test_two_questions_at_once_are_refused(computed: Lake) -> None:
+def test_two_questions_at_once_and_windows_of_two_lengths_are_refused(
+    computed: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv("TIDEMARK_WINDOWS__LENGTH", "1d")
+        assert isinstance(run().exception, InvalidSettings)
     said = run("--silent", "--started")
     assert said.exit_code == 2
     assert "ask for one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())

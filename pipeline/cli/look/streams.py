@@ -14,6 +14,7 @@ from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
+from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.silence import silence_of
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -47,6 +48,8 @@ def streams(
         raise typer.BadParameter("ask for one of --silent, --started and --missing")
     at = here("streams")
     settings, lake, windowing = at.settings, at.lake, at.settings.windowing
+    table = lake.diffs().table
+    refuse_other_length(table, table.current(), windowing.length)
     computed = sorted(lake.diffs().computed())
     if not computed:
         raise no_window(settings)
