@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,16 @@ def _bucket(lake: LakeSettings) -> Iterator[Said]:
     elif response.status_code != 200:
         yield broken(f"Cloud Storage refused to show gs://{name}: {reason_of(response)}")
     else:
-        yield from configured(name, response.json())
+        yield from configured(name, response.json(), lake.uri.removeprefix(f"gs://{name}").strip("/"))
 
 
-def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
+def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator[Said]:
     """Report settings of a bucket that harm a lake, such as a rule that deletes objects. `bucket` is the bucket's
-    resource in Cloud Storage's JSON API."""
+    resource in Cloud Storage's JSON API, and `lake` the prefix of the lake's objects."""
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
-        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
+        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {}), lake):
             yield broken(
                 f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), but log and tables need old "
                 f"objects: remove the rule (`{update} --clear-lifecycle`), or make it match another prefix"
@@ -125,7 +126,10 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
         )
 
 
-def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
+def _takes_live_objects(condition: Mapping[str, Any], lake: str) -> bool:
+    objects = f"{lake}/" if lake else ""
+    if not any(objects.startswith(one) or one.startswith(objects) for one in condition.get("matchesPrefix") or [""]):
+        return False
     only_old_versions = condition.get("isLive") is False or any(
         key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
     )
@@ -174,7 +178,7 @@ def check_running(setup: Setup) -> Iterator[Said]:
     if ticks.settings:
         yield warning(ticks.settings)
     if record is not None and not ticks.failures:
-        yield ok(f"the newest decision is {rough(now - record.decision.at)} old")
+        yield ok(f"the newest decision is {rough(max(now - record.decision.at, timedelta(0)))} old")
 
 
 def check_lake_version(setup: Setup) -> Iterator[Said]:

@@ -171,10 +171,11 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
     name, update = found.name, _update(found)
     kept = found.message_retention_duration
     if kept != settings.retention:
+        run = f"run `{update} --message-retention-duration={_seconds(settings.retention)}s`"
+        remedy = run if kept < settings.retention else f"set pubsub.retention to {format_duration(kept)}"
         yield (
             f"{name} keeps unacknowledged messages for {format_duration(kept)}, but pubsub.retention is "
-            f"{format_duration(settings.retention)}: run "
-            f"`{update} --message-retention-duration={_seconds(settings.retention)}s`"
+            f"{format_duration(settings.retention)}: {remedy}"
         )
     if (expiry := _expires_after(found)) is not None:
         yield (

@@ -49,9 +49,9 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
     ]
     for finding, (level, said) in zip(wrong, expected, strict=True):
         assert (finding.level, said in finding.said) == (level, True)
-    of_old_versions = {"rule": [{"action": {"type": "Delete"}, "condition": {"isLive": False}}]}
-    world.bucket = {**A_GOOD_BUCKET, "lifecycle": of_old_versions}
-    assert one_of(world.setup(), check_lake).level is Level.OK
+    for condition in ({"isLive": False}, {"age": 30, "matchesPrefix": ["logs/", "lake-2/"]}):
+        world.bucket = {**A_GOOD_BUCKET, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]}}
+        assert one_of(world.setup(), check_lake).level is Level.OK
 
 
 def test_a_bucket_that_is_missing_silent_or_not_to_be_looked_at_is_told_apart(world: World) -> None:

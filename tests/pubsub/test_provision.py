@@ -192,7 +192,7 @@ def test_metadata_only_is_for_tracking_alone_and_refused_where_the_contract_need
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"message_retention_duration": timedelta(days=8)}, "for 8d, but pubsub.retention is 7d"),
+        ({"message_retention_duration": timedelta(days=8)}, "pubsub.retention is 7d: set pubsub.retention to 8d"),
         ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
         ({"expiration_policy": None}, "expires after 31d"),
         ({"enable_exactly_once_delivery": True}, "delivers exactly once"),
