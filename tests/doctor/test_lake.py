@@ -50,7 +50,8 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
     for finding, (level, said) in zip(wrong, expected, strict=True):
         assert (finding.level, said in finding.said) == (level, True)
     for condition in ({"isLive": False}, {"age": 30, "matchesPrefix": ["logs/", "lake-2/"]}):
-        world.bucket = {**A_GOOD_BUCKET, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]}}
+        rule = {"action": {"type": "Delete"}, "condition": condition}
+        world.bucket = {**A_GOOD_BUCKET, "lifecycle": {"rule": [rule]}}
         assert one_of(world.setup(), check_lake).level is Level.OK
 
 
