@@ -45,14 +45,16 @@ PART_BYTES = 8 << 20
 """A part of a batch ends when this many bytes are decoded. As Python objects, decoded JSON usually takes 4 times as
 much memory, and at most 30 times."""
 
+DENSEST = 1032
+"""Maximum number of bytes to which a byte of gzip decompresses. Source: zlib's FAQ."""
 
 Read = Callable[[int, bytes], Any]
 """Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
 
 
 class _Room:
-    """The number of bytes that may still be decoded in a part of a batch. A payload that cannot be decompressed fills
-    the part, because its decompressed size is unknown."""
+    """The number of bytes that may still be decoded in a part of a batch. A payload that cannot be decompressed counts
+    with the largest size that it may have, because its decompressed size is unknown."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -61,7 +63,7 @@ class _Room:
         try:
             content = inflated(data)
         except Unreadable:
-            self.left -= PART_BYTES
+            self.left -= min(PART_BYTES, DENSEST * len(data))
             raise
         self.left -= len(content)
         return content

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.pubsub_v1 import PubsubMessage
 
 from tests.contract.payloads.schemas import (
     AVRO,
@@ -30,6 +31,7 @@ from tests.contract.payloads.schemas import (
     written,
 )
 from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided, Unknown
 from tidemark.pipeline.contract.payloads.schemas import (
@@ -41,6 +43,7 @@ from tidemark.pipeline.contract.payloads.schemas import (
     codec_of,
     revision_of,
 )
+from tidemark.pipeline.pubsub.pulls import table_of
 from tidemark.pipeline.settings_message import MessageSettings
 
 JSON = PayloadDecoder(PayloadFormat())
@@ -82,6 +85,8 @@ def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribu
 )
 def test_what_is_no_whole_gzip_or_a_bomb_is_rejected(data: bytes, why_not: str) -> None:
     assert why_not in why(one(JSON, data))
+    many = Messages(table_of([PubsubMessage(data=data)._pb] * 9))
+    assert len(JSON.decode(many, Asking(0)).payloads) == (9 if len(data) < 500 else 1), "many small ones are one part"
 
 
 @pytest.mark.parametrize("many", [b"[" + b"{}," * MOST_VALUES + b"{}]", b'{"a":' * (MOST_VALUES + 1)])
