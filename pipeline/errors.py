@@ -83,8 +83,8 @@ class ReadingPostponed(ReadingUnavailable):
 class SnapshotRefused(ReadingUnavailable):
     """Pub/Sub refuses a snapshot: the oldest message of the backlog is more than six days and 23 hours old.
 
-    Readings resume once these messages have landed. Until then, `pubsub.reading = "auto"` reads Cloud Monitoring, which
-    needs `monitoring.timeSeries.list`."""
+    Snapshots are possible again once all messages of that age have landed. Until then, `pubsub.reading = "auto"` reads
+    Cloud Monitoring, which needs `monitoring.timeSeries.list`."""
 
 
 class ProvisionRefused(PubSubError):
@@ -96,8 +96,8 @@ class ProvisionRefused(PubSubError):
 class LakeError(TidemarkError):
     """An operation on the lake failed.
 
-    Follow the message. If a compared field's kind differs from the kind of its column, restore the kind or rename the
-    field."""
+    Follow the message. If a field in `[message.fields]` has another kind than its column in the table, restore the
+    field's former kind, or rename the field."""
 
 
 class ObjectExists(LakeError):

@@ -227,7 +227,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     `tidemark.toml` in the current folder.
 
     - A `name` sets `dagster.name`, and prefixes the variables: `ORDERS_TIDEMARK_...` for the pipeline `orders`.
-    - Without `needs_file`, an unnamed file may be missing. The settings are then the environment's and the defaults.
+    - Without `needs_file`, `tidemark.toml` may be missing. The settings are then the environment's and the defaults.
     - `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address.
     - Relative paths in the file are relative to the file's folder.
 

@@ -45,8 +45,8 @@ PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdicts on rows. A heartbeat has a stream and an event time in microseconds since the epoch. Every other row
-    is a key of `rejections` or `undecided`."""
+    """The verdicts on rows. For each accepted row (a heartbeat), it has the stream, and the event time in microseconds
+    since the epoch. Every other row number is a key of `rejections` or `undecided`."""
 
     is_heartbeat: Bools
     stream_ids: pa.StringArray

@@ -90,8 +90,9 @@ class Requeuer:
                 tell(len(rows))
         if done.waiting.messages:
             raise PubSubUnreachable(
-                f"{done.waiting.messages} messages of quarantine cannot be judged now: {done.waiting.why}. Of the "
-                f"others, {done.landed} heartbeats {'would land' if dry_run else 'landed'}; requeue again"
+                f"{done.waiting.messages} quarantined messages cannot be judged now: {done.waiting.why}. The "
+                f"other messages have {done.landed} heartbeats, which {'would land' if dry_run else 'landed'}. Requeue "
+                "again later"
             )
         return done
 

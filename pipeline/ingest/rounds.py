@@ -217,7 +217,7 @@ class RunPlan:
     start_after: timedelta = timedelta(hours=1)
     """A run starts if base or tracking has a message this old. Ticks alone land messages within minutes."""
     start_size: int = 1_000_000
-    """A run also starts if this many messages wait: four times what a tick pulls at most."""
+    """A run also starts if this many messages wait, which is four times the maximum that a tick pulls."""
     stop_below: timedelta = timedelta(minutes=1)
     """A run ends when the oldest message of each subscription is younger than this. Ticks can handle such a
     backlog."""

@@ -64,8 +64,8 @@ and messages of other hours are given back."""
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
 
-Between them, the delay equals the time that the message has waited already, so that it comes ever more rarely. It does
-not exceed the time that the message may still wait.
+Between them, the delay equals the time that the message has waited already, so that redeliveries become less and less
+frequent. The delay does not exceed the time that the message may still wait.
 """
 
 

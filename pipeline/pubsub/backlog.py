@@ -44,8 +44,8 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""If a reading is at least this much older than the time of its request, it is the publish time of a message. Otherwise
-it may be the creation time of an empty snapshot."""
+"""A reading yields a time. If that time is at least this long before the request, it is the publish time of a message.
+Otherwise it may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -191,8 +191,8 @@ LOOK_BACK = timedelta(minutes=10)
 """Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""Values of the metric OLDEST_AGE from this on are ignored as invalid. A subscription keeps a message for at most 31
-days."""
+"""Values of the metric OLDEST_AGE of at least this are ignored as invalid. Real values are far smaller, because a
+subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
 """Gap in the metrics that does not hold the watermark, in addition to `max_reading_age`. Even without a gap, the newest

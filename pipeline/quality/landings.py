@@ -340,8 +340,9 @@ class TableComparison:
     """Compares the contents of `heartbeats` at one version with `heartbeat_diffs` at one version, step by step.
 
     Results so far:
-    - `lacking`: heartbeats that are missing from their own window, as rows of LANDINGS with the compared version.
-    - `unknown`: windows that may lack heartbeats from their lookback.
+    - `lacking`: heartbeats that are missing from their own window, as rows of LANDINGS. Their version is the compared
+      version of `heartbeats`.
+    - `unknown`: windows that may lack heartbeats from the time before their start that they also read (lookback).
     - `damaged`: unreadable files of `heartbeats`, with their event hours. These hours are not compared.
 
     One event hour is in memory at a time.

@@ -87,8 +87,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program `bin/python` of the link archive. If a session's server was started with the whole archive, the session
-gets only the link archive, and this program starts `bin/python` of the whole one."""
+"""The program `bin/python` of the link archive, which starts `bin/python` of the full archive. If a session's server
+was started with the full archive, executors have unpacked it already, and the session gets only the link archive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,8 +282,8 @@ FEW_STREAMS = 0.1
 """Maximum fraction of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""A sentence lists streams by name only if they are at most this fraction of all streams, or of the slow (or fast)
-streams."""
+"""A sentence lists streams by name only if they are at most this fraction of the group that it is about: all streams,
+the slow ones, or the fast ones."""
 
 NEARLY_ALL = 0.8
 """A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""

@@ -23,7 +23,8 @@ class Reason(StrEnum):
 
     The watermark moves when newer messages push the pin out of the band."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
-    """By the last reading, base may not have landed the message that pins the candidate.
+    """The message that limits the next watermark (the pin) may not have landed yet, according to the last reading of
+    base.
 
     The watermark moves when base has landed the message and base is read again, which may be rare
     (docs/concepts/costs-and-scale.md). If the pin is the anchor or within the band, newer messages move it as well."""
@@ -36,11 +37,10 @@ class Reason(StrEnum):
 
     The watermark moves when base has landed these messages, or when you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
-    """Tracking knows no valid message that was published more than a band before its reading.
+    """No valid message that tracking has counted was published more than `band` before the last reading of tracking.
 
-    The watermark moves when tracking has read a band beyond a valid message. If all messages are rejected, correct
-    `[message]` (see `tidemark quarantine`).
-    """
+    The watermark moves once the reading is more than `band` later than a valid message. If all messages are rejected,
+    correct `[message]` (see `tidemark quarantine`)."""
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its next reading is overdue by more than five minutes.
 

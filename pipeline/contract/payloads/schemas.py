@@ -179,8 +179,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The time at which a batch is judged, and the time that a message may wait, from its publish time, for a schema
-    that does not exist yet. Both are in microseconds. A message that waited longer is rejected."""
+    """When a batch is judged, and how long its messages may wait for a schema that does not exist yet, both in
+    microseconds. The wait begins at the publish time. A message that has waited longer is rejected."""
 
     at_us: int
     patience_us: int = 0

@@ -227,8 +227,7 @@ class TrackingLog:
         return self._looked
 
     def saw(self, state: WatermarkState) -> None:
-        """Make the next call of `newest` start after the entries in `state`, which another instance in this process has
-        folded."""
+        """Make the next call of `newest` skip the entries in `state`. Another instance in this process read them."""
         if state.number > self._looked.number:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 
@@ -283,8 +282,8 @@ class TrackingLog:
         """
         if self._archive.covers(number):
             raise LakeError(
-                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, which no tracker needs: "
-                "restore a copy of the archive, or move it away"
+                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, and need not be "
+                "given up, because no tracker needs an archive: restore a copy of the archive, or move it away"
             )
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
