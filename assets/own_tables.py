@@ -129,16 +129,13 @@ def _index(table: TableDefinition, lake: LakeResource) -> WindowIndex:
 def _compute(
     asset: WindowsAsset, table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
 ) -> ReplacedWindows:
-    settings = asset.settings
+    settings, made, diffs = asset.settings, lake.own_table("run", table.name), lake.diffs("run")
     further = further_back(table.lookback, settings.windows.lookback)
-    parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, further)
+    parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, [made, diffs], further)
     # This must be read before the heartbeats are listed: see `OwnBatch`.
-    computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
+    computed = ComputedWindows.of(diffs.runs(), settings.windowing)
     batch = OwnBatch(
-        **parts,
-        definition=table,
-        table=lake.own_table("run", table.name),
-        inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
+        **parts, definition=table, table=made, inputs=computed.inputs(table.windowing(settings.windows), table.lookback)
     )
     return compute_windows(batch, windows)
 

@@ -20,6 +20,9 @@ SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.serve
 """Names of private attributes of Dagster's server: the module that it serves, the `multiprocessing` context
 with which it starts runs, and the event that ends it. They are looked up before the server's class is replaced."""
 
+FOR_RUNS = ("tidemark.resources.code_server", "tidemark.resources.run_template")
+"""Modules that the template process imports besides the definitions, because each run imports them."""
+
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Dagster's code server, which forks each run from a separate template process. The template has no connections and
@@ -28,7 +31,8 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         served = getattr(self, SERVED)
-        multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
+        preloaded = [served.module_name] if served and served.module_name else []
+        multiprocessing.set_forkserver_preload([*preloaded, *FOR_RUNS])
         forkserver.ensure_running()  # now, so that the first run finds it ready
         setattr(self, STARTS, multiprocessing.get_context("forkserver"))
         # Otherwise Dagster would wait for the threads of ticks, and Python for the threads of clients.

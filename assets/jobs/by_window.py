@@ -1,6 +1,7 @@
 """Jobs and assets over windows: determine the windows that a run computes, and report the results to Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFail
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
@@ -149,18 +151,28 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 
 
 def batch_parts(
-    lake: LakeResource, spark: SparkResource, run: str, windows: Sequence[Window], further: timedelta = timedelta(0)
+    lake: LakeResource,
+    spark: SparkResource,
+    run: str,
+    windows: Sequence[Window],
+    tables: Sequence[WindowedTable],
+    further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows. `further` is as in WindowsAsset. Raises WindowExpired
-    and WindowNotClosed before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows, except `tables`, which are opened meanwhile, as
+    `heartbeats` is. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is used."""
 
-    watermark = lake.watermark()
-    refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
-    refuse_expired(windows)
-    refuse_open(windows, watermark)
+    heartbeats = lake.heartbeats("run")
+    with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used
+        for opened in (heartbeats, *(each.table for each in tables)):
+            pool.submit(opened.current)
+        watermark = lake.watermark()
+        refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
+        refuse_expired(windows)
+        refuse_open(windows, watermark)
+        session = spark.session()
     return {
-        "spark": spark.session(),
-        "heartbeats": lake.heartbeats("run"),
+        "spark": session,
+        "heartbeats": heartbeats,
         "watermark": watermark,
         "run": run,
         "clock": SystemClock(),

@@ -100,8 +100,9 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
-        parts = batch_parts(lake, spark, run, windows)
-        batch = MicroBatch(**parts, diffs=lake.diffs("run"), status=lake.stream_status("run"), plan=plan)
+        diffs, status = lake.diffs("run"), lake.stream_status("run")
+        parts = batch_parts(lake, spark, run, windows, [status, diffs])
+        batch = MicroBatch(**parts, diffs=diffs, status=status, plan=plan)
         return compute_windows(batch, windows)
 
 

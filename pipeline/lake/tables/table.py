@@ -181,13 +181,15 @@ class LakeTable:
 
     def _open(self) -> DeltaTable | None:
         """Return the open table without updating it. Return None if no table is open, if it was deleted or recreated,
-        or if an older version of tidemark has set its format."""
-        if self._table is None or self._commit is None:
-            return None
-        if format_of(self._table.metadata().configuration) < version.FORMAT:
+        or if its format is older or a property is missing."""
+        if self._table is None or self._commit is None or self._lacks(self._table):
             return None
         with table_errors(self.uri):
             return self._table if self._commits(self._table.version()) == [self._commit] else None
+
+    def _lacks(self, table: DeltaTable) -> bool:
+        properties = table.metadata().configuration
+        return format_of(properties) < version.FORMAT or not self.properties.keys() <= properties.keys()
 
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
         found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
@@ -392,8 +394,7 @@ class LakeTable:
             table = self.current()
         if table is None:
             raise TableConflict(f"{self.uri} vanished while it was written; run again")
-        properties = table.metadata().configuration
-        if format_of(properties) < version.FORMAT or not self.properties.keys() <= properties.keys():
+        if self._lacks(table):
             with table_errors(self.uri):
                 table.alter.set_table_properties({**self.properties, **marks()}, raise_if_not_exists=False)
                 (self._commit,) = self._commits(table.version())

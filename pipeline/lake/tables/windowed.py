@@ -199,9 +199,9 @@ class WindowedTable:
             added = self._by_window(run, self._found(run) if written is None else written)
         self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
-        for _ in range(COMMIT_ATTEMPTS):
+        for attempt in range(COMMIT_ATTEMPTS):
             try:
-                table = self.table.complete(self.schema)
+                table = self.table.complete(self.schema, as_open=attempt == 0)
                 if self._length is not None:  # checked again, because another run may just have created the table
                     refuse_other_length(self.table, table, self._length)
                 now = _files_by_window(table, set(added))
