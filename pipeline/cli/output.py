@@ -150,12 +150,12 @@ def columns(
 def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
-    """Print rows as a table or, with `as_json`, as one JSON object per line. The table has the columns `names`, by
-    default those of the first row, followed by the text `said`. A null is an empty cell. The column `whole` is never
-    cut."""
+    """Print rows as a table or, with `as_json`, as one JSON object per line, with exact times. The table has the
+    columns `names`, by default those of the first row, followed by the text `said`. A null is an empty cell. The column
+    `whole` is never cut."""
     if as_json:
         for row in rows:
-            print_json(row)
+            print_json(row, exact=True)
         return
     terminal, names = console(), names or list(rows[0] if rows else ())
     table = columns(*names, rows=(["" if row[name] is None else row[name] for name in names] for row in rows))
