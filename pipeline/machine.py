@@ -86,7 +86,7 @@ def process_of(number: int) -> ProcessName:
 
 
 def _started(number: int) -> float:
-    """Return the start of a process in seconds since boot, which does not change when the clock is set."""
+    """Return the start time of a process in seconds since boot. Setting the clock does not change it."""
     import psutil
 
     booted = psutil.boot_time()  # first: some versions of psutil cache it for the next call

@@ -15,9 +15,9 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive if its newest log entry is younger than HEARD_TICKS tick intervals, or than HEARD_LEAST if
-that is longer. This leaves time for failed ticks, and for ticks that take the minute that Dagster allows. LONGEST_TICK
-is the longest tick interval that settings allow."""
+"""An owner counts as alive if its newest log entry is younger than HEARD_TICKS tick intervals, and at least if it is
+younger than HEARD_LEAST. This leaves time for failed ticks, and for ticks that take a whole minute, as Dagster allows.
+LONGEST_TICK is the longest tick interval that settings allow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,9 @@ def explained(
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
     """Count the messages that concern a decision, per stream:
-    - messages that `max_lag` passes over, which are also returned as `Counts`
+    - messages older than `max_lag`, for which the watermark does not wait (also returned as `Counts`)
     - messages that were rejected for their payload
-    - landed rows and rejected payloads at the pin, the message that holds the watermark
+    - landed rows and rejected payloads with the times of the pin, which is the message that holds the watermark
 
     Raises LakeError.
     """

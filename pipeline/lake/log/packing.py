@@ -122,7 +122,8 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftover objects in a log without archives: their entries were dropped with an archive.
+        """Return the numbers of leftover objects in a log without archives. Their entries were in an archive that has
+        been deleted since.
 
         Such objects are at the start of the log. The first one is not a compacted entry, and the last one is followed
         by a gap and then by a compacted entry, the first that the log keeps.

@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
 ATTEMPTS = 100
-"""Maximum number of attempts to append an entry. An attempt fails if another writer takes the number first, which a few
-trackers never do so often."""
+"""Maximum number of attempts to append an entry. An attempt fails if another writer takes the number first. A few
+trackers never collide this often."""
 
 QUICK = timedelta(minutes=1)
-"""Time for which an entry that was just seen as the newest one is certain not to be archived. Housekeeping archives
-only entries that are older than an hour."""
+"""Time for which the newest entry is certainly not archived after it was read. Housekeeping archives only entries that
+are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
@@ -69,8 +69,8 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Number of log entries between two compacted entries. A restart reads all entries since the last compacted one, which
-are about half an hour of 10 s ticks. A lower number would cost space, because a compacted entry is as large as the
+"""Number of log entries between two compacted entries, which is about half an hour of 10 s ticks. A restart reads all
+entries since the last compacted one. A lower number would cost space, because a compacted entry is as large as the
 whole state."""
 
 
@@ -84,8 +84,8 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append less than QUICK after a read skips the check whether its number had
-        been taken by an entry that is archived now."""
+        """Open the log. With a `clock`, an append less than QUICK after a read does not check whether an entry with the
+        same number has been archived."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
@@ -136,8 +136,8 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark in the newest record of the log witness. Return None if there is no record, or if the
-        record has no watermark."""
+        """Return the watermark in the newest record of the log witness, a second record of the log's end. Return None if
+        there is no record, or if the record has no watermark."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
@@ -204,9 +204,9 @@ class TrackingLog:
         """Return the number of the newest entry, and the watermark, the contract and the decision after it. The
         histogram is not restored, which makes the call cheap.
 
-        Reads the entries since the last call. On the first call, or after many entries, it lists the log and reads back
-        to the newest decision. Raises CorruptObject if one of these entries is damaged, or if the entry that the last
-        call found is lost. The loss is noticed only if that call was more than QUICK ago.
+        Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
+        the newest decision. Raises CorruptObject if one of these entries is damaged. Also raises it if the entry that
+        the last call returned is lost, but only if that call was more than QUICK ago.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -232,8 +232,8 @@ class TrackingLog:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """Return the number of the newest entry, and the entries after `seen`. Return None if they are too many or may
-        have been archived. The caller must then list the log."""
+        """Return the number of the newest entry, and the entries after `seen`. Return None if the caller must list the log
+        instead, because there are too many such entries, or some may have been archived."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)

@@ -79,7 +79,7 @@ Read = TypeVar("Read")
 
 READERS = 8
 READ_AHEAD = 4 * READERS
-"""Maximum number of results of `read_ahead` that are requested or in memory before the caller takes them."""
+"""Maximum number of items that `read_ahead` reads before the caller takes their results."""
 
 
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:

@@ -15,8 +15,8 @@ from tidemark.pipeline.lake.store.disk import sync
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
-"""Number of commits, before the version at which the table was opened, that are synced nevertheless. Their writers may
-have died before they synced them."""
+"""Number of commits before the version at which the table was opened that are synced too, because their writers may
+have died before the sync."""
 
 THREADS = 8
 """Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive

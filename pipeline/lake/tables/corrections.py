@@ -90,12 +90,11 @@ again."""
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A filter for corrections: only those of the table `table`, of the window `window`, and of windows replaced at
-    `since` or later. A criterion that is None does not filter.
+    """A filter for corrections, by their table, by their window, and by the time at which the window was replaced
+    (`since` or later). A criterion that is None does not filter.
 
     If the time at which a window was replaced is unknown, `since` is compared with the day on which the change was
-    noted.
-    """
+    noted."""
 
     table: str | None = None
     window: str | None = None
@@ -124,8 +123,8 @@ class Corrections:
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """Return the stored position in the windowed table `name`, and the generation of the object that stores it. The
-        position is None if the object is missing or damaged. It may be out of date; `noted` returns the authoritative
-        version. Raises LakeError."""
+        position is None if the object is missing or damaged. It may be older than the version that `noted` returns,
+        which is authoritative. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:

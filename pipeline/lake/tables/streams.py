@@ -42,8 +42,8 @@ SAVE_ATTEMPTS = 20
 """Maximum number of attempts to commit the table. An attempt fails only if another process commits first."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""Metadata keys in a commit to `streams`. OF_TABLE has the id, and THROUGH the version, of the `heartbeat_diffs` table
-from which the streams were derived."""
+"""Metadata keys in a commit to `streams`. They hold the id (OF_TABLE) and the version (THROUGH) of the
+`heartbeat_diffs` table from which the streams were derived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Save the streams as the version after `seen`. Raises TableConflict if the newest version of the table is not
+        """Save the streams as version `seen + 1` of the table. Raises TableConflict if the table is no longer at version
         `seen`."""
         table = self.table.created(STREAMS)
         if table.version() != seen:

@@ -55,8 +55,8 @@ ticks, because they wait while a checkpoint is written.
 """
 
 OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
-"""The property of CHECKPOINTS for tables to which only runs commit. It is lower, because every run opens these tables
-and no tick waits for their checkpoints."""
+"""Like CHECKPOINTS, but for tables to which only runs commit. The interval is shorter, because every run opens these
+tables, and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 """Commit options that do not delete expired commits. To find expired commits, every commit would have to list the
@@ -436,8 +436,8 @@ class LakeTable:
 
 
 def first_day(since: datetime | None) -> str:
-    """Return the partition of the day of a moment, in a table that is partitioned by day. Return an empty text, which
-    is before all partitions, for None."""
+    """Return the partition that contains a moment, in a table that is partitioned by day. For None, return an empty
+    text, which sorts before all partitions."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 

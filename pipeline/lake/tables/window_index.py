@@ -28,8 +28,7 @@ COMMITS_AT_ONCE = 100
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
-heartbeats from which earlier windows are computed. Recomputing an earlier window would replace complete rows by
-incomplete ones."""
+heartbeats of earlier windows, so recomputing one of these would replace complete rows by incomplete ones."""
 
 
 class WindowIndex:
@@ -99,8 +98,8 @@ class WindowIndex:
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return two arrays with one element per key: the number of the window, and whether a window of the current length
-    can start there. Earlier settings may have had another window length."""
+    """Return two arrays with one element per key: the number of the window, and whether a window of the configured
+    length can start there. It cannot if the window was computed with another length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -140,8 +139,8 @@ class KeptWindows:
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if one of these windows starts before the first window whose heartbeats are all kept, or
-        less than `further` after the start of that window."""
+        """Raise WindowExpired if one of these windows starts before, or less than `further` after, the start of the first
+        window whose heartbeats are all kept."""
         since = self.since()
         if since is not None:
             since += further

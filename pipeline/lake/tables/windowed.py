@@ -1,10 +1,9 @@
 """Windowed tables: Delta tables with one partition per event-time window, in which runs replace whole windows.
 
 A run writes Parquet files to its own folder, then writes a manifest, and then commits. The commit is one transaction
-that removes the old files of the run's windows and adds the new ones. The run's fence is the set of files that a window
-had *before the run listed its input*. If the window has other files at the time of the commit, another run has replaced
-the window in between.
-"""
+that removes the old files of the run's windows and adds the new ones. The *fence* of a run protects against other runs:
+it is the set of files that each window had before the run listed its input. If a window has other files when the run
+commits, another run has replaced the window in between."""
 
 import hashlib
 import random
@@ -323,8 +322,8 @@ FOLDER = "tables"
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of the path of a custom table's file, within the table. If another tool rewrites a file, its path has other
-parts, and its window is recomputed."""
+"""The parts of the path of a custom table's file, within the table. If another tool rewrites a file, the new path has
+other parts, and the window is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
