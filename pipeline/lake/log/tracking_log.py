@@ -136,8 +136,8 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark in the newest record of the log witness, a second record of the log's end. Return None if
-        there is no record, or if the record has no watermark."""
+        """Return the watermark in the newest record of the log witness, a second record of the log's end. Return None
+        if there is no record, or if the record has no watermark."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
@@ -232,8 +232,8 @@ class TrackingLog:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """Return the number of the newest entry, and the entries after `seen`. Return None if the caller must list the log
-        instead, because there are too many such entries, or some may have been archived."""
+        """Return the number of the newest entry, and the entries after `seen`. Return None if the caller must list the
+        log instead, because there are too many such entries, or some may have been archived."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)

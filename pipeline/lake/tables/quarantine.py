@@ -49,8 +49,8 @@ messages in quarantine are judged again."""
 
 
 class OfDays:
-    """The base class of Requeued and Rejudged, which store small tables about rejected messages. Each table has a column
-    `message_id`, and its key begins with the day on which these messages were rejected. Reading a table raises
+    """The base class of Requeued and Rejudged, which store small tables about rejected messages. Each table has a
+    column `message_id`, and its key begins with the day on which these messages were rejected. Reading a table raises
     DamagedNote, NewerFormat, LakeUnreachable."""
 
     kind: ParquetKind
@@ -227,8 +227,8 @@ class Rejected:
 
     @property
     def filter(self) -> pc.Expression:
-        """The condition on the time of rejection, as an Arrow expression. It does not contain the reason, because a later
-        judgement may have changed the reason without changing the table."""
+        """The condition on the time of rejection, as an Arrow expression. It does not contain the reason, because a
+        later judgement may have changed the reason without changing the table."""
         return pc.scalar(True) if self.since is None else pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
 
 

@@ -145,8 +145,8 @@ class Streams:
         return rows.sort_by("stream_id")
 
     def _keep(self, known: KnownStreams, seen: int) -> None:
-        """Save the streams as version `seen + 1` of the table. Raises TableConflict if the table is no longer at version
-        `seen`."""
+        """Save the streams as version `seen + 1` of the table. Raises TableConflict if the table is no longer at
+        version `seen`."""
         table = self.table.created(STREAMS)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")

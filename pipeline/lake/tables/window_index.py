@@ -139,8 +139,8 @@ class KeptWindows:
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if one of these windows starts before, or less than `further` after, the start of the first
-        window whose heartbeats are all kept."""
+        """Raise WindowExpired if one of these windows starts before, or less than `further` after, the start of the
+        first window whose heartbeats are all kept."""
         since = self.since()
         if since is not None:
             since += further
