@@ -14,8 +14,8 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share with at most three significant digits, such as `0.52 %`. Only zero is `none`; a small share is
-    never shown as `0 %`."""
+    """Format a share with at most three significant digits, such as `0.52 %`. Zero is `none`, and a small share is
+    never rounded to `0 %`."""
     if not share:
         return "none"
     return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"

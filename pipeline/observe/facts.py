@@ -37,7 +37,8 @@ CHECKED_FOR_SECONDS = 3.0
 checkpoint of the sensor `staleness`."""
 
 NEWEST_WINDOWS = 10
-"""Number of newest windows listed, and maximum number of older windows listed because they wait or are stale."""
+"""Number of newest windows that are listed. Also the maximum number of older windows that are listed because they wait
+to be computed or are stale."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""
@@ -234,8 +235,8 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Return the fact `reading` if pulling is behind: a sentence that says how far, from the log up to entry `number`.
-    With continuous readers on Spark, add the facts of their newest round."""
+    """Return the fact `reading` if pulling is behind: a sentence that says how far. It is derived from the log up to
+    entry `number`. With continuous readers on Spark, add the facts of their newest round."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -260,8 +261,8 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
-    """Return the failures of sensors: the failure count of each sensor whose newest tick failed, and the newest error.
-    For sensors that leave messages waiting, return the reasons. Empty if no sensor fails or waits."""
+    """Return the failures of sensors: the number of failures of each sensor whose newest tick failed, and the newest
+    error. If a sensor leaves messages unread, also return the reason. Empty if there is nothing to report."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -310,8 +311,8 @@ def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the messages that the newest decision's `max_lag` passes over, in the histogram. Also count the landed ones
-    of the last hour per stream. Empty if there is no `max_lag`."""
+    """Count the messages older than the newest decision's `max_lag`, for which the watermark does not wait: in the
+    histogram, and per stream among the rows that landed in the last hour. Empty if there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
@@ -324,8 +325,8 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
 
 
 def null_facts(found: NullFields) -> Facts:
-    """Return the compared fields that are null in all recent rows, with their numbers of null rows, and the earliest
-    time since which one of them is null. Empty if there are no null fields."""
+    """Return the compared fields that are null in all recent rows, the number of these rows per field, and the time
+    since which the first of these fields is null. Empty if there are no null fields."""
     if not found.fields:
         return {}
     return {

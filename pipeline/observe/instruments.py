@@ -1,7 +1,7 @@
 """All instruments: their names, units and descriptions, as listed in docs/how-to/observability.md.
 
-An attribute has few, bounded values, such as the pipeline's name, a sensor, a job or a reason. An attribute is never a
-stream, a window or an id.
+An attribute has few possible values, such as the names of sensors, jobs or reasons. The name of a stream, a window or
+an id is never an attribute.
 """
 
 from dataclasses import dataclass

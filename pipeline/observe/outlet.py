@@ -4,7 +4,8 @@ tick opens.
 Only the code server opens outlets; processes of runs do not. The port serves `/metrics`, `/healthz` and `/livez` for
 monitoring systems, and the page for browsers. It answers only GET requests and changes nothing. `/metrics` and the
 probes contain only counts, ages and names of sensors. The page also names streams. No other content of messages is
-shown. OTLP is sent from a thread that forked processes do not inherit, unlike the thread of OpenTelemetry's SDK.
+shown. OTLP is sent from a thread of this module, because OpenTelemetry's SDK would start its own thread again in forked
+processes.
 """
 
 import base64

@@ -43,8 +43,8 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""Number of seconds for which a result from the tracking log, and a result from the lake's tables, is reused. A slow
-result is reused for ten times its reading time, if that is longer."""
+"""Number of seconds for which a result is reused: one from the tracking log, and one from the lake's tables. A result
+that took long to read is reused for ten times its reading time."""
 
 WAIT_SECONDS = 2.0
 """Maximum number of seconds that a request waits for a read in progress."""
@@ -271,7 +271,7 @@ LOOKING = PageVerdict("new", "Reading the lake", ["The first read takes some sec
 def verdict_of(
     settings: Settings, why: Mapping[str, Any], status: LakeStatus | None, problems: Sequence[str], now: datetime
 ) -> PageVerdict:
-    """Judge the pipeline.
+    """Return the state of the pipeline at a glance.
 
     The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark waits, pulling is
     behind or heartbeats are missing. `why` has the facts that explain the newest decision, `status` the facts of the

@@ -35,8 +35,8 @@ OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """Pause before the outlet is opened again, after the port was taken or a library was missing."""
 
 GRACE = timedelta(seconds=60)
-"""Additional silence that a sensor is allowed during a tick or just after the start of its process. A tick may take a
-minute."""
+"""Additional time for which a sensor may report nothing, during a tick or just after its process has started. A tick
+may take a minute."""
 
 NO_TICKS = SensorTicks()
 
@@ -215,8 +215,8 @@ class Recorder(Observer):
         self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
 
     def _begin_at_zero(self) -> None:
-        """Start each sum at zero. An increase is visible only between two values, so without the zero the first failure
-        would be invisible."""
+        """Start each sum at zero. Monitoring systems see an increase only between two values, so without the zero they
+        would not see the first failure."""
         for one in (them.LANDED, them.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):

@@ -56,13 +56,13 @@ LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
-"""Minimum number of real seconds that pass per second of the monotonic clock, whose rate is off by at most 0.0005. The
-clock stops while the machine is suspended, so that even more time has passed."""
+"""Minimum number of real seconds that pass per second of the monotonic clock. The rate of the clock is off by at most
+0.0005. More time may pass, because the clock stops while the machine is suspended."""
 
 
 class ReadingTimes:
-    """Determines when a reading was observed: by this machine's clock, or by the server's clock if that is provably
-    ahead.
+    """Determines when a reading was observed. The time is that of this machine's clock or, if it is provably ahead,
+    that of the server's clock.
 
     An answer proves that the server's clock had reached the answer's time. Since then, at least the time counted by the
     monotonic clock has passed. So a reading does not look older if the local clock is behind or set back.
@@ -177,8 +177,8 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""Names of metrics. SOUGHT and DEAD_LETTERED count since the previous point (DELTA, INT64), with one series per result
-of the request."""
+"""The constants from OLDEST_AGE to DEAD_LETTERED are names of metrics. SOUGHT and DEAD_LETTERED count since the
+previous point (DELTA, INT64), with one series per result of the request."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
@@ -195,8 +195,8 @@ OLDEST_POSSIBLE = timedelta(days=366)
 subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""Gap in the metrics that does not hold the watermark, in addition to `max_reading_age`. Even without a gap, the newest
-point is up to four minutes old."""
+"""Time by which a reading from the metrics may be older than `max_reading_age` before it holds the watermark. Even
+without a gap in the metrics, the newest point is up to four minutes old."""
 
 MAX_PAGES = 20
 """Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""
@@ -344,7 +344,9 @@ class MonitoringBacklog:
                     f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}"
                 )
         if len(pages) > MAX_PAGES:
-            raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages; the next tick asks again")
+            raise ReadingUnavailable(
+                f"{about} has more than {MAX_PAGES} pages, and is not used; the next tick asks again"
+            )
         return [series for page in pages for series in page.time_series]
 
 

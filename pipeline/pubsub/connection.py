@@ -23,8 +23,8 @@ TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerErr
 """Errors that may go away when the call is retried."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""Text in google-auth's error for a missing permission to impersonate a service account. The gRPC error that contains
-it looks transient."""
+"""Text by which google-auth reports a missing permission to impersonate a service account. The text is needed, because
+the gRPC error that contains it looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope of every token. The account's roles determine what a token permits."""
@@ -38,7 +38,7 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""Maps the gRPC statuses with which only a server that is not Pub/Sub answers to their meaning."""
+"""Maps gRPC statuses to their meaning, for the statuses with which only a server that is not Pub/Sub answers."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""

@@ -12,8 +12,9 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""Ack deadline of the subscriptions that tidemark creates: how long a pulled message is leased, that is, not delivered
-again. A third of it is enough to pull a batch. After a process is killed, its messages are redelivered in a minute."""
+"""Ack deadline of the subscriptions that tidemark creates: the time for which a pulled message is leased, that is, not
+delivered again. A third of it is enough to pull a batch. After a process is killed, its messages are redelivered in a
+minute."""
 
 IDS_PER_CALL = 2500
 """Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request at most 512 KiB."""
@@ -40,7 +41,7 @@ class Leases:
     Thread-safe.
 
     `extend` is called with up to IDS_PER_CALL ack ids, and must extend each lease to `seconds` from now. An error of
-    `extend` is logged, and the next extension is made at its usual time; at worst the messages are delivered twice.
+    `extend` is logged, and the next extension is tried at its usual time. At worst the messages are delivered twice.
     """
 
     def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], object]) -> None:

@@ -43,10 +43,11 @@ NOTHING = pa.Table.from_batches([], RECEIVED)
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
-"""Fractions of the ack deadline, for messages that waited in memory before `take` returned them.
+"""Limits for the time that a message waits in memory before `take` returns it, as fractions of the ack deadline.
 
-Beyond LATE, the lease is extended at once. Reason: pulling the batch may take a third of the deadline, and its leases
-are first extended another third later. Beyond OVER, the message is dropped, because it may be redelivered.
+After LATE, its lease is extended at once, because pulling the rest of the batch may take a third of the deadline, and
+the leases of the batch are first extended another third later. After OVER, the message is dropped, because it may be
+redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
@@ -56,8 +57,8 @@ PULL_AT_MOST = 1000
 100."""
 
 HELD_BYTES = 16 << 20
-"""Maximum size in bytes of the received messages that are not yet taken. Above it, a pull's answer does not trigger the
-next pull."""
+"""Maximum size in bytes of the received messages that wait for `take`. Beyond it, the answer to a pull does not trigger
+another pull."""
 
 SLOW_SECONDS = 0.025
 """If the pulls in flight return nothing for this long, one more pull is sent."""

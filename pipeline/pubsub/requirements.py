@@ -54,7 +54,8 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings. With `pubsub.attach`, the filter of the subscription `base` replaces an empty filter."""
+    """Return the settings for the two subscriptions. With `pubsub.attach`, an empty filter is replaced by the filter of
+    the existing subscription `base`."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -198,9 +199,9 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """Yield a sentence for each option that will lose messages later, although the watermark is right now. With
-    `attach`, another application reads base; then also yield a sentence for each option that removes unread messages
-    from base."""
+    """Yield a sentence for each option by which messages will be lost later, although the watermark is right at
+    present. With `attach`, another application reads base. Then also yield a sentence for each option that removes
+    unread messages from base."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:

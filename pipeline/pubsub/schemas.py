@@ -30,12 +30,12 @@ ENCODINGS: Mapping[Any, Encoding] = {
 LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
-"""Minimum time in microseconds before a schema's revisions are listed again: after a success, and after a failure. They
-are also listed again after the clock was set back."""
+"""Minimum times in microseconds before a schema's revisions are listed again: AGAIN_US after a success,
+AFTER_FAILURE_US after a failure. They are also listed again after the clock was set back."""
 
 MOST_SCHEMAS = 20
-"""Maximum number of schemas that are looked up per batch, and that are kept in memory. More than one is looked up only
-if the settings name several, or before the first schema is accepted."""
+"""Maximum number of schemas that are looked up per batch, and that are cached. Usually there is only one: several are
+looked up only if the settings name several, or before the first schema is accepted."""
 
 
 class Accepted(Protocol):

@@ -4,8 +4,8 @@ A snapshot retains the messages of the subscription's backlog, and Pub/Sub charg
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
 size come from the last day's pulls.
 
-An old reading remains valid, so expensive readings can be made less often. What is left of the day's budget is spread
-over a day.
+An old reading remains valid, so expensive readings can be made less often. The rest of the day's budget is spread
+evenly over a day.
 """
 
 import math
@@ -26,8 +26,9 @@ from tidemark.pipeline.watermark.usage import Usage
 DAY = timedelta(days=1)
 
 LONGEST = timedelta(hours=4)
-"""Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark could stand still while a
-backlog is larger than the budget. At most six readings per subscription and day exceed the budget because of it."""
+"""Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark could stand still while
+one reading of the backlog costs more than the budget. This limit causes at most six readings beyond the budget, per
+subscription and day."""
 
 SHARES = 2
 """Number of equal parts into which the remaining budget is divided: one for base, one for tracking."""
@@ -69,7 +70,7 @@ class Spending:
     """Decides when the next reading of a backlog is due, from the usage of Pub/Sub of this process and the usage that
     other processes recorded in the tracking log. Thread-safe.
 
-    - `bytes_a_day` is the budget. None: readings are counted but never delayed.
+    - `bytes_a_day` is the budget. If it is None, readings are counted but never delayed.
     - `base` and `tracking` are the paths of the subscriptions.
     - `lands`: if false, tidemark does not pull from base, and its messages are assumed to be as large as tracking's.
 
@@ -95,8 +96,8 @@ class Spending:
     # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Update from the tracking log: take over the usage and the newest readings of other processes, or of this
-        process before a restart."""
+        """Add the usage and the newest readings that are in the tracking log: those of other processes, and those of
+        this pipeline before a restart."""
         decision = state.decision
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())

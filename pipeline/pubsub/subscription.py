@@ -68,10 +68,9 @@ class PubSubSubscription:
       between two pulls are given back, because their leases would not last.
     - `on_call` is called, from any thread, for each pull that is sent.
 
-    If a pull is in flight when a batch ends, its messages become part of the next batch. So keep the instance, or close
-    it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code can pull from base
-    or acknowledge its messages.
-    """
+    If a pull is in flight when a batch ends, its messages become part of the next batch. So the caller must reuse the
+    instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code
+    can pull from base or acknowledge its messages."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of the windows of a custom table with the windowing `own` and this lookback."""
+        """Return the inputs of a custom table's windows. The table has the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)

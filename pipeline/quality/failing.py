@@ -1,8 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
-A failed run counts until its windows are computed or its custom table succeeds, a failed tick until its sensor
-succeeds. A process records its ticks in memory, in a file next to `services.json`, and in the lake.
-"""
+A failed run counts as unresolved until its windows are computed, or until a run of its custom table succeeds. A failed
+tick counts until its sensor succeeds. A process records its ticks in memory, in a file next to `services.json`, and in
+the lake."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -123,8 +123,8 @@ def read_word(file: SlotFile[Running]) -> Running | None:
 
 
 def ever_smaller(said: Running) -> Iterator[Running]:
-    """Yield a process's record, then shorter and shorter versions, for a file with limited space. First the reasons are
-    cut. Then sensors are left out, beginning with those whose failures started last."""
+    """Yield a process's record, then ever shorter versions of it, for a file with limited space. First the reasons are
+    shortened. Then sensors are left out, beginning with those whose failures started last."""
     yield said
     failing = sorted(said.failing, key=lambda one: one.since)
     while failing:
@@ -210,8 +210,8 @@ DRAINS_STAND_FOR = timedelta(hours=1)
 the record of earlier failures."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
-"""A decision is overdue after TICKS_MISSED tick intervals without one. An interval is at least LOOKS_EVERY, because
-Dagster's daemon evaluates sensors only that often."""
+"""A decision is overdue after TICKS_MISSED tick intervals without a decision. For this purpose, an interval is at least
+LOOKS_EVERY, because Dagster's daemon evaluates sensors only that often."""
 
 TRACKING = "tracking"
 
@@ -386,8 +386,7 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Return the custom tables that have failed since their last success, and within the last WINDOWS_STAND_FOR. Raises
-    LakeError."""
+    """Return the custom tables whose newest run failed less than WINDOWS_STAND_FOR ago. Raises LakeError."""
     found = []
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()

@@ -215,7 +215,7 @@ which it first landed. `missed` says whether its own window was computed without
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
 )
-"""An empty table with the columns that are read from files of `heartbeats`: IDENTITY_SOURCE and `late`."""
+"""An empty table with the columns that are read from files of `heartbeats`, which are IDENTITY_SOURCE and `late`."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
 """A filter that accepts all rows, and a filter that accepts none."""
@@ -431,7 +431,7 @@ NOTHING = identities(NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The late rows of an event hour, and the rows of the same heartbeats that landed in time. Both tables have the
+    """The late rows of an event hour, and the copies of these heartbeats that landed in time. Both tables have the
     columns of IDENTITY. `files` are the paths of the files that were read."""
 
     files: frozenset[str]
@@ -515,8 +515,8 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return all rows copied into one chunk, because small results of a join would otherwise keep large buffers in
-    memory."""
+    """Copy the rows of several tables into one chunk. Otherwise, the small results of a join would keep large buffers
+    in memory."""
     return pa.concat_tables(tables).combine_chunks()
 
 
