@@ -41,8 +41,8 @@ OF_KUBERNETES = re.compile(
 tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Maximum time, from its publish time, that a message on tracking may wait for its schema. Tracking rejects the message
-when it pulls it again after twice PATIENCE, at most 10 s later."""
+"""Maximum time from a message's publish time for which tracking waits for the message's schema. Tracking rejects the
+message at the first pull after twice PATIENCE, which is at most 10 s later."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.
@@ -186,8 +186,8 @@ class Settings(BaseSettings):
     @property
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
-        rules of this version, and the schema file. Compared fields are left out, because no message is rejected for
-        them, and so are settings at their default, so that a later version can add one."""
+        rules of this version, and the schema file. It does not contain compared fields, because no message is rejected
+        for them. It does not contain settings at their default, so that a later version can add a setting."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),

@@ -38,9 +38,9 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Length of the range of publish times whose messages are in memory at a time: for counting landed messages (a
-timedelta), and for the audit (in seconds). The audit's range is shorter, because the audit also reads event times and
-runs in the process of the sensors."""
+"""Lengths of the ranges of publish time whose messages are in memory at a time. COUNTED_AT_ONCE is for counting landed
+messages, and AUDITED_AT_ONCE (in seconds) is for the audit. The audit's range is shorter, because the audit also reads
+event times, and runs in the process of the sensors."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -117,9 +117,8 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`. For each publish second, the number
-    of messages in `histogram` minus the number that landed is outstanding. `landed` is the result of
-    `landed_by_second`."""
+    """Return the outstanding messages among those published in `[since, before)`. Their number per publish second is
+    the number of messages in `histogram`, less the number that landed. `landed` is the result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
@@ -174,8 +173,8 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """Return `good` without heartbeats that tracking did not count, because their message was rejected first and
-    requeued later.
+    """Return `good` without the heartbeats that tracking did not count. Tracking had counted their message as rejected,
+    and the message was requeued later.
 
     Only messages with several heartbeats are affected: tracking counted the message's rejection once, in place of these
     heartbeats. `good` (landed) and `bad` (rejected) are results of `with_seconds`. Damaged files of `heartbeats` are
@@ -221,8 +220,8 @@ def distinct_messages(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
-    """The audit of the messages published in one minute: how many tracking counted, how many landed, and how many are
-    lost at least and at most."""
+    """The audit of the messages published in one minute: the number that tracking counted, the number that landed, and
+    the minimum and maximum number that were lost."""
 
     minute: datetime
     tracked: int
@@ -260,8 +259,8 @@ class Audit:
 def audit(
     log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
 ) -> Audit:
-    """Audit the messages that stopped being outstanding on base after `passed_since`. If `passed_since` is None, audit
-    all messages in the tracking log that are no longer outstanding.
+    """Audit the messages that were outstanding on base at `passed_since` or later, and no longer are. If `passed_since`
+    is None, audit all messages in the tracking log that are no longer outstanding.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the readings of base in the decisions, minus the slack, are right; messages from
@@ -313,8 +312,9 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
-    """Return an array with one row per publish second in `[start, end)`: messages tracked, landed, lost at least, and
-    lost at most. Also return the damaged files with their event hours, which are not counted.
+    """Return an array with one row per publish second in `[start, end)`: the number of messages that were tracked, that
+    landed, and the minimum and maximum number that were lost. Also return the damaged files with their event hours,
+    which are not counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
     - A landed heartbeat belongs to the cell of its clamped event time. Because older logs did not clamp event times, it

@@ -66,7 +66,8 @@ class NullFields:
 
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
-    """Find the fields among `names` that are null in all rows that landed at `since` or later, and since when.
+    """Find the fields among `names` that are null in all rows that landed at `since` or later, and the time since which
+    each of them is null.
 
     Reads only file statistics, so each file counts as a whole. A field without statistics, such as one of the last
     columns of a wide table, is not reported. Raises LakeError.
@@ -88,7 +89,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
 
 
 RECENT = timedelta(hours=1)
-"""The checks of recent rows, and the count of losses, cover this length of time before now."""
+"""Length of the time range, up to now, that the checks of recent rows and the count of losses cover."""
 
 NEWEST_FILES = 10
 """Maximum number of files read to find the most frequent reason. In a bucket, each file costs a request."""

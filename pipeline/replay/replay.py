@@ -28,8 +28,8 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a new decision for each tick. The production code makes each one from the tick's inputs and the new
-    decisions before it.
+    """Yield a new decision for each tick. It is made by the code of production, from the tick's inputs and the new
+    decisions of earlier ticks.
 
     Compacted entries are skipped. They contain recorded decisions, which must not influence the new ones, and otherwise
     only data of earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the
@@ -190,7 +190,7 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Count the late messages of a trace, given the decisions of a replay. Reads the trace once.
+    """Count the messages of a trace that are late according to the decisions of a replay. Reads the trace once.
 
     A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
     clocks of two trackers disagree, the times of decisions may go back. A decision then counts as made at the latest

@@ -22,8 +22,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Minimum number of new rows before Totals merges them into its table. The new rows must also outnumber the rows of the
-table, so that merging stays cheap."""
+"""Minimum number of new rows before Totals merges them into its table. So that merging stays cheap, there must also be
+more new rows than rows in the table."""
 
 
 class Totals:
@@ -312,8 +312,8 @@ def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
     time of the messages that were acknowledged since the previous tick. Its last element is for messages acknowledged
     after the last tick.
 
-    The candidate for the oldest unacknowledged message at a tick is the one with the earliest publish time among those
-    acknowledged later. If it was published after the tick, no message was unacknowledged.
+    The oldest unacknowledged message at a tick is the message with the earliest publish time among those that are
+    acknowledged later. If even this message was published after the tick, no message was unacknowledged.
     """
     later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
     return [

@@ -22,7 +22,7 @@ CONTRACT = 3
 tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
-"""Number of tasks for checking executors. Several tasks may reach several executors, which may differ."""
+"""Number of tasks that check the executors. Several tasks may run on several executors, whose environments may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """Schema of the result of checking an executor: its Python and machine, and why it cannot run tidemark (null if it
@@ -51,7 +51,7 @@ LOCAL_REMEDY = (
     f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
     f"{sys.executable}"
 )
-"""The remedy if executors on the driver's machine cannot run tidemark."""
+"""What to do if executors on the driver's machine cannot run tidemark."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""

@@ -71,8 +71,8 @@ never reopens a closed session, and remembers the last thousand closed ones."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
-    """Return WORKERS if Spark is local and its workers run this process's Python, otherwise no settings: another Python
-    may lack tidemark."""
+    """Return WORKERS if Spark is local and its workers run this process's Python. Otherwise return no settings, because
+    another Python may lack tidemark."""
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     return WORKERS if master.startswith("local") and is_ours else {}
 
@@ -103,8 +103,8 @@ def _of_servers_executors(settings: Settings) -> dict[str, str]:
 
 
 def session_config(settings: Settings) -> dict[str, str]:
-    """Return the configuration of a session: of a Spark Connect client or, if `spark.remote` is empty, of a classic
-    session."""
+    """Return the configuration of a Spark Connect client's session. If `spark.remote` is empty, return that of a
+    classic session."""
     chosen = settings.spark
     if not chosen.is_classic:
         # A client may set only session settings: the rest belongs to the server.
