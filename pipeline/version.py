@@ -49,7 +49,7 @@ def format_of(marked: Mapping[Any, Any]) -> int:
 
 def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
     """Raise NewerFormat if the mark in `marked` has a newer format. The error names the object, the version that wrote
-    it, and `what` the object belongs to."""
+    it, and what the object belongs to (`what`)."""
     if isinstance(marked, Mapping) and format_of(marked) > FORMAT:
         why = f"its format is {_value(marked, WRITTEN_IN)}, and this version reads formats up to {FORMAT}"
         raise newer_format(name, marked, why, what)

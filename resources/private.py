@@ -112,7 +112,7 @@ def found(part: PrivatePart) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of `owner`. If it is set only in the `__init__` of the class `owner`, return its name."""
+    """Return an attribute of `owner`. If `owner` is a class that sets it only in `__init__`, return its name."""
     if isinstance(owner, type) and not hasattr(owner, name) and name in owner.__init__.__code__.co_names:  # type: ignore[misc]
         return name
     return getattr(owner, name)

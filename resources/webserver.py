@@ -48,7 +48,7 @@ class PageGuard:
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
-        """`allowed_hosts` are additional host names, without ports, under which users reach the page."""
+        """Guard `app`. `allowed_hosts` are additional host names, without ports, under which users reach the page."""
         self._app = app
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 

@@ -22,7 +22,7 @@ CONTRACT = 3
 tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
-"""Number of tasks that check the executors. Several tasks may reach several executors, whose environments may differ."""
+"""Number of tasks that check the executors. Several tasks may reach several executors, which may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """Schema of the result of checking an executor: its Python and machine, and why it cannot run tidemark (null if it

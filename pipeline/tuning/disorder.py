@@ -23,7 +23,7 @@ from tidemark.pipeline.replay.trace import Batch, Tally, Totals, Trace
 from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""Unit in which durations are measured, and so their accuracy: a tenth of a second, in microseconds."""
+"""Unit in which durations are measured, in microseconds. Durations are therefore accurate to a tenth of a second."""
 
 STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
@@ -71,12 +71,11 @@ class StreamDisorder:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The slow messages of a topic, or the fast ones.
+    """A summary of the slow messages of a topic, or of the fast ones.
 
     `beyond_band` is the number of messages that are slow (or fast) by more than the band, and `streams` the number of
-    streams with such messages. `max_seconds` is the maximum by which a message is slow (or fast). `worst` are the worst
-    streams; empty if the messages have no streams.
-    """
+    streams with such messages. `max_seconds` says how slow the slowest (or how fast the fastest) message is. `worst`
+    are the worst streams; empty if the messages have no streams."""
 
     beyond_band: int
     max_seconds: float
@@ -165,8 +164,8 @@ def _seconds(steps: int) -> float:
 
 
 TOGETHER_US = 5_000_000
-"""Length of a range of event time whose messages are compared with one typical message: five seconds, in
-microseconds."""
+"""Length, in microseconds, of a range of event time. All messages of a range are compared with the same typical
+message."""
 
 ENOUGH = 30
 """Minimum number of messages for the median lag of a range of five seconds. With fewer messages, the median lag of the
@@ -179,8 +178,8 @@ MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of messages over durations, not empty: `counts[i]` messages have the duration `seconds[i]`.
-    `seconds` ascend."""
+    """A distribution of messages over durations: `counts[i]` messages have the duration `seconds[i]`. `seconds` ascend,
+    and are not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -193,8 +192,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LagBound:
-    """A value for `max_lag`, and the fraction of messages that lag more. These would be passed over, so that they do
-    not hold the watermark."""
+    """A value for `max_lag`, and the fraction of messages that lag more. The watermark would not wait for these."""
 
     max_lag: timedelta
     passed_over_share: float

@@ -139,8 +139,8 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
-    """Make the report on a trace file, with the ticks that a running pipeline would have had. The slack of readings is
-    left out, because the times in a trace are exact. Raises TraceUnusable."""
+    """Make the report on a trace file, with the ticks that a running pipeline would have made. No slack is subtracted
+    from readings, because the times in a trace are exact. Raises TraceUnusable."""
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:

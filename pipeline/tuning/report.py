@@ -81,8 +81,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest `max_lag` with which at most the target share of messages would be passed over; None if no tried
-        value is large enough."""
+        """The smallest `max_lag` that at most the target share of the messages exceed; None if no tried value is large
+        enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
@@ -289,7 +289,8 @@ NEARLY_ALL = 0.8
 """A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message counts as delaying the watermark if it lags more than this fraction of the landed messages."""
+"""A rejected message counts as delaying the watermark if it lags more than at least this fraction of the landed
+messages do."""
 
 STREAMS_NAMED = 5
 """Maximum number of streams named in the sentence about rejected messages."""

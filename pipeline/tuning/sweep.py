@@ -67,8 +67,8 @@ class BandOutcome:
 class Recommendation:
     """The recommended band of a variant for a target late share.
 
-    It is the smallest tried band that meets the target, as do all larger tried bands. `outcome` is its outcome; None if
-    the `largest` tried band exceeds the target.
+    It is the smallest tried band from which on all tried bands meet the target. `outcome` is its outcome. It is None if
+    even the `largest` tried band does not meet the target.
     """
 
     variant: Variant
@@ -202,8 +202,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band that meets the target, as do all larger tried bands. Return None if
-    the largest band does not meet the target."""
+    """Return the outcome of the smallest tried band from which on all tried bands meet the target. Return None if even
+    the largest band does not meet it."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:

@@ -29,9 +29,9 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum target size in bytes of the files in a rewritten partition. A file of the minimum size has a few
-minutes of 10,000 streams, so that a run can skip most files of an hour by their statistics. The target size is larger
-if a partition would otherwise have more than FILES files."""
+"""Minimum and maximum of the target size, in bytes, of the files in a rewritten partition. A file of the minimum size
+has a few minutes of 10,000 streams, so a run can skip most files of an hour by their statistics. The target size is
+above the minimum only if a partition would otherwise have more than FILES files."""
 
 FILES = 64
 """Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Every
@@ -47,12 +47,12 @@ SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 of memory per row."""
 
 SPARE = timedelta(days=1)
-"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds the
-file by this record."""
+"""Additional time for which a table's log keeps the record of a removed file, after the file may be deleted. A vacuum
+finds the file by this record."""
 
 
 Figures = dict[str, int]
-"""The results of a chore, or in a dry run its expected results, as numbers by name."""
+"""The results of a chore as numbers by name. In a dry run, these are the expected results."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:

@@ -32,9 +32,9 @@ COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the objects in which drains, the ingest runs of earlier versions, landed messages. They are not needed any
-more, because their messages are in the tables. The landings of a stream of `format("pubsub")` have another prefix. They
-are not orphans, because the stream may read them even after a year."""
+"""Prefix of the objects that drains wrote, which were the ingest runs of earlier versions. These objects are no longer
+needed, because their messages are in the tables. The objects of a stream of `format("pubsub")` have another prefix, and
+are never orphans, because the stream may read them even after a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the key by which to find out whether a file is an orphan: the path of a data file or the name of a run. It
-    is an orphan if no version of the table has this key. `path` is the file's path within the table. Return None if the
-    file is never an orphan."""
+    """Return the key of a file: the path of a data file, or the name of a run. The file is an orphan if no version of
+    the table has this key. Return None if the file is never an orphan. `path` is the file's path within the table."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None

@@ -254,8 +254,8 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
 @dataclass(frozen=True, slots=True)
 class LogHealth:
     """The result of `check_log`. `read` is the number of entries read. `damaged` has the number of each damaged or
-    missing entry, with the reason. `forgotten` has the number of each entry that an operator has called lost, with the
-    reason. `lost` has a message if entries are missing at the end of the log."""
+    missing entry, with the reason. `forgotten` has the number of each entry that an operator has declared lost, with
+    the reason. `lost` has a message if entries are missing at the end of the log."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -282,8 +282,7 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if a person has to repair something, because it takes more than computing windows again and deleting
-        orphans."""
+        """True if a person has to act, because computing windows again and deleting orphans does not repair everything."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:

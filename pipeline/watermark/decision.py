@@ -21,7 +21,7 @@ class Reason(StrEnum):
     UNCHANGED = "UNCHANGED"
     """The candidate is not above the watermark.
 
-    The watermark moves when newer messages push the pin out of the band."""
+    The watermark moves when the band has moved past the pin, the message that limits the watermark."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
     """The message that limits the next watermark (the pin) may not have landed yet, according to the last reading of
     base.
@@ -29,7 +29,7 @@ class Reason(StrEnum):
     The watermark moves when base has landed the message and base is read again, which may be rare
     (docs/concepts/costs-and-scale.md). If the pin is the anchor or within the band, newer messages move it as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
-    """Tracking is behind: it has read neither to near the present, nor to a band ahead of base.
+    """Tracking is behind: its last reading is neither close to the present, nor more than `band` ahead of base's.
 
     The watermark moves when tracking has caught up. Check that its sensor ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
@@ -121,9 +121,9 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser reading, near
-    the present, minus the band and `recent_lag`, the largest lag (publish time minus event time) of the last
-    messages."""
+    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser of both
+    readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) of
+    the last messages."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -219,7 +219,7 @@ class Decision:
     @property
     def knows_of_a_loss(self) -> bool:
         """True if the decision was made after a loss of log entries was found. Its `complete_from` is then at least
-        `at`, because the messages before are no longer known for certain."""
+        `at`, because the log may lack messages published before `at`."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

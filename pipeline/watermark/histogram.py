@@ -31,13 +31,13 @@ something was published in its publish second."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""Values in place of an event time: NO_MINIMUM for a rejected message, A_COPY for a copy."""
+"""Stands in place of a copy's event time, as NO_MINIMUM does for a rejected message."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 
 SLOT_US = BUCKET_US // 50
-"""Width of a slot in microseconds: a fiftieth of a second. A cell has one bit for each slot of its publish second, set
-if a message was published in it."""
+"""Width of a slot in microseconds: a fiftieth of a second. A cell has one bit per slot of its publish second. The bit
+is set if a message was published in the slot."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
@@ -224,7 +224,7 @@ class Histogram:
         """For each publish-time bucket from `low` to `high`, find the event-time quantile. Return the cell with the
         least of these quantiles.
 
-        In a bucket with n messages, the `floor(quantile * n)` least event times are passed over. The cell with the next
+        In a bucket with n messages, the `floor(quantile * n)` least event times are skipped. The cell with the next
         event time represents the bucket. Its least event time is never above the true quantile.
         """
         positions = self._valid(low, high)
@@ -332,8 +332,8 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """Return the histogram without the cells that are passed over because they lag too much. Rejected messages are
-    kept.
+    """Return the histogram of the messages that hold the watermark back: without the cells that lag more than `max_lag`
+    (which are passed over). Rejected messages are kept.
 
     A cell is passed over if its first publish time, minus the end of its event bucket, is at least `max_lag`. So a
     message that lags at most `max_lag` is never passed over, and one that lags two seconds more always is.

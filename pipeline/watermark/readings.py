@@ -41,7 +41,8 @@ class Reading:
 
     @property
     def no_later_than(self) -> datetime:
-        """`oldest_unacked` plus its uncertainty: the oldest unacknowledged message, if any, was not published later."""
+        """The sum of `oldest_unacked` and its uncertainty. The oldest unacknowledged message, if any, was not published
+        later than this."""
         return self.oldest_unacked + self.uncertainty
 
     @property

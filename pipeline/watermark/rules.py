@@ -115,7 +115,7 @@ def ready(s: Situation) -> Verdict:
     """Rule 4: hold unless tracking has read far enough: to near the present (messages that it cannot judge yet do not
     count), or to a band ahead of base.
 
-    If neither is so and this machine's clock is ahead of the server's, the clock is given as the reason.
+    If neither is true, and this machine's clock is ahead of the server's, the reason of the hold is the clock.
     """
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
@@ -217,7 +217,8 @@ def frontier_of(
 ) -> Cell | None:
     """Return the frontier before a moment: the cell with the greatest event time published before it.
 
-    If disorder is at most the band, a message published a band or more after this cell has no lesser event time.
+    If disorder is at most the band, messages published a band or more after this cell have no earlier event times than
+    the frontier.
     `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. If `pruned_before`
     is after the moment, as after a seek of tracking or with a wider band, the result is None.
     """

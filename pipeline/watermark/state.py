@@ -61,10 +61,11 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An entry of the tracking log which records that the log no longer describes all acknowledged messages correctly.
+    """An entry of the tracking log that records a loss: the log no longer describes all acknowledged messages
+    correctly.
 
-    It is written in two cases: it replaces an entry that cannot be repaired, or messages are judged by another
-    `contract` from here on. `what` describes the case. The lost entry may have been the newest decision, so
+    There are two cases, which `what` describes. Either the entry replaces an entry that cannot be repaired, or messages
+    are judged by another `contract` from this entry on. The lost entry may have been the newest decision, so
     `watermark_at_least` has the highest watermark that is known from elsewhere.
     """
 
@@ -96,7 +97,7 @@ class WatermarkState:
     - `pruned_before`: all cells of publish-time buckets below it were dropped. `pruned_frontier` is the frontier of the
       dropped cells.
     - `reading_violations` is the number of messages that a reading of tracking should have excluded; it should be 0.
-    - `is_missing_entries` is True from a `Lost` entry until a decision has taken the loss into account.
+    - `is_missing_entries` is True after a `Lost` entry, until a decision has taken the loss into account.
     - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
     - `released_before` is the time of an operator's release. It applies until base is sought.
     - `account` is the usage that entries of the last day recorded.

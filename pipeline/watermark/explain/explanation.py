@@ -268,7 +268,8 @@ def _age(reading: EffectiveReading) -> str:
 
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""Bands to try as alternatives, besides half of the decision's band. Only bands below the decision's band are tried."""
+"""Bands to try as alternatives, in addition to half of the decision's band. Only smaller bands than the decision's are
+tried."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
 """Values of `max_lag` to try as alternatives. Only values below the decision's `max_lag` are tried."""
