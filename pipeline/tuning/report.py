@@ -289,8 +289,8 @@ NEARLY_ALL = 0.8
 """A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message counts as delaying the watermark if it lags more than at least this fraction of the landed
-messages do."""
+"""A rejected message counts as delaying the watermark if its lag exceeds the lags of this fraction of the landed
+messages."""
 
 STREAMS_NAMED = 5
 """Maximum number of streams named in the sentence about rejected messages."""

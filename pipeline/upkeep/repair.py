@@ -282,7 +282,7 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if a person has to act, because computing windows again and deleting orphans does not repair everything."""
+        """True if a person has to act, because computing windows and deleting orphans does not repair everything."""
         return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
