@@ -234,16 +234,17 @@ def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime)
     """Return the lag over time, as about MOST_POINTS points, and the holds, newest first.
 
     A hold is a period of at least HOLD_TICKS ticks in which the watermark did not change, or in which there was no
-    decision. A hold's text is the sentence of its last decision.
+    decision. A hold's text is the sentence of its last decision. A hold may have begun before the first of `decisions`.
     """
-    known = [one for one in in_order(decisions) if now - one.at <= HOURS]
+    every = in_order(decisions)
+    known = [one for one in every if now - one.at <= HOURS] or every[-1:]
     now = max([now, *(one.at for one in known[-1:])])  # the clock may have been set back since
     step = 1 + len(known) // MOST_POINTS
     holds, least = list[dict[str, Any]](), HOLD_TICKS * tick
-    for (_, has_watermark), group in groupby(known, lambda one: (one.watermark, one.watermark is not None)):
+    for (_, has_watermark), group in groupby(every, lambda one: (one.watermark, one.watermark is not None)):
         stretch = list(group)
         first, last = stretch[0], stretch[-1]
-        if has_watermark and last.at - first.at >= least:
+        if has_watermark and last.at - first.at >= least and last.at >= known[0].at:
             until = None if last is known[-1] else last.at
             holds.append(_hold(first.at, until, now, str(last.reason), last.sentence()))
     ends = [*(one.at for one in known), now]

@@ -293,7 +293,8 @@ def verdict_of(
         return PageVerdict("bad", "Something is wrong", told)
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
-        return PageVerdict("hold", f"The watermark has stood still for {rough(held['lasted'])}", told)
+        lasted = f"{'at least ' if held['lasted'] > HOURS else ''}{rough(held['lasted'])}"
+        return PageVerdict("hold", f"The watermark has stood still for {lasted}", told)
     if why["reason"].is_hold:
         return PageVerdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
     if reading := facts.get("reading"):

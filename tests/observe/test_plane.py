@@ -11,7 +11,7 @@ from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
 from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.observe.explained import MOST_CELLS, history_facts, plane_facts
+from tidemark.pipeline.observe.explained import MOST_CELLS, history_facts, lag_chart, plane_facts
 from tidemark.pipeline.observe.facts import LakeStatus
 from tidemark.pipeline.observe.page import PageVerdict, verdict_of
 from tidemark.pipeline.settings import Settings
@@ -54,8 +54,14 @@ def test_a_hold_is_a_stretch_without_a_move_and_a_gap_is_when_nobody_decided() -
     assert "tracking has read up to" in facts["holds"][1]["text"]
     assert facts["lag"][-1] == (at(420), 20.0)
     assert history_facts(decisions(*moving), TICK, at(95))["holds"] == []
-    (silent,) = history_facts(decisions(*moving), TICK, at(200))["holds"]
-    assert (silent["until"], silent["lasted"]) == (None, timedelta(seconds=110))
+    for now in (200, 40_000):
+        facts = history_facts(decisions(*moving), TICK, at(now))
+        assert [(hold["until"], hold["lasted"]) for hold in facts["holds"]] == [(None, timedelta(seconds=now - 90))]
+        assert lag_chart(facts).title.startswith("The watermark was 15s behind")
+    facts = history_facts(
+        decisions(*((3600.0 * n, 0.0, Reason.HELD_TRACKING_BEHIND) for n in range(6))), TICK, at(18_000)
+    )
+    assert facts["holds"][-1]["since"] == at(0)
     set_back = [(20.0 + 10 * n, 75.0, Reason.HELD_CLOCK_SKEW) for n in range(6)]
     facts = history_facts(decisions(*moving, *set_back), TICK, at(75))
     assert [(hold["since"], hold["until"]) for hold in facts["holds"]] == [(at(20), None)]
