@@ -51,8 +51,8 @@ def duration_us(duration: timedelta) -> int:
 
 
 def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
-    """True if a past moment is less than `within` ago. False if it is as far in the future, because the clock was set
-    back since."""
+    """True if a past moment is less than `within` ago. If the clock was set back since, so that the moment is now in
+    the future by `within` or more, the result is False."""
     return abs(now - moment) < within
 
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""Name of the column with the index of a row's window in the computed range, instead of the window's key."""
+"""Name of a column that stands in for the window's key: it has the index of the row's window in the computed range."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
 """The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery
@@ -28,8 +28,8 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """The settings by which diffs are computed. `fields` are the compared fields, and `period` is the heartbeat period,
-    by which missed heartbeats are counted."""
+    """The settings by which diffs are computed. `fields` are the compared fields. `period` is the heartbeat period,
+    from which the number of missed heartbeats in a gap follows."""
 
     fields: Mapping[str, FieldKind]
     lookback: timedelta

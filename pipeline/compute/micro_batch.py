@@ -115,8 +115,8 @@ class MicroBatch(WindowBatch):
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
     """The result of a run. `rows` maps a window's key to its row count in the table that was committed last.
-    `superseded` lists, per table, the keys of the windows that another run had already replaced from input at least as
-    new. `input_rows` is the number of rows in the files that the run read."""
+    `superseded` lists, per table, the keys of the windows that another run had already replaced, from the same or newer
+    input. `input_rows` is the number of rows in the files that the run read."""
 
     heartbeats_version: int
     watermark: datetime | None

@@ -30,8 +30,8 @@ from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
-"""Maximum number of input rows for running a table's SQL in one task. With more rows, several tasks are faster. A
-Python function always runs in several tasks, since its work per row is unknown."""
+"""Maximum number of input rows for which a table's SQL runs in one task. With more rows, several tasks are faster. A
+Python function always runs in several tasks, because its work per row is unknown."""
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
@@ -131,7 +131,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Make Spark fail if a row belongs to a window that is not in `windows`."""
+    """Return `rows` with a condition that makes Spark fail if a row belongs to a window that is not in `windows`."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])

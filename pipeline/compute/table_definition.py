@@ -39,7 +39,7 @@ the heartbeat's row."""
 MOST_SOURCE_BYTES = 1 << 20
 
 UNUSABLE = "unusable"
-"""Used in place of the version and of the file's digest if the file of a table is unusable."""
+"""Stands in for the version of a table, and for the digest of its file, if the file is unusable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 
 HOUR_US = 3_600_000_000
-"""Maximum distance in microseconds (an hour) between the publish time and an event time that `advice` reads in another
-unit. A time that is further away suggests no unit."""
+"""An hour in microseconds. If an event time, read in another unit, is within this time of its publish time, `advice`
+suggests that unit."""
 
 
 class EventTimeUnit(StrEnum):
@@ -124,9 +124,9 @@ def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
-"""JSON's grammar of a number, limited to lengths that a 64-bit float can represent."""
+"""JSON's grammar of a number, limited to the lengths of numbers that a 64-bit float can represent."""
 OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""Prefix of a compared field's path, if the value is an attribute."""
+"""Prefix of the path of a compared field whose value is an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -138,8 +138,8 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time, from its publish time, that a message on base may wait for a schema that does not exist yet. Then the
-message is rejected.
+"""Maximum time for which a message on base may wait for a schema that does not exist yet, counted from its publish
+time. After this time the message is rejected.
 
 A message on tracking may wait twice as long. So tracking can read every message that base lands, even if the clocks of
 the two readers differ by this much.

@@ -93,8 +93,8 @@ class Place:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)
 
     def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
-        """Return the value at this place of a message, or None. `payload` may be an Element. Not defined for the
-        publish time."""
+        """Return the value at this place of a message, or None. `payload` may be an Element. Must not be called if the
+        place is the publish time."""
         if self.kind is PlaceKind.ATTRIBUTE:
             return attributes.get(self.name)
         if type(payload) is Element:

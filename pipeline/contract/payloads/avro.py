@@ -55,7 +55,7 @@ def _base64(value: bytes, *_: Any) -> str:
 
 
 def _written(microseconds: int, after: str = "") -> str:
-    """Format microseconds since the epoch as RFC 3339. `after` is appended: a zone, or further digits."""
+    """Format microseconds since the epoch as RFC 3339, and append `after`, which is a zone or further digits."""
     return (EPOCH + timedelta(0, 0, microseconds)).isoformat("T", "microseconds") + after
 
 
@@ -471,7 +471,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Describe, for a user, what an error of fastavro says about the bytes."""
+    """Describe an error of fastavro for a user, in terms of the bytes that it read."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration

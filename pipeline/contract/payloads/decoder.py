@@ -93,10 +93,11 @@ class PayloadDecoder:
             found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """True if gzip is recognized by a payload's first bytes. Not so for Avro, whose records may begin alike."""
+        """True if a payload counts as gzip because of its first bytes. False for Avro, whose records may begin with the
+        same bytes."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode messages until their content reaches `PART_BYTES`, at least the first message.
+        """Decode messages, beginning with the first one, until their content reaches `PART_BYTES`. Decode at least one.
 
         Never raises because of the content of a message. The result for a message does not depend on other messages.
         Raises InvalidSettings if a schema that the settings name cannot be used.

@@ -35,7 +35,7 @@ VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 
 ENDS = bytes(range(128, 256))
-"""All bytes that a varint may have before its last byte."""
+"""All values of the bytes of a varint, except its last byte."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 
@@ -68,8 +68,8 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return the largest number of values that a message of this type, or one nested in it, can have without the
-        values of further nested ones: its fields, and one for itself."""
+        """Return the largest number of values that a single message can have: one for itself, and one per field. The
+        message may be of this type or of a type nested in it. Values inside of nested messages are not included."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0

@@ -272,8 +272,8 @@ NEAR = timedelta(seconds=1)
 """If no message is outstanding, the time that a reading yields is at most this long before the request."""
 
 JUST_PUBLISHED = "a message just published"
-"""Name of the table's row about messages just published. If the measured value differs from the expected one, a larger
-slack compensates for it."""
+"""Name of the row about messages that were just published. If its measured value differs from the expected one, a
+larger slack compensates for the difference."""
 
 DOLLARS_A_TIB = 40
 """List price, in dollars per TiB, of publishing and of delivering (see docs/concepts/costs-and-scale.md)."""
