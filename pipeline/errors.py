@@ -21,7 +21,7 @@ class WindowNotClosed(TidemarkError):
 class WindowExpired(TidemarkError):
     """A run was asked to compute a window whose heartbeats are no longer kept. Nothing was written.
 
-    Nothing to do: the window's rows stay as they are (`housekeeping.heartbeats`)."""
+    Nothing to do: the window's rows stay as they are. `housekeeping.heartbeats` sets how long heartbeats are kept."""
 
 
 class WatermarkNotReached(TidemarkError):
@@ -43,7 +43,8 @@ class PubSubError(TidemarkError):
 
 
 class BaseReadByOthers(PubSubError):
-    """With `pubsub.attach`, another consumer reads base, so tidemark neither pulls from base nor has landed messages.
+    """With `pubsub.attach`, another consumer reads base. tidemark does not pull from base, so it has no landed
+    messages.
 
     See docs/how-to/attach.md for the alternatives."""
 
@@ -74,10 +75,10 @@ class ReadingUnavailable(PubSubError):
 
 
 class ReadingPostponed(ReadingUnavailable):
-    """The snapshot budget postpones a reading (see docs/concepts/costs-and-scale.md), and Cloud Monitoring has no value
-    either.
+    """The snapshot budget postpones a reading of a backlog (see docs/concepts/costs-and-scale.md), and Cloud Monitoring
+    has no value.
 
-    Nothing to do: the last reading stays valid. The message says when the next one is due."""
+    Nothing to do: the last reading is still used. The message says when the next one is due."""
 
 
 class SnapshotRefused(ReadingUnavailable):
@@ -127,7 +128,7 @@ class CorruptObject(LakeError):
 class DamagedNote(CorruptObject):
     """A note, such as a run's manifest or the note of a failed run, was read but has invalid content.
 
-    The message says whether to restore a copy or to delete it."""
+    The message says whether to restore a copy of the note or to delete the note."""
 
 
 class NewerFormat(LakeError):
@@ -171,8 +172,8 @@ class LandingOver(LakeError):
     """`format("pubsub")` was asked to read a batch that Spark has finished, and whose rows may be deleted. Nothing was
     acknowledged.
 
-    If a slow task reports this, nothing to do. If you restored an old checkpoint, begin with a new one. A larger
-    `keepBatches`, set beforehand, prevents this."""
+    If a slow task reports this, do nothing. If you restored an old checkpoint, start a new one instead. To be able to
+    restore older checkpoints in future, set a larger `keepBatches`."""
 
 
 class ContractReplaced(LakeError):
@@ -204,7 +205,7 @@ class TableFailed(TidemarkError):
 class SparkUnreachable(TidemarkError):
     """No Spark Connect server answers at `spark.remote`, or the server expects another token.
 
-    Start it, or set another `spark.remote`."""
+    Start the server, set the token that the message asks for, or set another `spark.remote`."""
 
 
 class ExecutorsUnable(TidemarkError):

@@ -1,8 +1,8 @@
 """Checks that these credentials have the permissions that each part of tidemark needs, and reports exceeded quotas.
 
 `testIamPermissions` tells which permissions are granted, and needs no permission itself. A server without this call,
-such as an emulator, checks no permissions. The pipeline's permissions do not allow reading a quota's limit. They allow
-reading the metric of Cloud Monitoring that records exceeded quotas.
+such as an emulator, checks no permissions. The pipeline may not read the limit of a quota, so only exceeded quotas are
+reported. A metric of Cloud Monitoring records them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +36,8 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
 }
-"""Permissions without which the pipeline still runs with `pubsub.reading = "auto"`, each with the consequence of its
-absence."""
+"""Permissions that the pipeline can do without if `pubsub.reading = "auto"`, each with the consequence of lacking
+it."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
@@ -119,8 +119,8 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
 
 
 def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
-    """Return the permissions needed on this kind of resource, each with the parts that need it. Permissions for
-    provisioning are checked on the project, because a topic or subscription that does not exist yet grants nothing."""
+    """Return the permissions needed on a resource of the kind `on`, each with the parts of tidemark that need it. The
+    topic and the subscriptions may not exist yet, so the permissions for provisioning are checked on the project."""
     found: dict[Permission, list[Component]] = {}
     settings = setup.settings
     needed = permissions_of(

@@ -90,9 +90,9 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
         credentials_of(account).refresh(bounded)
     except GoogleAuthError as error:
         raise PermissionMissing(
-            f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant them "
-            f"roles/iam.serviceAccountTokenCreator on it (`gcloud iam service-accounts add-iam-policy-binding "
-            f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
+            f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant these "
+            f"credentials roles/iam.serviceAccountTokenCreator on {account} (`gcloud iam service-accounts "
+            f"add-iam-policy-binding {account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
             "iamcredentials.googleapis.com"
         ) from error
     yield ok(f"requests to Pub/Sub and Cloud Monitoring are made as {account}")
@@ -109,7 +109,7 @@ RESOLUTION = timedelta(seconds=1)
 """Resolution of the header `Date`, which has whole seconds."""
 
 AGREES = timedelta(seconds=1)
-"""Maximum difference between the clocks that is not reported."""
+"""Tolerated difference between this machine's clock and a server's. A larger one is reported."""
 
 
 def check_clock(setup: Setup) -> Iterator[Said]:
@@ -127,8 +127,8 @@ def check_clock(setup: Setup) -> Iterator[Said]:
 
 
 def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
-    """Compare this machine's clock with a server's, named `whose`, by the header `Date` of its `response`, which must
-    have just arrived. The reported difference is a lower bound."""
+    """Compare this machine's clock with the header `Date` of a `response` that has just arrived. `whose` names the
+    server. The reported difference is a lower bound."""
     answered_at = setup.clock.now()
     try:
         server_at = parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)

@@ -215,7 +215,7 @@ def check_python(setup: Setup) -> Iterator[Said]:
     except (OSError, subprocess.SubprocessError) as error:
         *_, why = (getattr(error, "stderr", None) or str(error)).splitlines()
         raise ExecutorsUnable(
-            f"$PYSPARK_PYTHON is {chosen}, which Spark's executors run, and it cannot run tidemark ({why}): "
+            f"$PYSPARK_PYTHON is {chosen}, and this Python of Spark's executors cannot run tidemark ({why}): "
             f"{LOCAL_REMEDY}"
         ) from error
     yield ok(f"Spark's executors run {chosen}, which has tidemark and Polars")
