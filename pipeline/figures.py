@@ -41,11 +41,13 @@ def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
 
 OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
 EITHER = _by(lambda one, other: one or other)
-"""Metadata for fields of `Sums`: their sum is the oldest time, the newest time, or the first truthy value."""
+"""OLDEST, NEWEST and EITHER are metadata for a field of `Sums`. The field's sum is then the oldest time, the newest
+time, or the first truthy value."""
 
 
 def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None = None) -> float:
-    """Return the smallest value with at least the fraction `share` of all values at or below it. Never interpolates.
+    """Return the smallest value such that at least the fraction `share` of all values is at or below it. Never
+    interpolates.
 
     `counts` says how often each value occurs, by default once. At least one count must be positive. The median of two
     values is the lower value. Integers stay integers.

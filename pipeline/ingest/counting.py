@@ -27,8 +27,8 @@ MOST_REMEMBERED = 1_000_000
 messages a second."""
 
 ATTEMPTS_NOTED = 4
-"""Maximum number of attempts (batches that were counted) that a process keeps until it knows whether they are in the
-log. One is not enough, because the next round runs while the previous one is settled."""
+"""Maximum number of attempts (counted batches) that a process keeps while it does not know whether they are in the log.
+One is not enough, because the next batch is counted before the previous one is in the log."""
 
 
 class RememberedCopies:
@@ -62,8 +62,8 @@ class RememberedCopies:
         return known
 
     def note(self, keys: Ints, publish_us: Ints) -> str:
-        """Keep the first messages of a counted batch, until `settle` confirms that they are in the log. Return a new
-        name for this attempt."""
+        """Keep the messages of a counted batch that are not copies, until `settle` confirms that they are in the log.
+        Return a new name for this attempt."""
         attempt = uuid.uuid4().hex
         if self.is_on and len(keys):
             self._noted[attempt] = keys, publish_us
@@ -90,7 +90,7 @@ class RememberedCopies:
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
 
     def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """Merge messages with sorted, unique keys into the remembered messages, without sorting all of these again."""
+        """Merge messages with sorted, unique keys into the remembered messages, which stay sorted."""
         place = np.searchsorted(self._keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = place < len(self._keys)
@@ -102,8 +102,8 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Return a hash of each message's stream, id, event time, payload and attributes READ_BY. The last two are included
-    because base may accept one of two messages that differ only in them, and reject the other."""
+    """Return a hash of each message's stream, id, event time, payload and attributes READ_BY. The payload and these
+    attributes are included, because base may accept a message and reject another that differs only in them."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
@@ -119,7 +119,7 @@ class Counted:
     """The result of counting messages.
 
     - `keys` (from `keys_of`) and `publish_us` are those of messages that may have copies.
-    - `undecided` messages, keyed by position, are not in the histogram.
+    - `undecided` has the messages that cannot be judged yet, by position. They are not in the histogram.
     - `left` is always empty: unlike landing, counting leaves no message for later.
     """
 
@@ -140,8 +140,9 @@ def counted_parts(
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
     several heartbeats, each of them is counted, and all its rejected elements are counted once.
 
-    If a message lags more than `laggard`, its payload is judged too, because base may reject it. If the payload is
-    undecided, or missing because a transform dropped it, the message is counted with its event time.
+    If the contract needs only attributes, payloads are not judged, except those of messages that lag more than
+    `laggard`: base may reject these messages. If such a payload cannot be judged yet, or is missing because a transform
+    dropped it, its message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for part in judged_parts(messages, reader, asking):

@@ -55,8 +55,8 @@ class Ingested(Sums):
     """A summary of messages that were taken from one subscription. After settling, they have landed or are in the
     tracking log.
 
-    - `messages` is the number of messages, including rejected but not `waiting` ones. `oldest_publish_time` is the
-      oldest of their publish times.
+    - `messages` is the number of messages. It includes the rejected ones, but not those in `waiting`.
+      `oldest_publish_time` is the oldest of their publish times.
     - `leaves_more` is true if a tick ended although there was more to pull.
     - `snapshots` is the number of log entries written with tracked messages.
 
@@ -123,7 +123,7 @@ class Taken:
 class Settled(Sums):
     """The result of settling messages: they are visible or in the log, and acknowledged except for failures.
 
-    `unsaid` is usage that still has to be recorded in a log entry, because this settling wrote none.
+    `unsaid` is the usage that no log entry has recorded yet.
     """
 
     landed: Ingested = field(default_factory=Ingested)

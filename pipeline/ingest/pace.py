@@ -1,8 +1,8 @@
 """Spaces the ticks of a sensor evenly. Dagster starts each evaluation of the sensor a little early, and the evaluation
 waits until its tick is due.
 
-Dagster's daemon checks every 5 s which sensors are due, by the start of their last evaluation. So an evaluation may
-start up to 5 s before its tick.
+Dagster's daemon checks every 5 s which sensors are due, and starts evaluations only then. An evaluation must start at a
+check before its tick, because at the next check it would be late.
 """
 
 from collections import deque
@@ -38,8 +38,9 @@ early, the window would wait for the next tick."""
 
 
 def least_interval(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` of a sensor whose ticks `Pace` spaces. With ticks up to AIMED apart, each
-    evaluation starts at the daemon's next check. Otherwise it starts at the last check before the tick."""
+    """Return the `minimum_interval_seconds` of a sensor whose ticks `Pace` spaces. With ticks up to AIMED apart, an
+    evaluation starts at the daemon's first check after the previous evaluation. Otherwise, it starts at the last check
+    before its tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 
@@ -93,24 +94,23 @@ class Pace:
     def _slack(self) -> timedelta:
         """Maximum time that a tick may move earlier, or be late without delaying later ticks.
 
-        For short ticks it is small, because there is only one check of the daemon per interval. If a tick were due just
-        before this check, it would always be late. So short ticks move only later, until they are due just after a
-        check.
+        It is small for ticks up to LOOK apart, because the daemon checks at most once per tick. A tick due just before
+        this check would always be late. So such ticks are moved later, until they are due just after a check.
         """
         return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class Closings:
-    """Predicts when a tick should begin for the watermark to pass the end of the next window, from the watermark's lag
-    behind the beginning of recent ticks."""
+    """Predicts when a tick should begin, so that the watermark passes the end of the current window. The prediction
+    uses how far the watermark lagged behind the beginning of recent ticks."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
     def expected(self, watermark: datetime | None, began: datetime) -> datetime | None:
-        """Record the watermark that a tick has decided, and when the tick began. Return the moment for a tick that lets
-        the watermark pass the end of its present window; None without a watermark."""
+        """Record the watermark that a tick has decided, and when the tick began. Return when a later tick should begin,
+        so that the watermark passes the end of its current window. Return None if there is no watermark."""
         if watermark is None:
             return None
         self._lags.append((began - watermark).total_seconds())

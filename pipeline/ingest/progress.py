@@ -14,7 +14,8 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""Time over which progress is measured, and minimum time that the known decisions must span for an estimate."""
+"""WATCHED is the time over which progress is measured. AT_LEAST is the minimum time between the first and the last
+known decision for an estimate."""
 
 BEHIND = timedelta(minutes=2)
 """A backlog whose oldest message is younger than this is ignored, because it is normal between ticks."""
@@ -133,7 +134,7 @@ class BacklogWatch:
         return progress_of(self.looks)
 
     def too_slow(self) -> Progress | None:
-        """Return the progress of a subscription that is too slow although its ticks pull as much as they are allowed
-        to; None if there is none."""
+        """Return the progress of a subscription that catches up too slowly, although its last tick pulled as much as a
+        tick may. Return None if there is no such subscription."""
         slow = (one for one in self.progress() if one.is_slow)
         return next((one for one in slow if one.side in self.came and self.came[one.side].leaves_more), None)

@@ -1,8 +1,8 @@
 """Requeues quarantined messages: judges them again by the current contract, and lands those that pass.
 
-The guarantee follows from the order of steps: look for the message in `heartbeats`, append it there, and record it in a
-note. A message in a note is not judged again. At the end, if a message is now rejected for another reason, this reason
-is recorded too.
+For each message, the steps are: look for it in `heartbeats`, append it there, and record it in a note. The guarantee of
+`Requeuer` follows from this order. A later requeue skips messages in a note. If a message is now rejected for another
+reason, the new reason is recorded too.
 """
 
 from collections import Counter
@@ -65,9 +65,9 @@ class Requeue(Sums):
 class Requeuer:
     """Judges the quarantined messages of a lake again, by the contract of `reader`.
 
-    Guarantee: a message that passes is in `heartbeats` once. There may be copies if two requeues run at the same time,
-    or if the message is delivered during a requeue; runs keep one of these copies. A killed requeue loses nothing, and
-    the next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats stays rejected until
+    Guarantee: each message that passes is in `heartbeats`. It is there once, unless two requeues run at the same time
+    or the message is delivered during a requeue; runs keep one of its copies. A killed requeue loses nothing, and the
+    next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats counts as rejected until
     all of them pass.
     """
 
@@ -128,8 +128,8 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return which of these ids are in `heartbeats` already: another delivery of the message may have passed, or an
-        earlier requeue may have been killed after landing it."""
+        """Return which of these ids are in `heartbeats` already, published in the seconds `first` to `last`. Reason:
+        another delivery of the message may have passed, or an earlier requeue was killed after landing it."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
@@ -149,8 +149,8 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
-    """Return the ids to record in a note: of each message that passes whole, and of each `passing` heartbeat whose
-    message is still rejected."""
+    """Return the ids to record in a note: the id of each message whose heartbeats all pass, and for other messages the
+    ids of their `passing` heartbeats."""
     rejected = judged.rejected["message_id"].combine_chunks()
     messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
     whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))

@@ -3,8 +3,8 @@ while the readers take the messages of the next round.
 
 The cost per message is spread over the readers, and the cost per round does not depend on traffic. Rounds are used to
 catch up with a backlog, and to land continuously; only the condition to stop is different. Each reader pulls from the
-whole subscription, because Pub/Sub has no partitions: it distributes the messages itself. This is the static split of
-FLINK-20625.
+whole subscription, because Pub/Sub has no partitions: it distributes the messages itself. FLINK-20625 proposes the same
+for Flink, as a static split.
 """
 
 from collections import defaultdict, deque
@@ -55,8 +55,8 @@ PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""If a round exceeds its duration by this much, the run fails: executors have no free slot, or one hangs. Ticks pull
-until the next run."""
+"""If a round exceeds its duration by this much, the run fails: the executors have no free slot, or an executor hangs.
+Ticks pull until the next run."""
 
 TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
 """Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken` as JSON."""
@@ -67,12 +67,12 @@ KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
-"""Number of settled rounds that are reported to the readers. One is not enough, because a worker process may have no
-task in a round."""
+"""Number of settled rounds whose messages the readers are told to remember, to recognize copies. One is not enough,
+because a worker process may have no task in a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a decision whose readings are used as the state of the backlogs. If it is older, no sensor is
-ticking."""
+"""Maximum age of a decision whose readings are used as the state of the backlogs. If the newest decision is older, no
+sensor is ticking, and the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration, except the first round, which also
@@ -210,8 +210,8 @@ class RunPlan:
     benchmarks shorten these times."""
 
     round: timedelta = timedelta(seconds=5)
-    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but increase the watermark's
-    lag by the same time. Two rounds fit into the 10 s for which a reading of tracking counts as current."""
+    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but each further second is
+    added to the watermark's lag. A reading of tracking counts as current for 10 s, enough for two rounds."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run. Reason: it is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
@@ -270,8 +270,9 @@ class Rounds:
     """One run of readers on Spark, as a series of rounds. `run` is its unique name.
 
     - `read` runs the readers of a round, in any processes.
-    - `newest` reads the log through its own object, because settling uses the log at the same time.
-    - `backlogs` are read only if no tick makes decisions.
+    - `newest` returns the newest state of the log. It must not use the log object of `settling`, which runs at the same
+      time.
+    - `backlogs` are read only if there is no recent decision.
     - `beside` runs the settling of a round while the next round is read.
     """
 
@@ -386,7 +387,7 @@ class Rounds:
 def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
     """Return how many of the readers read tracking in round `number`.
 
-    - All readers, while the newest decision shows that tracking is behind both base and the present. Reason: the
+    - All readers, while the newest decision shows that tracking has a backlog and is not ahead of base. Reason: the
       watermark does not move until tracking is ahead.
     - Otherwise one in A_TRACKER_IN, at least one. A single reader reads tracking every other round.
     """
