@@ -40,8 +40,8 @@ ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"
 """Keys of the object that contains a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
-"""Keys of which a message has at least one, unless it is inside of a pulled or pushed object. An object that has only
-`data` may be a payload."""
+"""A JSON object counts as a message only if it has one of these keys: an object that has only `data` may be a payload.
+A message inside of a pulled or pushed object needs none of them."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
@@ -110,7 +110,9 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
         try:
             inside = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
         except OSError as error:
-            raise SampleUnusable(f"{path} cannot be listed: {error.strerror or error}") from error
+            raise SampleUnusable(
+                f"{path} cannot be listed: {error.strerror or error}; make it readable, or name its files"
+            ) from error
         if len(inside) > MOST_SAMPLES:
             raise SampleUnusable(
                 f"{path} has {len(inside)} files, and a trial takes at most {MOST_SAMPLES}; name some of them"
@@ -253,8 +255,8 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """The compared fields that are null in every heartbeat, although at least one heartbeat has a value, of
-        another type than configured."""
+        """Compared fields that are null in every heartbeat, at least once because the value has another type than
+        configured."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

@@ -62,8 +62,8 @@ class Settling:
         in `heartbeats` or `quarantine`. Several processes may settle at the same time. The log must have its first
         entry.
 
-        The commits of the tables have `says` as metadata. With `used`, the log entry records the usage: the sum of
-        `used` and what the readers used. Without it, the decisions of this process record the usage.
+        The commits of the tables have `says` as metadata. If `used` is given, the log entry records the usage: `used`
+        plus what the readers used. Otherwise, this process records the usage in its decisions.
 
         Raises PubSubError or LakeError. Raises ContractReplaced if the messages were judged by another contract than
         the newest one of the lake. The guarantee also holds after an error, and messages that were not acknowledged are

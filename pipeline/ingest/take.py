@@ -47,8 +47,8 @@ FURTHER_SECONDS = 2.0
 """Maximum duration of a pull that follows a small batch, in seconds."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""Tolerance in the test for a backlog: there is none if the oldest message was published less than this before the
-batch began. Reason: messages become visible a moment after they are published, and clocks differ."""
+"""The backlog counts as gone if its oldest message was published less than this before the batch began. Reason:
+messages become visible a moment after they are published, and clocks differ."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
 """Number of messages per full batch, by subscription. A tick settles each batch as a whole."""
@@ -122,8 +122,7 @@ class Landing:
             yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Return the rows of messages within the maximum number of event hours: the newest hours, and at least one
-        message."""
+        """Leave out messages beyond HOURS_AT_ONCE event hours. Keep the newest hours, and at least one message."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)
@@ -199,11 +198,11 @@ Keeper = Landing | Tracking
 
 
 def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, until: float) -> Taken:
-    """Judge batches and keep the results, until there are no more batches, the keeper is full, or its monotonic clock
-    reaches `until`. At least one part of a batch is kept.
+    """Judge batches and keep the results, until there are no more batches, the keeper is full, or the keeper's
+    monotonic clock reaches `until`. At least one part of a batch is kept.
 
-    Undecided messages are given back immediately, and other messages that were not kept at the end. Raises PubSubError
-    or LakeError, after giving back all messages.
+    Undecided messages are given back immediately. Other messages that were not kept are given back at the end. Raises
+    PubSubError or LakeError, after giving back all messages.
     """
     ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
     unread: Sequence[str] = ()
@@ -256,9 +255,9 @@ class Batches:
     """Pulls batches from a subscription until the budget is spent or the backlog is gone. With `until_spent`, only the
     budget counts.
 
-    After a batch that is not full, `backlog` is read to see whether the backlog is gone, which an empty pull does not
-    prove. A small batch is the criterion instead without `backlog`, and if an undecided message `waits`, because every
-    reading would name that message.
+    After a batch that is not full, a reading of `backlog` shows whether the backlog is gone; an empty pull does not
+    prove it. In two cases, the backlog counts as gone after a small batch: without `backlog`, and while an undecided
+    message `waits`, because every reading would find that message.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
     pull is short, and SMALL_BATCHES small batches in a row end the pulling.

@@ -2,7 +2,7 @@
 the next one starts.
 
 A tick of tracking then decides the watermark. The guarantee follows from the order of steps: pull, persist,
-acknowledge, read the backlogs, fold the log, decide.
+acknowledge, read the backlogs, apply the log's new entries, decide.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +41,7 @@ PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 batch, so that the next tick is on time. Dagster allows a tick 60 s in total."""
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
-"""`TOLERATED` is the maximum time by which this machine's clock may be behind the server's before ticks report a
-problem."""
+"""Ticks report a problem if this machine's clock is more than TOLERATED behind Pub/Sub's. NO_TIME means not behind."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
@@ -107,14 +106,14 @@ def track(
     spending: Spending | None = None,
     signals: Sequence[WatermarkObject] = (),
 ) -> Tracked:
-    """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, fold the log, decide the
-    watermark, and make the decision durable.
+    """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, apply the log's new entries,
+    decide the watermark, and make the decision durable.
 
     Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
     log. Several trackers may run at the same time. Raises PubSubError or LakeError.
 
-    - `until_gone`: the tick pulls until a reading of this backlog shows that it is empty. Without it, until a batch is
-      small.
+    - `until_gone`: the tick pulls until a reading of this backlog shows that it is empty. If None, the tick pulls until
+      a batch is small.
     - `copies` are the messages that the process remembers across ticks. Without them, copies are not recognized.
     - `spending` is updated from the log and the tick, and the decision records the usage.
     - `signals` publish the decision at the end. If one fails, `problems` says so.
@@ -145,8 +144,8 @@ def track(
 def _rounds(
     settling: Settling, keeper: Callable[[], Keeper], budget: Budget, backlog: Backlog | None, spending: Spending | None
 ) -> Ingested:
-    """Run rounds of one batch each, from the only subscription of `settling`. Stop when the budget is spent, the
-    backlog is gone, or few messages arrive."""
+    """Run rounds of one batch each. `settling` has a single subscription, which is read. Stop when the budget is spent,
+    the backlog is gone, or few messages arrive."""
     ((side, subscription),), ingested, clock = settling.subscriptions.items(), Ingested(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     batches = Batches(subscription, budget, clock, backlog)
@@ -169,9 +168,9 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     """If the log is empty, write its first entry. Return the state of the log. Call this function before any message of
     tracking is acknowledged.
 
-    The entry has the publish time from which the histogram will be complete: that of tracking's oldest message, rounded
-    up if the reading is not exact. If the message is too old to be read, the entry has the oldest publish time that a
-    reading can give. Assumption: no message was acknowledged after the reading.
+    The entry has the publish time from which the histogram will be complete. This is the publish time of tracking's
+    oldest message, rounded up if the reading is not exact. If that message is too old for a reading, it is the oldest
+    publish time that a reading can return. Assumption: no message was acknowledged after the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:

@@ -134,7 +134,7 @@ class Lake:
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
-        """Return the record of the first window from whose input retention has deleted nothing."""
+        """Return the record of the first window whose heartbeats are all kept: retention has deleted none of them."""
         return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:

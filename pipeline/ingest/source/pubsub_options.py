@@ -41,7 +41,7 @@ SAME_AS = {
     "maxrecordsperfetch": "batch_messages",
     "maxfetchperiod": "max_time",
 }
-"""Maps Databricks' names of options, as `_plain` returns them, to the names here."""
+"""Maps Databricks' names of options to the names here. The keys are in lower case, as `_plain` returns them."""
 
 NEITHER_MADE = "leave it out: the source reads an existing subscription, and neither creates nor deletes it"
 NO_KEYS = (

@@ -51,8 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends, and its messages
-are given back once it is answered."""
+"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends. Its messages are
+given back when the response arrives."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Maps Databricks' names of columns to the names here."""
@@ -269,8 +269,9 @@ class PubSubReader(NamedReader, DataSourceReader):
         name = self._options.landing
         if name is None:
             raise InvalidSettings(
-                "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
-                "they are read, and reading again under the same name returns the same rows and pulls nothing"
+                "a batch read of pubsub needs the option landing: set it to a name for this read. Messages are "
+                "acknowledged when they are read; reading again with the same name returns the same rows and pulls "
+                "nothing"
             )
         plans = Notes(self._connections.lake.objects(), PLAN)
         plans.ensure(name, self._planned(name, 0))
@@ -294,8 +295,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """Return the end offset of the next batch, with the newest watermark. Spark stores it before anything is
         pulled. The batch has at most `limit`; a limit in bytes is approximate.
 
-        With the trigger "available now", return `start` if all messages published before the query began are
-        acknowledged.
+        With the trigger "available now", return `start` once the stream has read all messages published before the
+        query began.
         """
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
@@ -330,9 +331,9 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
     def _is_caught_up(self, before: Offset) -> bool:
         """Return whether the stream has read all messages published before the query began.
 
-        This is so if a reading of the backlog shows it; an empty batch does not prove it. If the backlog cannot be
-        read, the last two batches must have had no such message. If another consumer holds such messages, it is enough
-        that none of them arrived for two ack deadlines.
+        A reading of the backlog decides this; an empty batch does not prove it. If such messages are left but none has
+        arrived for two ack deadlines, another consumer holds them, and the answer is yes. If the backlog cannot be
+        read, the answer is yes if the last two batches had no such message.
         """
         if self._available_at is None:
             return False

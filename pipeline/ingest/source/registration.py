@@ -14,7 +14,7 @@ from tidemark.pipeline.spark.executor_archive import carry_environment, is_conne
 from tidemark.pipeline.spark.executors import REMEDY, SOURCE, require_able
 
 PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
-"""Options that are enough to plan a read, which needs neither Pub/Sub nor the lake."""
+"""Options that are enough to plan a read. Planning needs neither Pub/Sub nor the lake."""
 
 OLDEST = (4, 2)
 """First version of Spark that lets a Python source read until nothing is left, and tells it where to resume after a
@@ -28,11 +28,12 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     not need tidemark.
 
     Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise each stream is
-    refused when it starts, and batch reads work. Guarantee: on return, the Python of the driver and of the executors
-    that were asked can run the source. Nothing is pulled or written.
+    refused when it starts, and batch reads work. Guarantee: on return, the driver's Python and that of each checked
+    executor can run the source. An executor that joins later is checked when it runs a task. Nothing is pulled or
+    written.
 
-    Raises ToolMissing before PySpark 4.2. Raises ExecutorsUnable, which says what is missing, within seconds once there
-    are executors. Raises InvalidSettings if the archive cannot be used.
+    Raises ToolMissing before PySpark 4.2. Raises ExecutorsUnable, which says what is missing; the check waits for an
+    executor, and then takes seconds. Raises InvalidSettings if the archive cannot be used.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):

@@ -67,7 +67,7 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
         if earlier < first:
             raise CorruptObject(
                 f"the state before entry {number} cannot be restored: the tracking log keeps nothing before entry "
-                f"{first}"
+                f"{first}; choose a later decision"
             )
         if earlier not in present:
             raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; restore a backup")

@@ -52,8 +52,8 @@ class Said:
     """The promise about every valid message with an event time below the watermark: it is `landed` in this lake, or
     `acknowledged` by the reader of base."""
     rejected: int = 0
-    """Upper bound on the number of messages that tracking has rejected since the log began, because a copy may count
-    again. The watermark promises nothing about rejected messages."""
+    """Number of messages that tracking has rejected since the log began. It may be too high, because copies may count.
+    The watermark promises nothing about rejected messages."""
     window_seconds: int | None = None
     """Length of a window in seconds."""
 
@@ -129,7 +129,7 @@ class WatermarkObject:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
                     f"the object has log entry {there.log_entry}, but the log ends with entry {now.log_entry}; delete "
-                    "the object"
+                    "the object, and the next tick writes a new one"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
