@@ -18,13 +18,13 @@ from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
-"""Time from the publish time of a snapshot's oldest message until the snapshot expires, as Google documents."""
+"""A snapshot expires this long after its oldest unacknowledged message was published, as Google documents."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
-"""A new snapshot is refused if it would expire within this time, as Google documents."""
+"""Minimum lifetime of a new snapshot. One that would expire sooner is refused, as Google documents."""
 
 READINGS_KEPT = 16
-"""Number of earlier expiry times from which the fault `stale_reading` draws one."""
+"""Number of earlier expiry times kept per subscription. The fault `stale_reading` gives a new snapshot one of them."""
 
 
 class PubSubModel(Catalogue):
@@ -83,8 +83,8 @@ class PubSubModel(Catalogue):
         """Return the next messages, leased for the ack deadline. If a message is not acknowledged before its lease
         ends, it is redelivered with the same id and publish time. Raises NotFound.
 
-        With `max_bytes`, the message that reaches this size is the last one. `goes_on` means that a waiting call tries
-        again. Faults happen only at its first attempt.
+        With `max_bytes`, the message with which the total reaches this size is the last one. `goes_on` is true if a
+        waiting call tries again: faults happen only at its first attempt.
         """
         if not goes_on:
             self._before()
@@ -106,14 +106,14 @@ class PubSubModel(Catalogue):
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
-        """Return a random duration for a call over gRPC, by the fault `answered_after`."""
+        """Draw at random how long a gRPC call takes under the fault `answered_after`."""
         longest = self.faults.answered_after
         return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
-        """Acknowledge messages, also if their leases have ended. Ids of acknowledged messages are ignored.
+        """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid if an id belongs to another subscription. After an error, nothing is acknowledged.
+        Raises NotFound, and Invalid if an id belongs to another subscription. On an error, nothing is acknowledged.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -176,7 +176,7 @@ class PubSubModel(Catalogue):
         if name in self._snapshots:
             raise AlreadyExists(f"snapshot {name} exists already")
         if self._happens(self.faults.reading_unavailable):
-            raise Refused(f"no snapshot of {subscription} can be taken now (a fault)")
+            raise Refused(f"no snapshot of {subscription} can be taken now: a simulated fault; try again")
         expire_time = (self._oldest(state) or at) + SNAPSHOT_LIFETIME
         if state.readings and self._happens(self.faults.stale_reading):
             expire_time = self._rng.choice(state.readings)
@@ -200,7 +200,7 @@ class PubSubModel(Catalogue):
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def get_snapshot(self, name: str, at: datetime) -> Any:
-        """Return a snapshot. Raises NotFound, also if the snapshot has expired."""
+        """Return a snapshot. Raises NotFound, even if the snapshot existed but has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
@@ -223,10 +223,10 @@ class PubSubModel(Catalogue):
 
         - Seek to a time: earlier messages become acknowledged. Later messages become unacknowledged, if they are
           retained.
-        - Seek to a snapshot: its messages and all messages published since become unacknowledged, all others
-          acknowledged.
+        - Seek to a snapshot: its unacknowledged messages and all messages published since become unacknowledged.
+          All others become acknowledged.
 
-        Messages that are leased are delivered when their leases end.
+        A message that was unacknowledged before and after the seek keeps its lease.
         """
         self._before()
         state = self._state_at(subscription, at)

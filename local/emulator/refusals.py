@@ -1,5 +1,5 @@
-"""Errors with which tidemark's own Pub/Sub refuses calls. `status` is the gRPC status with which Google's service
-reports the error."""
+"""Errors with which tidemark's own Pub/Sub refuses calls. An error's `status` is the gRPC status with which Google's
+service reports it."""
 
 
 class ModelError(Exception):
@@ -21,7 +21,7 @@ class AlreadyExists(ModelError):
 
 
 class Invalid(ModelError):
-    """The request is malformed, whatever the state of the model. Nothing was done."""
+    """The request is malformed, so no state of the model would allow it. Nothing was done."""
 
     status = "INVALID_ARGUMENT"
 

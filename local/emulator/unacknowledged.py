@@ -1,7 +1,7 @@
 """The unacknowledged messages of one subscription: their leases, and the order of their delivery.
 
-A message is identified by its number, in the order of publication. The cost of an operation does not depend on the
-number of waiting messages. For this, an acknowledged message's number stays in a queue until it reaches the front.
+A message is identified by its number, in the order of publication. No operation searches the waiting messages. An
+acknowledgement leaves the message's number in the queues, where it is skipped when its turn comes.
 """
 
 import heapq
@@ -70,8 +70,7 @@ class Unacknowledged:
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Undo the acknowledgement of a message at the time `at_us`. A message's acknowledgement is undone only
-        once."""
+        """Plan to make an acknowledged message unacknowledged again at `at_us`. Happens at most once per message."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             self._plan(at_us, partial(self.restore, {number: message}))
@@ -140,7 +139,7 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
-        """True if the message's newest lease is by this delivery and has not ended."""
+        """True if the message's newest lease belongs to this delivery and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 

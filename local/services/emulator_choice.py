@@ -54,8 +54,8 @@ class Emulator:
         """Return the command that starts the emulator. Raises InvalidSettings if the host is not loopback."""
         if not is_loopback(host):
             raise InvalidSettings(
-                f"pubsub.emulator_host = {host}:{port}: an emulator has no authentication, and is started on loopback "
-                "only, such as 127.0.0.1"
+                f"pubsub.emulator_host = {host}:{port}: an emulator has no authentication, so it only starts on "
+                "loopback: name an address such as 127.0.0.1"
             )
         return [*self.program, f"--host={host}", f"--port={port}"]
 
@@ -79,8 +79,8 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
 
 def heap_flags() -> list[str]:
-    """Return memory flags for the official emulator's JVM: at most a quarter of the machine's memory, half of it for
-    new objects. With the JVM's defaults, a backlog of 400,000 messages drains at a third of the speed, because the
-    emulator copies its undelivered messages at every pull."""
+    """Return memory flags for the official emulator's JVM: a heap of at most a quarter of the machine's memory, half
+    of the heap for new objects. At every pull, the emulator copies its undelivered messages. With the JVM's defaults,
+    a backlog of 400,000 messages therefore drains at a third of the speed."""
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]

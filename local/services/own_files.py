@@ -12,7 +12,7 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""The folder of the installed files. Links in its path are not resolved: in a checkout, they lead to other folders."""
+"""The folder of the installed files. Symbolic links are not resolved: in a checkout, they lead out of this folder."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
@@ -31,8 +31,7 @@ MOST_PORTS = 100
 SPARK_CONNECT = "Spark Connect"
 
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
-"""The environment variable with the code server's port. Only tidemark's own `workspace.yaml` uses it, so it identifies
-that file."""
+"""The environment variable with the code server's port. A `workspace.yaml` is tidemark's if it uses this variable."""
 
 
 def brought(name: str) -> str:

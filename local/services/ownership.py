@@ -34,8 +34,8 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 
 class Life(Enum):
-    """The liveness of a lake's owner. UNCLEAR means that the owner has written nothing for long, but the clocks
-    may differ. If it writes nothing during one more of its tick intervals, it is dead."""
+    """The liveness of a lake's owner. UNCLEAR means that the owner's last sign of life is old, but its clock may be
+    wrong. An UNCLEAR owner that writes nothing for one more of its tick intervals is DEAD."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -59,8 +59,8 @@ class Ownership:
         self._lock, self._process = Lock(), own_process()
         self._is_allowed = self._is_stated = False
         self._looked: tuple[int, float] | None = None
-        """The number of the newest log entry, and the monotonic time at which this process first saw it. It is set once
-        an owner on another machine has written nothing for long."""
+        """The number of the newest log entry, and the monotonic time at which this process first saw the
+        entry. None until an owner on another machine seems silent."""
 
     @cached_property
     def _notes(self) -> Notes[Owner]:
@@ -79,8 +79,8 @@ class Ownership:
                 self._is_allowed = True
 
     def state(self) -> None:
-        """Record that this process's pipeline writes to the lake, unless a running `tidemark up` of the pipeline has
-        recorded it. After the first success, calls make no requests. Raises the errors of `allow`."""
+        """Record that this process's pipeline writes to the lake. The record of a running `tidemark up` of the
+        pipeline is kept instead. After the first success, calls make no requests. Raises the errors of `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -98,8 +98,7 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but if the owner's state is unclear, first wait one or two of the owner's ticks until it is
-        known."""
+        """Like `allow`, but while the owner's Life is UNCLEAR, wait for one of its tick intervals and look again."""
         while True:
             try:
                 self.allow()

@@ -226,8 +226,8 @@ class Supervisor:
 
 
 def page_sentence(chosen: MetricsSettings) -> str:
-    """Return a sentence with the address of the status page, or a sentence that its port is taken. Call it before the
-    page is served."""
+    """Return a sentence with the status page's address or, if another server has the port, a sentence that says so.
+    Call this before the page is served, because afterwards the page itself has the port."""
     where = chosen.listen or LISTEN
     if listens(*chosen.address):
         return f"no status page: something listens at {where} already; choose another address with metrics.listen"
@@ -267,8 +267,8 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 def _orphans_of(pid: int) -> list[psutil.Process]:
     """Return the processes left in the session of an ended service, such as a run of a killed code server.
 
-    The kernel reuses a session's id only after the session is empty. So if the process `pid` exists, the session is
-    empty.
+    `pid` was the service's process id, and is the session's id. The kernel gives the id to a new process only when the
+    session is empty. So if a process has this id now, nothing is left.
     """
     return [] if psutil.pid_exists(pid) else _session_of(pid)
 
@@ -301,8 +301,7 @@ LONGEST = 400
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log, from the offset `since` on. Earlier lines that say why the service ended come
-    first."""
+    """Quote the last lines of a log from the offset `since` on, after earlier lines that say why its service ended."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]

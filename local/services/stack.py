@@ -68,8 +68,8 @@ def emulator_is_absent(settings: Settings) -> bool:
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose. The emulator has all its state in memory, so topic and subscriptions
-    are provisioned again after a restart."""
+    """Start the emulator that the settings choose. A restarted emulator has lost its state, so the topic and the
+    subscriptions are then provisioned again."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
@@ -129,7 +129,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 
 
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
-    """Download the Cloud Storage connector if a Spark started here needs it and it is not in the cache. Raises
+    """Download the Cloud Storage connector if a Spark started here needs one and the cache has none. Raises
     ToolMissing."""
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
@@ -194,12 +194,12 @@ def is_ours_to_start(settings: Settings) -> bool:
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
     """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
-    `spark.remote` has another host than localhost, or if the archive for executors is unusable."""
+    `spark.remote` names a host other than localhost, or if the archive for executors is unusable."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
-            f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
-            "write sc://localhost:PORT; with another name the client requires TLS"
+            f"spark.remote = {without_options(settings.spark.remote or '')!r}: write sc://localhost:PORT, because "
+            "the server that tidemark starts has no TLS, and clients require TLS for any other host name"
         )
     home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
     check_archive(config)
@@ -232,15 +232,15 @@ def refuse_taken_ports(settings: Settings) -> None:
         port = getattr(settings.dagster, name)
         if listens("127.0.0.1", port):
             raise ServiceFailed(
-                f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
+                f"something listens at port {port} already: stop it, or choose another port with dagster.{name} in "
                 f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs other "
-                "ports: `tidemark init --ports 34000 FOLDER` writes its settings with them"
+                "ports: `tidemark init --ports 34000 FOLDER` writes settings with new ports"
             )
 
 
 def refuse_foreign_servers(settings: Settings) -> None:
-    """Raise PubSubError or SparkUnreachable if another kind of server, or another user's, answers at the address of the
-    emulator or Spark."""
+    """Raise PubSubError if the server at the emulator's address is not Pub/Sub. Raise SparkUnreachable if the server at
+    Spark's address is not Spark Connect, or requires another token."""
     refuse_foreign_server(settings.pubsub.emulator_host)
     if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")

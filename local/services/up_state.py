@@ -16,9 +16,9 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import host_and_port
 
 STOPS_WITHIN_SECONDS, SAY_EVERY_SECONDS, LOOK_EVERY_SECONDS = 180.0, 10.0, 0.2
-"""Maximum wait for the end of `tidemark up`, interval of messages that it still runs, and interval of checks. Each of
-five services may need ten seconds to end, and ten more after a kill. A start in progress first completes its current
-step."""
+"""Maximum wait for `tidemark up` to end, interval between progress messages, and interval between checks. The maximum
+allows each of five services ten seconds to end and ten more after a kill. It also allows a starting `tidemark up` to
+complete its current step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], N
         now = clock.monotonic()
         if now - began > STOPS_WITHIN_SECONDS:
             raise ServiceFailed(
-                f"process {owner.process} has not ended within {STOPS_WITHIN_SECONDS:g} s. Look at {folder}/logs; "
-                f"`kill -9 {owner.process}` ends it; then `tidemark up --stop` ends what it leaves behind"
+                f"process {owner.process} has not ended within {STOPS_WITHIN_SECONDS:g} s. Look at {folder}/logs, or "
+                f"end it with `kill -9 {owner.process}`, and then its services with `tidemark up --stop`"
             )
         if now - said >= SAY_EVERY_SECONDS:
             said = now

@@ -21,7 +21,7 @@ from tidemark.pipeline.quality.failing import (
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""Time after the start for which a missing decision is not reported."""
+"""For this long after the start, a missing decision is not reported."""
 
 LAKE_EVERY = timedelta(minutes=1)
 """Interval for reading the records of failed runs from the lake. In a bucket, each read takes two calls."""
@@ -79,8 +79,8 @@ class Watch:
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Read the failed runs from the lake. With `stands_in`, also read the failed ticks, because no running process
-        has a record of them on this machine. If the lake is unreachable, keep the earlier results."""
+        """Read the failed runs from the lake. With `stands_in`, no process of the pipeline keeps a local record of
+        failed ticks, so read those from the lake too. If the lake is unreachable, keep the earlier results."""
         settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):

@@ -126,7 +126,7 @@ def test_two_questions_at_once_and_windows_of_two_lengths_are_refused(
         assert isinstance(run().exception, InvalidSettings)
     said = run("--silent", "--started")
     assert said.exit_code == 2
-    assert "ask for one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())
+    assert "give only one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())
 
 
 def test_a_window_that_is_not_computed_is_reported_as_such(lake: Lake) -> None:

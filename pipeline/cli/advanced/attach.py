@@ -33,8 +33,8 @@ LOOKS_EVERY = timedelta(minutes=1)
 """Interval between two checks of both subscriptions' settings."""
 
 GIVES_BACK_SECONDS = 0.2
-"""Time for which the command, before it ends, sends requests that return pulled messages to Pub/Sub. The command does
-not wait for responses."""
+"""Time to send the last requests, which return pulled messages to Pub/Sub. The command ends without waiting for
+responses."""
 
 
 def attach(
@@ -42,14 +42,14 @@ def attach(
 ) -> None:
     """Track a subscription that another system reads.
 
-    Pulls from tracking, decides the watermark and writes it to the lake, until Ctrl-C. Never pulls from base.
-    Needs pubsub.attach = true. Several `tidemark attach` may run at once.
+    Pulls from the tracking subscription, decides the watermark and writes it to the lake, until Ctrl-C. Never pulls
+    from the base subscription. Needs pubsub.attach = true. Several `tidemark attach` may run at once.
     """
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:
         raise InvalidSettings(
-            "pubsub.attach is false: this pipeline itself reads base (`tidemark up`). If another consumer reads base, "
-            "set attach = true under [pubsub], and its subscription as base_subscription (docs/how-to/attach.md)"
+            "pubsub.attach is false, so this pipeline reads the base subscription itself: run `tidemark up`. If "
+            "another consumer reads it, set attach = true and base_subscription under [pubsub] (docs/how-to/attach.md)"
         )
     check_libraries(settings.metrics)
     if settings.metrics.has_page:
@@ -71,7 +71,7 @@ def attach(
 
 
 class Attached:
-    """Runs the ticks of one process of `tidemark attach`. Ticks share the clients and a memory of the printed lines."""
+    """Runs the ticks of one `tidemark attach` process. The ticks share clients, and print a line only if it changed."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -133,7 +133,7 @@ class Attached:
         self._warned = sentences
 
     def close(self) -> None:
-        """Return messages that were pulled but not tracked to Pub/Sub, and close the connection."""
+        """Give Pub/Sub back the messages that were pulled but not stored, and close the connection."""
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)

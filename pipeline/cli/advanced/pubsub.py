@@ -35,7 +35,7 @@ def pubsub(
         option(f"A fault to inject; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
     ] = None,
     like_the_service: Annotated[
-        bool, option("Faults like those of Google at its worst.", "--like-the-service")
+        bool, option("Inject the faults of Google's service at its worst.", "--like-the-service")
     ] = False,
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.
@@ -72,7 +72,7 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
         port = int(of_port) if port is None else port
     if not is_loopback(host):
         raise InvalidSettings(
-            f"{said} is not on loopback; this Pub/Sub has no authentication: name an address such as 127.0.0.1"
+            f"{said} is not on loopback, but this Pub/Sub has no authentication: name an address such as 127.0.0.1"
         )
     return host, port
 

@@ -63,8 +63,8 @@ def explain(
 
 
 def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
-    """Print the decision, the verdict of each rule, what pins the watermark, what would move the watermark, and which
-    setting would have changed the decision."""
+    """Print the decision and the verdict of each rule. Then print what holds the watermark, what would move it, and
+    which settings would have changed the decision."""
 
     def show(heading: str, *rows: tuple[str, ...]) -> None:
         terminal.print(f"\n[bold]{heading}[/]")
@@ -109,8 +109,8 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print the streams with messages that lag more than `max_lag`, and so do not hold the watermark. Also print the
-    hours for which the number of such messages is unknown."""
+    """Print how many messages of each stream do not hold the watermark because they lag more than `max_lag`. Also print
+    the hours for which this number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
     if not over.total:

@@ -41,9 +41,9 @@ def quarantine(
 ) -> None:
     """Show what was rejected and why, or land what passes now.
 
-    With --requeue, messages that pass the corrected [message] land; the others stay in quarantine. Messages below the
-    watermark are late, and windows are recomputed as windows.recompute_missed says. It is safe to run, stop and repeat
-    this at any time: messages that have already landed are skipped.
+    With --requeue, messages that pass the current [message] settings land; the others stay in quarantine. A message
+    below the watermark lands late; windows.recompute_missed says whether its window is recomputed. You can run, stop
+    and repeat --requeue at any time: messages that have already landed are skipped.
     """
     at = here("quarantine")
     meant = Rejected(reason, since_when(since, at.clock.now()))

@@ -38,14 +38,14 @@ def streams(
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    Counts streams per window. With --silent, --started or --missing, lists the streams of that kind in one window, by
-    default the newest computed window, and --json prints one object per line. Without --window, --silent lists
-    all streams without a heartbeat since the newest computed window began.
+    Counts streams per window. With --started or --missing, lists the streams of that kind in one window, by default
+    the newest computed one. --silent lists the streams that stopped in --window or, without --window, have had no
+    heartbeat since the newest computed window began. --json prints a list as one object per line.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]
     if len(kinds) > 1:
-        raise typer.BadParameter("ask for one of --silent, --started and --missing")
+        raise typer.BadParameter("give only one of --silent, --started and --missing")
     at = here("streams")
     settings, lake, windowing = at.settings, at.lake, at.settings.windowing
     table = lake.diffs().table

@@ -29,14 +29,14 @@ LINES = 20
 
 
 def release(
-    before: Annotated[datetime, time_option("Release what was published before, say, 2026-11-21T05:20:00Z.")],
+    before: Annotated[datetime, time_option("Release messages published before this time.")],
     yes: Annotated[bool, option("Release without asking.", "--yes")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop the watermark from waiting for messages.
 
-    Releases messages that were published before a time and have not landed. First, the command shows which messages are
-    outstanding, according to tracking and the lake, and where the watermark would move, and asks. A released
+    Releases messages that were published before a time and have not landed. Before it asks, the command compares
+    tracking with the lake, and shows which messages are outstanding and where the watermark would move. A released
     message is late when it lands. --json without --yes releases nothing.
     """
     at = here("release")
@@ -61,8 +61,8 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The effect of a release: the outstanding messages that it concerns, the decision without and with the release
-    according to the newest readings, the windows that would close, and remarks (`notes`) about the accuracy."""
+    """The effect of a release: the outstanding messages that it covers, the decision `without` it and the one with it
+    (`released`), the windows that would close, and `notes` on accuracy. Both decisions use the newest readings."""
 
     release: Released
     base: EffectiveReading
@@ -86,8 +86,8 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         )
     if base.oldest_unacked >= release.before:
         raise LakeError(
-            f"nothing to release: base has acknowledged all messages published before {iso(base.oldest_unacked)}, "
-            f"which is not before {iso(release.before)}; `tidemark explain` says what holds the watermark"
+            f"nothing to release before {iso(release.before)}: base has acknowledged all messages published before "
+            f"{iso(base.oldest_unacked)}; `tidemark explain` says what holds the watermark"
         )
     if state.released_before is not None and state.released_before >= release.before:
         raise LakeError(

@@ -97,7 +97,7 @@ def _begins(written: str) -> str:
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
     window = Settings().windowing.containing(begins)
     if window.start != begins:
-        raise typer.BadParameter(f"{written} is not the start of a window: name one, such as {iso(window.start)}")
+        raise typer.BadParameter(f"{written} is not the start of a window: name a start, such as {iso(window.start)}")
     return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
 
 

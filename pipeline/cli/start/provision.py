@@ -26,7 +26,7 @@ MARKS = {
 def provision(
     connector: Annotated[bool, option("Instead, fetch the JAR with which Spark uses gs://.", "--connector")] = False,
     source: Annotated[
-        str | None, option("With --connector: fetch this file or URL, not Maven Central's.", metavar="<file|url>")
+        str | None, option("With --connector: fetch from here, not from Maven Central.", metavar="<file|url>")
     ] = None,
     executors: Annotated[
         Path | None, option("Instead, pack tidemark for Spark's executors into this .tar.gz file.", metavar="<file>")

@@ -35,8 +35,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the message format (shape) with this name. A JSON message carries its time and ids in the attributes from
-    which the settings read them."""
+    """Return the message format (shape) with this name. JSON messages get the attributes from which the settings read
+    time and ids, or the default attributes if the settings read some of these elsewhere."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 

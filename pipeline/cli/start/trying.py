@@ -32,7 +32,8 @@ SHOWN = 40
 def try_(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="Files, or folders of files.")] = None,
     attribute: Annotated[
-        list[str] | None, option("An attribute of every bare payload; repeat for more.", metavar="KEY=VALUE")
+        list[str] | None,
+        option("An attribute of samples that are only payloads; repeat for more.", metavar="KEY=VALUE"),
     ] = None,
     published: Annotated[datetime | None, time_option("The publish time of every message.")] = None,
     sample: Annotated[
@@ -50,7 +51,7 @@ def try_(
     A file contains one payload, a JSON payload per line, an Avro object container, or messages as `gcloud pubsub
     subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
 
-    --sample creates a temporary subscription, which gets only messages published from then on.
+    --sample creates a temporary subscription, so it shows only messages published from then on.
 
     No message lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected, or there is no sample.
     """

@@ -87,8 +87,7 @@ Say = Callable[[str], None]
 
 
 def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say) -> None:
-    """Check everything that would keep the pipeline from running, then record that this pipeline owns the lake. Raises
-    TidemarkError if a check fails."""
+    """Check that the pipeline can run, then record that it owns the lake. Raises TidemarkError if a check fails."""
     try:
         ownership.wait_until_known()
     except LakeOwned:

@@ -1,1 +1,1 @@
-"""Commands that derive decisions again, to choose a band or to verify the recorded decisions."""
+"""Commands that compute watermark decisions again, to choose settings or to verify the recorded decisions."""

@@ -1,4 +1,4 @@
-"""`tidemark replay`: decide over a trace, or verify the decisions of a recorded run. Does not use Pub/Sub."""
+"""`tidemark replay`: decide the watermark over a trace, or verify recorded decisions. Does not use Pub/Sub."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,20 +99,21 @@ def replay(
     no_anchor: Annotated[bool, option("Decide without the anchor, to see the anchor's effect.", "--no-anchor")] = False,
     idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
     slack: Annotated[
-        timedelta | None, duration_option("Subtract it from both readings.", show_default=_default(DEFAULT.base_slack))
+        timedelta | None,
+        duration_option("Subtract this from both readings.", show_default=_default(DEFAULT.base_slack)),
     ] = None,
     max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
         datetime | None,
-        time_option("Tracking knows all messages published since this time.", show_default="the first publish time"),
+        time_option("Assume that tracking has all messages published since.", show_default="the first publish time"),
     ] = None,
     out: Annotated[Path | None, option("Write one row per tick to this Parquet file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide again, from a trace or from a recorded log.
+    """Decide the watermark again, from a trace or a log.
 
-    With --from-lake and no setting of the policy, derive every recorded decision again, and verify that it is equal.
-    With --from-lake and a setting, show which decisions that setting would have given. A trace uses the policy's
+    --from-lake decides again from the recorded log, and verifies that every decision is equal. With a setting of the
+    policy as an option, it shows instead which decisions that setting would have given. A trace uses the policy's
     defaults, not the settings file.
     """
     arguments = locals()
@@ -188,7 +189,7 @@ def _of_lake(
     *,
     as_json: bool,
 ) -> None:
-    """Verify the recorded decisions. With other settings (`given`) or other `rules`, decide again instead.
+    """Verify the recorded decisions. With other settings (`given`) or other `rules`, print what would change instead.
 
     The exit code is 1 if a recorded decision does not follow from the earlier log entries.
     """
