@@ -3,6 +3,7 @@ that are written apart from their transaction, whose statistics are right."""
 
 import shutil
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -31,7 +32,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.tables import quarantine as module
 from tidemark.pipeline.lake.tables.delta_log import says_of
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, LandedExtent, heartbeat_rows
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, LandedExtent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import (
     JUDGED_BY,
@@ -40,6 +41,7 @@ from tidemark.pipeline.lake.tables.quarantine import (
     by_stream,
     rejected_payloads,
 )
+from tidemark.pipeline.lake.tables.table import DataFile
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
@@ -314,6 +316,15 @@ def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
         there = [us for path in chosen.paths for us in event_times_in(path)]
         assert sorted(us for us in there if low <= us <= high) == sorted(us for us in every if low <= us <= high)
         assert len(there) == chosen.rows
+
+
+def test_the_rows_before_many_windows_in_many_files_are_told_in_little_memory() -> None:
+    files = [DataFile("f", 1, 1, "h", at(n), at(n), at(n + 1)) for n in range(1000)]
+    tracemalloc.start()
+    before = HeartbeatFiles(0, files, "").rows_before([at(n) for n in range(1001)])
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert before.tolist() == list(range(1001))
 
 
 texts = st.text(st.sampled_from("a\u00fcZ\U0010ffff"), min_size=1, max_size=3) | st.builds(

@@ -118,12 +118,11 @@ class HeartbeatFiles:
         without statistics is assumed to be that from the first to the last moment.
         """
         first, last = moments[0], moments[-1]
-        rows = np.array([file.rows for file in self.files], dtype=np.float64)
-        oldest = np.array([to_us(file.oldest or first) for file in self.files], dtype=np.int64)
-        newest = np.array([to_us(file.newest or last) for file in self.files], dtype=np.int64)
         at = np.array([to_us(moment) for moment in moments], dtype=np.int64)
-        share = (at[:, np.newaxis] - oldest) / np.maximum(newest - oldest, 1)
-        before: npt.NDArray[np.float64] = (np.clip(share, 0, 1) * rows).sum(axis=1)
+        before = np.zeros(len(at))
+        for file in self.files:  # one by one: a year of windows times a year of files would not fit in memory
+            oldest_us, newest_us = to_us(file.oldest or first), to_us(file.newest or last)
+            before += np.clip((at - oldest_us) / max(newest_us - oldest_us, 1), 0, 1) * file.rows
         return before
 
 
