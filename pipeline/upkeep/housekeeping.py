@@ -295,13 +295,15 @@ class Housekeeper:
         if self._keep.log is None:
             yield "all of it is kept", {}
             return
-        did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
+        now = self._clock.now()
+        did = self._packing.drop(now - self._keep.log, now, dry_run=self._dry_run)
         says = f"dropped {did.entries} entries in {did.archives} archives"
         figures = {"entries": did.entries, "archives": did.archives}
         yield _done(figures, says, f"no archive is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
-        did = self._packing.pack(self._clock.now() - PACKED_AFTER, dry_run=self._dry_run)
+        now = self._clock.now()
+        did = self._packing.pack(now - PACKED_AFTER, now, dry_run=self._dry_run)
         left = f", and deleted {did.leftovers} leftover objects of archived entries" if did.leftovers else ""
         says = f"moved {did.entries} entries to {did.archives} archives{left}"
         yield _done(asdict(did), says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")

@@ -195,6 +195,18 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
         standing_before(log, 3)
 
 
+def test_a_decision_by_a_clock_that_was_years_ahead_stops_neither_packing_nor_dropping() -> None:
+    objects = InMemory({})
+    log = log_on(objects)
+    log.begin(Beginning(at(0)))
+    tell(log, 0, 10)
+    log.decide(deciding(1e8))
+    tell(log, 10, TICKS - 10)
+    packed = LogPacking(objects).pack(at(END), at(END))
+    assert packed.entries == log.catch_up().checkpoint
+    assert LogPacking(objects).drop(at(END), at(END)) == packed
+
+
 def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     told(objects)

@@ -8,7 +8,7 @@ Packing may be killed at any time, and may run concurrently with trackers, reade
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from tidemark.pipeline.errors import CorruptObject, ObjectExists, ObjectMissing
@@ -21,6 +21,8 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 ENTRIES = 1000
 """Minimum number of log entries per archive, except in the last archive of a packing. An archive ends before the next
 compacted entry, and takes some hundred kilobytes."""
+
+ALWAYS = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,15 @@ class Packed:
 
 
 class LogPacking:
-    """Archives old entries of one tracking log, and deletes old archives."""
+    """Archives old entries of one tracking log, and deletes old archives. Decisions later than `now` were made while
+    the clock was wrong, so their times are ignored: the age of their entries follows from other decisions."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._archive = LogArchive(objects)
         self._log = TrackingLog(objects, checkpoint_every=1)
 
-    def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
+    def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
         """Archive all log entries before the last compacted entry that is older than `before`. Every entry can be read
         by its number at any time.
 
@@ -63,26 +66,29 @@ class LogPacking:
                 self._archive.content(number)  # raises if the archive is damaged, so that the only copy is not deleted
                 self._objects.delete(entry_name(number))
         entries = archives = 0
-        for stretch in self._old_stretches([number for number in live if number not in leftovers], before):
+        for stretch in self._old_stretches([number for number in live if number not in leftovers], before, now):
             entries, archives = entries + len(stretch), archives + 1
             if not dry_run:
                 self._move(stretch)
         return Packed(entries, archives, len(leftovers))
 
-    def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
+    def drop(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
         """Delete the archives whose last decision is older than `before`, the oldest archive first. Raises
         LakeError."""
-        dropped = Packed()
+        dropped, undated = Packed(), list[range]()
         for numbers in self._archive.ranges():
-            decided_at = self._decided_at(numbers)
-            if decided_at is None or decided_at >= before:
+            decided_at = self._decided_at(numbers, now)
+            if decided_at is not None and decided_at >= before:
                 break
-            if not dry_run:
-                self._archive.delete(numbers)
-            dropped = Packed(dropped.entries + len(numbers), dropped.archives + 1)
+            undated.append(numbers)
+            if decided_at is not None:  # the undated archives before it are older
+                for old in () if dry_run else undated:
+                    self._archive.delete(old)
+                dropped = Packed(dropped.entries + sum(map(len, undated)), dropped.archives + len(undated))
+                undated = []
         return dropped
 
-    def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
+    def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
         """Yield the log entries of each archive to write. The entry that follows an archive's last one
         in the log is always a compacted entry older than `before`."""
         whole: dict[int, bytes] = {}
@@ -94,9 +100,10 @@ class LogPacking:
                 )
             content = self._log.content(number)  # from an archive if another packing has just moved it
             entry = decode(content, entry_name(number))
-            if _is_from(entry, before):
+            decided_at = _decided(entry)
+            if decided_at is not None and before <= decided_at <= now:
                 break
-            if isinstance(entry, Compacted):
+            if isinstance(entry, Compacted) and (decided_at is None or decided_at < before):
                 whole, current = whole | current, {}
                 if len(whole) >= ENTRIES:
                     yield whole
@@ -134,7 +141,7 @@ class LogPacking:
         is_kept, follows = (isinstance(self._log.entry(live[place]), Compacted) for place in (0, gap))
         return live[:gap] if follows and not is_kept else []
 
-    def _decided_at(self, numbers: range) -> datetime | None:
+    def _decided_at(self, numbers: range, now: datetime) -> datetime | None:
         for number in reversed(numbers):
             content = None
             with suppress(ObjectMissing):
@@ -142,13 +149,13 @@ class LogPacking:
             if content is None:  # another housekeeper has just deleted the archive
                 return None
             entry = decode(content, entry_name(number))
-            if isinstance(entry, DecisionRecord):
+            if isinstance(entry, DecisionRecord) and entry.decision.at <= now:
                 return entry.decision.at
         return None
 
 
-def _is_from(entry: Entry, moment: datetime) -> bool:
+def _decided(entry: Entry) -> datetime | None:
     decision = entry.decision if isinstance(entry, DecisionRecord) else None
     if isinstance(entry, Compacted):
         decision = entry.state.decision
-    return decision is not None and decision.at >= moment
+    return None if decision is None else decision.at
