@@ -48,8 +48,8 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 of a round, about 80 MB, are sent to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""Time for which a round's messages stay leased after the round ends. Within it, the driver starts to extend their
-leases."""
+"""Time for which a round's messages stay leased after the round ends. The driver must begin to extend the leases
+by then."""
 
 PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""

@@ -69,7 +69,7 @@ class FailedTick:
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
         """Return this record merged with the sensor's `earlier` one: it has the earlier `since`, and `more` is added to
-        the earlier number of failures. An earlier record with the other value of `waits` is ignored."""
+        the earlier number of failures. An earlier record with a different `waits` is ignored."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)

@@ -131,7 +131,7 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""Stores the end offset of a batch read, when a landing name is read for the first time. The key is the name."""
+"""Stores the end offset of a batch read. The first read with a landing name stores it; the key is this name."""
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,8 @@ class WatermarkObject:
         """Rewrite `watermark.json` if the watermark or the reason has changed, or if the object is a minute old. If
         another tracker replaces the object first, do nothing; the next call then reads the new object.
 
-        Makes at most one read, if the object's generation is unknown, and one write. Each is attempted once, and takes
-        two seconds at most. The decision itself is durable already, so a failure is not raised but returned as a
-        sentence.
+        Makes at most one write, after one read if the object's generation is unknown. Each is attempted once, and takes
+        two seconds at most. A failure is returned as a sentence, because the decision itself is durable already.
         """
         try:
             self._tell(state)
@@ -172,8 +171,8 @@ class LogWitness:
         return max(map(int, self._notes.listed()), default=-1)
 
     def newest(self) -> Note | None:
-        """Return the record with the largest entry number; None if nothing is recorded. If the record is damaged,
-        return it without a watermark, because its number is also in the object's name. Raises NewerFormat."""
+        """Return the record with the largest entry number; None if nothing is recorded. A damaged record is returned
+        without a watermark: its number is known from the object's name. Raises NewerFormat."""
         keys = self._notes.listed()
         if not keys:
             return None
