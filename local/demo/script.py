@@ -104,6 +104,15 @@ class DemoFolder:
         self.truth = root / "truth.parquet"
         self.summary = root / "summary.json"
 
+    def refuse_foreign(self) -> None:
+        """Raise ServiceFailed if the folder has files, and they are not an earlier demonstration's."""
+        is_earlier = self.config.is_file() and self.config.read_bytes().startswith(TEMPLATE.partition("\n")[0].encode())
+        if not is_earlier and self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
+            raise ServiceFailed(
+                f"the demonstration empties its folder, but {self.root} has files that are not a demonstration's: name "
+                "a new folder with --folder"
+            )
+
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
         """Empty the folder, and write the settings file and the shape's files. Use the usual ports or, if they are
         taken, other free ports."""
@@ -179,12 +188,13 @@ def run_demo(
     """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
     the progress and the summary, and stop all started services.
 
-    The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, and LakeError if a bucket
-    has objects under the lake's prefix.
+    The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, LakeError if a bucket has
+    objects under the lake's prefix, and ServiceFailed if `root` has files that are not an earlier demonstration's.
     """
     find_java()
     refuse_used(lake)
     folder = DemoFolder(root)
+    folder.refuse_foreign()
     began = clock.monotonic()
 
     def say(text: str) -> None:
