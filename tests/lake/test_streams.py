@@ -73,6 +73,10 @@ def test_the_known_streams_do_not_depend_on_the_order_of_windows_nor_on_restarts
     shutil.rmtree(tmp_path / "lake" / "streams")
     assert lake.streams().known().rows.equals(saved)
     assert lake.streams().save().rows.equals(saved)
+    for file in (tmp_path / "lake" / "streams").glob("*.parquet"):
+        file.write_bytes(b"damaged")
+    assert lake.streams().save().rows.equals(saved)
+    assert lake.streams().known().rows.equals(saved)
 
 
 def test_a_commit_of_the_diffs_that_is_gone_from_their_log_has_the_streams_gathered_anew(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.contract.messages import Column, described
-from tidemark.pipeline.errors import ObjectMissing, TableConflict
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, data_files, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
@@ -107,15 +107,15 @@ class Streams:
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
         if table is None:
             return KnownStreams()
-        version = table.version()
         try:
-            commit = read_commit(self.table, version).says
-        except ObjectMissing:  # the library has deleted the commit
+            commit = read_commit(self.table, table.version()).says
+            rows = self.table.rows(table, STREAMS.names).cast(STREAMS)
+        except (ObjectMissing, CorruptObject) as error:  # the library deletes old commits
+            logger.info("the streams are rebuilt, because %s", error)
             return KnownStreams()
         if OF_TABLE not in commit or THROUGH not in commit:
             return KnownStreams()
-        rows = self.table.rows(table, STREAMS.names)
-        return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows.cast(STREAMS))
+        return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows)
 
     def _after(self, kept: KnownStreams) -> KnownStreams:
         diffs = self._diffs.current()
