@@ -108,14 +108,17 @@ class Streams:
         if table is None:
             return KnownStreams()
         try:
-            commit = read_commit(self.table, table.version()).says
+            for version in range(table.version(), -1, -1):
+                commit = read_commit(self.table, version)
+                if OF_TABLE in commit.says or commit.added or commit.removed:
+                    break  # later commits, such as those of a vacuum, changed no row
             rows = self.table.rows(table, STREAMS.names).cast(STREAMS)
         except (ObjectMissing, CorruptObject) as error:  # the library deletes old commits
             logger.info("the streams are rebuilt, because %s", error)
             return KnownStreams()
-        if OF_TABLE not in commit or THROUGH not in commit:
+        if OF_TABLE not in commit.says or THROUGH not in commit.says:
             return KnownStreams()
-        return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows)
+        return KnownStreams(commit.says[OF_TABLE], int(commit.says[THROUGH]), rows)
 
     def _after(self, kept: KnownStreams) -> KnownStreams:
         diffs = self._diffs.current()
