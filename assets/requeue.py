@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 
@@ -59,7 +60,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
 def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> dg.SensorDefinition:
     """Define the sensor that requests a run if quarantine was last judged by a contract other than the current one."""
     # The contract cannot change while a code server runs: once quarantine was judged by it, nothing is checked again.
-    is_done, requested = False, 0
+    is_done, process = False, uuid4().hex
 
     @ticking_sensor(
         settings,
@@ -72,20 +73,22 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         ),
     )
     def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
-        nonlocal is_done, requested
+        nonlocal is_done
         is_done = is_done or is_judged(lake.whole(), settings, clock)
         if is_done:
             return "all quarantined messages have been judged by the current [message] settings"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "is judging quarantined messages"):
             return pause
+        by, _, count = (context.cursor or "").partition(" ")  # a request that Dagster never got does not count
+        requested = int(count) if by == process else 0
         if requested == MOST_REQUESTS:
             return (
                 f"{MOST_REQUESTS} runs were requested for these [message] settings, and none succeeded: look at their "
                 "logs, then run `tidemark quarantine --requeue`"
             )
-        requested += 1
         context.log.info("[message] has changed since quarantined messages were last judged: requesting a run")
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags={CONTRACT: settings.judged_by[:12]})])
+        request = dg.RunRequest(tags={CONTRACT: settings.judged_by[:12]})
+        return dg.SensorResult(run_requests=[request], cursor=f"{process} {requested + 1}")
 
     return requeue
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
+from uuid import uuid4
 
 import dagster as dg
 
@@ -52,15 +53,19 @@ whenever messages land."""
 @dataclass
 class StalenessMemory:
     """The sensor's memory of its reports and requests. A restarted code server reports and requests
-    everything once more."""
+    everything once more. `cursor` is the cursor that the last tick gave to Dagster."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH
     requested: dict[Window, datetime] = field(default_factory=dict)
+    cursor: str | None = None
 
-    def news(self, evaluations: Sequence[dg.AssetCheckEvaluation]) -> list[dg.AssetCheckEvaluation]:
-        """Return the evaluations that differ from the last reported evaluation of the same check."""
-        found = []
+    def news(self, evaluations: Sequence[dg.AssetCheckEvaluation], stored: str | None) -> list[dg.AssetCheckEvaluation]:
+        """Return the evaluations that differ from the last reported evaluation of the same check. `stored` is the
+        cursor that Dagster has. If it is not the last tick's, that tick's reports may be lost: all are made again."""
+        if stored != self.cursor:
+            self.reported.clear()
+        found, self.cursor = [], uuid4().hex
         for evaluation in evaluations:
             outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
             if self.reported.get(evaluation.check_name) != outcome:
@@ -104,7 +109,8 @@ def staleness_sensor(
             for figure in CHECKED.keys() & result.metadata.keys():
                 observer_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
         said = "; ".join(str(result.description) for result in results)
-        return request.result(settings, context.log, f"{said}. ", asset_events=memory.news(results))
+        news = memory.news(results, context.cursor)
+        return request.result(settings, context.log, f"{said}. ", asset_events=news, cursor=memory.cursor)
 
     return staleness
 

@@ -183,6 +183,7 @@ class Ticking:
     clock: Clock = field(default_factory=Hasty)
     world: ModelWorld | None = None
     plan: RunPlan = PLAN
+    cursors: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -196,13 +197,12 @@ class Ticking:
 
     def tick(self, sensor_name: str) -> SensorExecutionData:
         """One tick; its events are stored on the instance, as the daemon does. Runs are not launched."""
-        context = dg.build_sensor_context(
-            instance=self.instance, definitions=self.definitions, sensor_name=sensor_name, resources=self.resources
-        )
-        with context:
+        given = {"definitions": self.definitions, "sensor_name": sensor_name, "resources": self.resources}
+        with dg.build_sensor_context(self.instance, self.cursors.get(sensor_name), **given) as context:  # type: ignore[arg-type]
             data = self.definitions.resolve_sensor_def(sensor_name).evaluate_tick(context)
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
+        self.cursors[sensor_name] = data.cursor
         return data
 
     @property

@@ -393,6 +393,9 @@ def test_runs_that_keep_failing_are_requested_a_few_times(instance: dg.DagsterIn
     park(world, wrong)
     ticking = Ticking(by_itself(tmp_path, RIGHT), instance, world.clock, world)
     for _ in range(MOST_REQUESTS):
+        before = dict(ticking.cursors)
+        assert len(requeues(ticking)) == 1
+        ticking.cursors = before  # Dagster never got this one
         assert len(requeues(ticking)) == 1
         ticking.run(REQUEUE, dg.DagsterRunStatus.FAILURE)
         world.clock.advance(60 * MINUTE)  # longer than any pause after a failure

@@ -84,8 +84,8 @@ def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
-    history: History, instance: dg.DagsterInstance
+def test_while_nothing_is_missed_it_says_so_once_and_what_dagster_never_got_is_told_again(
+    history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticking = ticking_on(history, instance)
     first = ticking.tick("staleness")
@@ -95,6 +95,12 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
     history.land([Beat("a", 640)])
     second = ticking.tick("staleness")
     assert (second.asset_events, second.run_requests) == ([], [])
+    history.land([Beat("b", 45)])
+    with monkeypatch.context() as patched:
+        patched.setattr(instance, "report_runless_asset_event", None)  # its storage does not answer
+        with pytest.raises(TypeError):
+            ticking.tick("staleness")
+    assert evaluations(ticking)["missed"].metadata["missed"].value == 1
 
 
 def test_exactly_the_stale_windows_are_requested_in_one_run_and_once(
