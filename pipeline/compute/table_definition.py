@@ -28,9 +28,20 @@ logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = frozenset(
-    (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
+    (
+        *(*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog"),
+        *("topic", "base_subscription", "tracking_subscription"),
+    )
 )
 """Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
+
+JOBS = frozenset(
+    (
+        *("compute_windows", "compute_windows_by_name", "housekeeping", "ingest", "repair", "requeue"),
+        *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
+    )
+)
+"""Names of jobs and ops. Without `dagster.name`, which they have as a prefix, custom tables may not use them."""
 
 MOST_WINDOWS_REACHED = 100
 """Maximum number of windows that may read the same heartbeat because of the lookback. Each of them gets its own copy of
@@ -155,12 +166,12 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
         try:
             found[name] = read_table(settings, name)
         except InvalidSettings as error:
-            found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
+            found[name] = _checked(_unusable(name, settings.tables[name], error), settings)
             logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
-        found[definition.name] = _checked(definition, settings.windows)
+        found[definition.name] = _checked(definition, settings)
     return found
 
 
@@ -183,7 +194,7 @@ def read_table(settings: Settings, name: str, known: TableDefinition | None = No
     if known is not None and known.file == _digest(text):
         return known
     read = _of_python(name, path, text) if table.is_python else _of_sql(name, text, table)
-    return _checked(replace(read, file=_digest(text)), settings.windows)
+    return _checked(replace(read, file=_digest(text)), settings)
 
 
 def file_now(settings: Settings, table: TableDefinition) -> str:
@@ -198,11 +209,12 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
         return "unreadable"
 
 
-def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
+def _checked(definition: TableDefinition, settings: Settings) -> TableDefinition:
     """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid."""
+    windows, taken = settings.windows, TAKEN if settings.dagster.name else TAKEN | JOBS
     name, length = definition.name, definition.window or windows.length
     wrong = None
-    if not NAME.fullmatch(name) or name in TAKEN:
+    if not NAME.fullmatch(name) or name in taken:
         wrong = "cannot have this name: use lowercase letters, digits and _, and no name that tidemark uses itself"
     elif length not in LENGTHS or length % windows.length:
         lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)

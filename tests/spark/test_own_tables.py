@@ -19,7 +19,7 @@ from tests.spark.test_columns import dirty, landed
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.compute.own_tables import OwnBatch
-from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, own_tables, windowed
+from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, loaded_tables, own_tables, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed
 from tidemark.pipeline.lake.layout import Lake
@@ -305,3 +305,6 @@ def test_a_file_that_defines_no_fitting_table_is_refused_by_name(tmp_path: Path,
     with pytest.raises(InvalidSettings, match="mine") as refused:
         own_tables(settings)
     assert said in str(refused.value)
+    for name in ("topic", "ingest"):  # of an asset, and of a job
+        with pytest.raises(InvalidSettings, match="no name that tidemark uses itself"):
+            loaded_tables(Settings(tables={name: written(tmp_path, text)}))
