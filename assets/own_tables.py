@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
+import polars as pl
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
 from tidemark.assets.checks import evaluation_of, verdict
@@ -92,8 +93,11 @@ def _computed(
         context.instance.add_run_tags(run, {DEFINITION: _mark(settings, loaded)})
         table = _usable(settings, loaded, loaded)
         done = _compute(asset, table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
-        within = [column for column in table.key if column != PARTITION]
-        twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
+        twice = 0
+        if table.key:
+            columns = list(dict.fromkeys((PARTITION, *table.key)))
+            keys = pl.DataFrame(lake.own_table("run", table.name).read(done.rows, columns=columns))
+            twice = len(keys) - keys.n_unique()
 
     def said(held: Sequence[Window]) -> dict[str, Any]:
         rows = sum(done.rows[window.key] for window in held)

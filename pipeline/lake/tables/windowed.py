@@ -389,13 +389,6 @@ class OwnTable(WindowedTable):
         self.schema = self._stored() or self.schema
         return super().read(windows, where, columns)
 
-    def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
-        """Return the number of duplicate rows in these windows. A row is a duplicate if an earlier row of the same
-        window has the same values in the columns `key`. Raises LakeError."""
-        columns = [PARTITION, *key]
-        rows = self.read(windows, columns=columns)
-        return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
-
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
         """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
         version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if the
