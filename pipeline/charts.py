@@ -54,7 +54,7 @@ SHAPES = {
 
 ZERO_GAP = 0.1
 """Gap between zero and the lowest power of ten on the axis of `shares`, as a fraction of the axis. Zero has no
-logarithm."""
+logarithm, so it is drawn apart."""
 
 
 @dataclass(frozen=True, slots=True)

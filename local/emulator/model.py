@@ -28,7 +28,7 @@ READINGS_KEPT = 16
 
 
 class PubSubModel(Catalogue):
-    """Topics, subscriptions and snapshots, in memory. `at` is the time of a call, which must never go back."""
+    """Topics, subscriptions and snapshots, in memory. Each call gets its time as `at`, which never goes back."""
 
     def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
         super().__init__(rng, faults)

@@ -164,8 +164,7 @@ class Ownership:
         return Life.DEAD if now - self._looked[1] >= owner.tick.total_seconds() else Life.UNCLEAR
 
     def _heard(self, owner: Owner) -> datetime:
-        """Return the time of the owner's last sign of life: the newest decision, or the record in `owner.json` if it is
-        newer."""
+        """Return the time of the owner's last sign of life, which is a decision or its record in `owner.json`."""
         record = self._log.newest().record
         return owner.since if record is None else max(owner.since, record.decision.at)
 

@@ -135,7 +135,7 @@ def columns(
     title: str | None = None,
     folds: bool = False,
 ) -> Table:
-    """Build a table with a bold header and no lines: first the left-aligned columns, then the right-aligned columns.
+    """Build a table with a bold header and no borders: first the left-aligned columns, then the right-aligned columns.
     Long values in left-aligned columns are cut or, with `folds`, wrapped. The rows may contain external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
@@ -151,8 +151,8 @@ def print_rows(
     rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
     """Print rows as a table or, with `as_json`, as one JSON object per line, with exact times. The table has the
-    columns `names`, by default those of the first row, followed by the text `said`. A null is an empty cell. The column
-    `whole` is never cut."""
+    columns `names`, by default those of the first row. A null is an empty cell. The column `whole` is never cut. The
+    text `said` follows the table."""
     if as_json:
         for row in rows:
             print_json(row, exact=True)

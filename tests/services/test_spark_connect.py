@@ -38,5 +38,5 @@ def test_without_a_token_it_is_refused_since_no_client_could_know_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
-    with pytest.raises(InvalidSettings, match=rf"set \${TOKEN} to a secret that the code server's environment has"):
+    with pytest.raises(InvalidSettings, match=rf"\${TOKEN} is not set: set it to a secret"):
         become_the_server(tmp_path / "spark")

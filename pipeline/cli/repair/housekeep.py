@@ -13,7 +13,7 @@ from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 
 
 def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Apply retention, compact tables, remove orphaned files.
+    """Apply retention, compact tables, and remove orphaned files.
 
     Safe while the pipeline runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
     """

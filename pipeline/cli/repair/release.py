@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.state import Released, WatermarkState
 from tidemark.pipeline.windows import Window
 
 LINES = 20
-"""Maximum number of printed lines. A line is about a range of publish times with outstanding messages."""
+"""Maximum number of printed lines. Each line covers a range of publish times with outstanding messages."""
 
 
 def release(

@@ -41,9 +41,9 @@ def provision(
     does the same.
 
     With --executors: the archive contains the packages that are installed here, but no Python, settings or credentials.
-    Executors need PySpark, a Python of the same minor version, the same kind of machine and system, and `sh`. Name the
-    file in spark.executor_environment, as a path or an address that Spark's machines can read. Pack it again after each
-    upgrade.
+    Executors need PySpark, `sh`, and the same minor Python version, operating system and architecture as this machine.
+    Name the file in spark.executor_environment, as a path or an address that Spark's machines can read. Pack it again
+    after each upgrade.
     """
     if not connector:
         only_with("--connector", source=source)

@@ -84,7 +84,7 @@ def publish(
     broken: Annotated[float, option("Share of invalid messages; if not 0, at least 12.", **SHARE)] = 0.0001,
     stragglers: Annotated[float, option("Share of messages delayed further, by --straggler-delay.", **SHARE)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
-    speed_up: Annotated[float | None, option("Publish the past at most this many times faster.", min=0.001)] = None,
+    speed_up: Annotated[float | None, option("Publish the past at most this fast; 1: real time.", min=0.001)] = None,
     seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,
     shape: Annotated[ShapeName, option("The format of messages. The settings must read it.")] = ShapeName.JSON,
     truth: Annotated[Path, option("The Parquet file that records what was published.")] = Path("build/truth.parquet"),
