@@ -323,7 +323,7 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
         note="At each decision. Shaded: the watermark stayed where it was, or there was no decision.",
         x=moments(start, end, "decided at (UTC)"),
         y=linear(
-            min(0.0, *(point[1] for point in points), 0.0), 1.1 * max((p[1] for p in points), default=1.0), "behind"
+            min(0.0, *(p[1] for p in points), 0.0), 1.1 * max([0.0, *(p[1] for p in points)]) if points else 1.0, "behind"
         ),
         lines=[Line("", "band", points, has_dots=len(points) == 1)],
         areas=[

@@ -62,6 +62,7 @@ def test_a_hold_is_a_stretch_without_a_move_and_a_gap_is_when_nobody_decided() -
         decisions(*((3600.0 * n, 0.0, Reason.HELD_TRACKING_BEHIND) for n in range(6))), TICK, at(18_000)
     )
     assert facts["holds"][-1]["since"] == at(0)
+    assert lag_chart(history_facts(decisions((0.0, 50.0, Reason.ADVANCED)), TICK, at(0))).y.place(0.0) == 1.0
     set_back = [(20.0 + 10 * n, 75.0, Reason.HELD_CLOCK_SKEW) for n in range(6)]
     facts = history_facts(decisions(*moving, *set_back), TICK, at(75))
     assert [(hold["since"], hold["until"]) for hold in facts["holds"]] == [(at(20), None)]
