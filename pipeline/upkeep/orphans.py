@@ -135,5 +135,6 @@ def _listed_ever(table: LakeTable) -> set[str]:
         return set()
     with table_errors(table.uri):
         commits = read_ahead(partial(actions, table.folder), logged(table))
-        files = (action.get(kind) for _, of_commit in commits for action in of_commit for kind in ("add", "remove"))
+        kinds = "add", "remove", "cdc"  # the last one is a file of the change data feed, if users turn it on
+        files = (action.get(kind) for _, of_commit in commits for action in of_commit for kind in kinds)
         return {unquote(file["path"]) for file in files if file}

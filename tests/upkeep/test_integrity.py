@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import WINDOWS
@@ -160,6 +161,12 @@ def test_files_of_older_versions_and_spark_s_marks_are_no_orphans(house: House) 
     house.history.compute(0, 1)
     assert house.look().is_sound
     data.unlink()  # as a vacuum does, which leaves what is beside it
+    assert house.look().is_sound
+    heartbeats = DeltaTable(house.folder / "heartbeats")
+    heartbeats.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    heartbeats.delete("stream_id = 'a'")
+    (changes,) = house.folder.glob("heartbeats/_change_data/*/*.parquet")
+    leave(changes, DAY, house.clock.now())
     assert house.look().is_sound
 
 
