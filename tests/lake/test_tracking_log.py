@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.watermark.builders import at, published, reading
-from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeUnreachable
+from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable
 from tidemark.pipeline.lake.log.notes import NOTED
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
@@ -268,6 +268,8 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
             append()
     assert again.numbers() == list(range(first))
     assert again.catch_up().number == first - 1  # a reader goes on
+    with pytest.raises(LakeError, match=f"ends with entry {first - 1};"):
+        again.forget(first + 1, "a slip of the hand")
     again.forget(first, "an operator accepts it", at(500))
     assert again.catch_up_to_append().watermark == at(500)
     assert again.append(snapshot(500)).number == first + 1

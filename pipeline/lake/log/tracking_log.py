@@ -278,13 +278,15 @@ class TrackingLog:
 
         The lost entry may have been the newest decision. The watermark does not go back below `watermark_at_least`,
         which the caller knows from outside the log. Raises LakeError if the entry is archived, because no tracker needs
-        it. Raises NewerFormat if a later version of tidemark can read the entry.
+        it, or if it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
         """
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, and need not be "
                 "given up, because no tracker needs an archive: restore a copy of the archive, or move it away"
             )
+        if number > (newest := max(self.numbers(), default=-1)) + 1:  # the note would leave a gap before it
+            raise LakeError(f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed")
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
         note = encode(Lost(what, watermark_at_least), self._writer)
