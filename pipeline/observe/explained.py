@@ -310,6 +310,7 @@ STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "an
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
     """Draw the watermark's lag at each decision, with the holds in the background."""
     points = [(_seconds(at), lag, f"{_time(at)}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
+    lags = [lag for _, lag, _ in points]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])
     start, end = min(ends, default=0.0), max(ends, default=1.0)
@@ -322,9 +323,7 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
         title=title,
         note="At each decision. Shaded: the watermark stayed where it was, or there was no decision.",
         x=moments(start, end, "decided at (UTC)"),
-        y=linear(
-            min(0.0, *(p[1] for p in points), 0.0), 1.1 * max([0.0, *(p[1] for p in points)]) if points else 1.0, "behind"
-        ),
+        y=linear(min([0.0, *lags]), 1.1 * max([0.0, *lags]), "behind"),
         lines=[Line("", "band", points, has_dots=len(points) == 1)],
         areas=[
             Area(
