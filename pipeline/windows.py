@@ -8,7 +8,7 @@ colons, because Spark escapes colons in paths.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,10 @@ class Window:
 def start_of(key: str) -> datetime:
     """Return the start of a window of any length from its key. Raises ValueError if the text is not a key."""
     try:
-        return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+        start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+        if start.year == MAXYEAR:
+            raise ValueError("the end of its window may not be a date")
+        return start
     except ValueError as error:
         raise ValueError(
             f"{key!r} is not a window key; a window's key is its start, such as 2026-11-21T05-20Z"

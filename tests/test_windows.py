@@ -70,6 +70,7 @@ def test_a_key_is_the_start_without_colons() -> None:
         "2026-01-01T05-20",
         "2026-1-1T5-20Z",  # the same moment, but not the key
         "2026-13-01T05-20Z",
+        "9999-12-31T23-55Z",  # its end is no date
         "2026-01-01T05-20Z ",
         "",
         "latest",

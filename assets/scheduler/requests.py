@@ -139,7 +139,7 @@ def next_request(
     others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
     older_wait = others.least is not None and others.least < end
     waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
-    waited = now - waits.setdefault(bool(stale), now)
+    waited = abs(now - waits.setdefault(bool(stale), now))  # negative if the clock was set back since
     if not older_wait:
         del waits[bool(stale)]
     if not due and not stale:

@@ -42,7 +42,7 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
     if observer.is_on:
         seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
         observer.by_runs(lambda: landed_by_runs(runs, seen))
-        lake.kept.get("ended runs", EndedRuns).tell(runs, observer)
+        lake.kept.get("ended runs", EndedRuns).tell(runs, observer, lake.clock.now())
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
@@ -79,16 +79,16 @@ class EndedRuns:
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def tell(self, runs: Runs, observer: Observer) -> None:
+    def tell(self, runs: Runs, observer: Observer, now: datetime) -> None:
         """Report to the observer which runs have ended since the last call, and which are unfinished."""
-        observer.runs(lambda: (self._new(runs), _under_way(runs)))
+        observer.runs(lambda: (self._new(runs, now), _under_way(runs)))
 
-    def _new(self, runs: Runs) -> list[EndedRun]:
-        after = None if self.since is None else self.since - OVERLAP
+    def _new(self, runs: Runs, now: datetime) -> list[EndedRun]:
+        after = None if self.since is None else min(self.since, now) - OVERLAP  # the clock may have been set back
         found = runs.updated(FINISHED, RUNS_AT_ONCE, after)
         new = [record for record in found if record.dagster_run.run_id not in self.known]
         self.known.extend(record.dagster_run.run_id for record in new)
-        self.since = max([self.since or EPOCH, *(record.update_timestamp for record in found)])
+        self.since = min(max([self.since or EPOCH, *(record.update_timestamp for record in found)]), now)
         return [] if after is None else [_ended(runs.settings, record) for record in new]
 
 

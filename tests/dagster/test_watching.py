@@ -21,7 +21,7 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
 from tidemark.local.emulator.server import served
-from tidemark.pipeline.clock import iso
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
@@ -145,7 +145,7 @@ class Told(Observer):
 def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: Ticking) -> None:
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)  # before the process began
     looked, told = EndedRuns(), Told()
-    looked.tell(ticking.runs, told)
+    looked.tell(ticking.runs, told, SystemClock().now())
     assert told.ended == []
     for tags in SOMEBODY_ELSES:
         ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE, tags)
@@ -153,14 +153,16 @@ def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: T
     ticking.run("ingest", dg.DagsterRunStatus.CANCELED)
     going_on = ticking.run("repair", dg.DagsterRunStatus.STARTED)
     for _ in range(3):
-        looked.tell(ticking.runs, told)
+        looked.tell(ticking.runs, told, SystemClock().now())
     assert sorted((run.job, run.result) for run in told.ended) == [
         ("compute_windows", "failure"),
         ("ingest", "canceled"),
     ]
     assert list(told.under_way) == ["repair"]
+    assert looked.since is not None
+    looked.since += timedelta(hours=1)  # the clock was set back since
     ticking.instance.report_run_failed(going_on)
-    looked.tell(ticking.runs, told)
+    looked.tell(ticking.runs, told, SystemClock().now())
     assert [(run.job, run.result) for run in told.ended[2:]] == [("repair", "failure")]
     assert told.under_way == {}
 
