@@ -130,9 +130,11 @@ class WindowedTable:
         return self.table.rows(table, schema.names, where, wanted).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """Return the version of `heartbeats` from which each window was computed, according to the manifest of its run.
-        Windows that are not computed are left out."""
-        return {key: self.manifest(run).heartbeats_version for key, run in self.runs(windows).items()}
+        """Return the version of `heartbeats` from which each window was computed, according to the manifest of its run;
+        -1 without a readable manifest, as after another tool rewrote the files. Windows that are not computed are left
+        out."""
+        found = ((key, self.input_version(run)) for key, run in self.runs(windows).items())
+        return {key: -1 if version is None else version for key, version in found}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return the name of the run that wrote each window. Windows that are not computed are left out. `windows` are
