@@ -205,7 +205,8 @@ def _lands(until: datetime, s: Situation) -> str:
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
         text += f", {format_duration(s.policy.base_slack)} of slack included"
-    since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, until)
+    # A cell in whose second `until` lies counts whole, because some of its messages may be older.
+    since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, _whole(until))
     if since is None or later is None:
         return text
     ahead = f"at most {messages(since - later)}" if since > later else "nothing"

@@ -91,8 +91,10 @@ def test_a_rule_that_holds_names_the_numbers_that_made_it_hold() -> None:
 def test_a_lost_entry_is_distinguished_from_a_hole() -> None:
     log = explained.steady()
     log.write(Lost("for the test"))
-    log.tick(110, base=98.25)
+    log.publish(published([(109.2, 108), (109.7, 108)]))
+    log.tick(109.5, base=109.1)
     assert text_of(log.explain(), "completeness").startswith("An entry of the tracking log was lost.")
+    assert "(tracking knows of at most 2 messages)" in log.explain().moves[0]
 
 
 # ---------------------------------------------------------------------------------- which setting would have
