@@ -7,6 +7,7 @@ refusal or two writing pipelines, but never the loss of a message.
 """
 
 import logging
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -194,7 +195,8 @@ class Ownership:
     def _how_to_stop(self, there: Owner) -> str:
         process, is_up = there.process, there.folder != ""
         if process.is_near():
-            return f"run `tidemark --config {there.config} up --stop`" if is_up else f"end process {process.process}"
+            stop = f"run `tidemark --config {shlex.quote(there.config)} up --stop`"
+            return stop if is_up else f"end process {process.process}"
         first = "run `tidemark up --stop`" if is_up else "end its processes"
         free = f"the lake is free {format_duration(there.heard_within)} after that pipeline's last sign of life"
         return f"{first} on {process.host}; {free}"

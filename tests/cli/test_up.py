@@ -62,7 +62,7 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    return House(tmp_path / "one")
+    return House(tmp_path / "one and a half")
 
 
 def started_nothing(said: Said) -> bool:
@@ -77,7 +77,7 @@ def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: Ho
     assert started_nothing(said)
     assert said.err.startswith(f"tidemark: already running as process {os.getpid()} on ")
     assert f"by `tidemark up` in {house.state}" in said.err
-    assert f"run `tidemark --config {house.folder}/tidemark.toml up --stop`" in said.err
+    assert f"run `tidemark --config '{house.folder}/tidemark.toml' up --stop`" in said.err
     other = House(tmp_path / "three", topic="orders")
     refused = other.here("up")
     assert started_nothing(refused)

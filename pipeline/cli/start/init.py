@@ -1,6 +1,7 @@
 """`tidemark init`: write the files of a new pipeline."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -58,7 +59,7 @@ def init(
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
     _put_down({**files, own_files.SETTINGS: settings}, folder, ports, values)
-    inside = "" if folder == Path() else f"cd {folder}; "
+    inside = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     following = f"tidemark up, and in another terminal {publish}, then tidemark status"
     print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
@@ -110,7 +111,7 @@ def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: M
         print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
     print("next, on this machine, with tidemark's own Pub/Sub in a separate terminal:")
-    steps = [f"cd {folder}"] * (folder != Path())
+    steps = [f"cd {shlex.quote(str(folder))}"] * (folder != Path())
     steps += ["tidemark --config rest.toml pubsub"]
     steps += [f"for name in {' '.join(filters)}; do tidemark --config $name.toml provision; done"]
     steps += ["DAGSTER_HOME=$PWD dagster dev -f definitions.py", "tidemark --config rest.toml status"]
