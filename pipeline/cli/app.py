@@ -9,9 +9,10 @@ import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -134,6 +135,19 @@ def settings_file(
     """Make the file of `--config` the settings file of the command that runs."""
     if config is not None:
         os.environ["TIDEMARK_CONFIG"] = str(config.resolve())
+    adapt_environment()
+
+
+LOOPBACK = "localhost,127.0.0.1,::1"
+
+
+def adapt_environment() -> None:
+    """Have this process and its children reach servers on this machine without the proxy of `$http_proxy`, which gRPC
+    would ask, and have a JVM open paths with letters beyond ASCII where the locale is C."""
+    if (direct := os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "") != "*":
+        os.environ["no_proxy"] = f"{direct},{LOOPBACK}".lstrip(",")
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 PRIVATE = 0o077
@@ -143,9 +157,7 @@ PRIVATE = 0o077
 def main() -> None:
     """Run the command with the shell's arguments, and exit with the command's exit code."""
     os.umask(PRIVATE)
-    # Both signals stop what was started. A shell starts background commands with SIGINT ignored: restore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    when_stopped(signal.default_int_handler)
     code = run_command(sys.argv[1:])
     # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
     logging.shutdown()
@@ -158,6 +170,14 @@ def main() -> None:
         os.write(2, f"tidemark: the output could not be written: {error}\n".encode())
         code = 1
     os._exit(code)
+
+
+def when_stopped(handler: Callable[[int, FrameType | None], Any]) -> None:
+    """Call `handler` when this process is asked to end: by Ctrl-C, by SIGTERM, or because its terminal closes. A shell
+    starts background commands with SIGINT ignored, which ends here; `nohup` ignores SIGHUP, which stays."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def run_command(arguments: Sequence[str]) -> int:

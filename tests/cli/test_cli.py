@@ -287,7 +287,7 @@ def test_init_refuses_what_would_be_no_setting_and_writes_nothing(tmp_path: Path
 
 
 def test_publishing_warns_of_a_compared_field_that_no_message_has_and_of_nothing_that_is_due(empty: Place) -> None:
-    assert empty.tidemark("provision").code == 0
+    assert empty.tidemark("provision", http_proxy="http://127.0.0.1:9", NO_PROXY="example.com").code == 0
     options = ("--streams", "1", "--for", "1ms", "--broken", "0", "--truth", str(empty.folder / "truth.parquet"))
     said = empty.tidemark("publish", *options, TIDEMARK_MESSAGE__FIELDS='{"pressure": "number"}')
     assert (said.code, "warning no message of the shape json has a value for pressure" in said.err) == (0, True)

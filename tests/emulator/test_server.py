@@ -103,6 +103,8 @@ def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_end
             client.create_topic(name=TOPIC, retry=None, timeout=5)
         client.transport.close()
         ends_at_once(process, signal.SIGINT)
+    with command("--port=0") as (process, _):
+        ends_at_once(process, signal.SIGHUP)
 
 
 def ends_at_once(process: subprocess.Popen[str], sign: signal.Signals) -> None:

@@ -1,6 +1,5 @@
 """`tidemark up`: run the pipeline as processes on this machine."""
 
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from tidemark.local.services.processes import StopAsked, Supervisor, page_senten
 from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports, start_stack
 from tidemark.local.services.up_state import UpState, stop_up, up_state
 from tidemark.local.services.watch import Watch
+from tidemark.pipeline.cli.app import when_stopped
 from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, option
 from tidemark.pipeline.cli.output import console, print_json, safe, safe_lines
@@ -52,8 +52,7 @@ def up(
         ask(settings, clock, say, status=status, stop=stop, as_json=as_json)
         return
     stopped = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    when_stopped(lambda *_: stopped.set())
     say(f"settings: {config_file()}, lake: {settings.lake.uri}")
     own_tables(settings)  # raises errors that would end the code server
     supervisor = Supervisor(settings.dagster.state_folder, clock, say, is_asked_to_stop=stopped.is_set)
