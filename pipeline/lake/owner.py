@@ -1,8 +1,8 @@
 """Objects that all processes of a lake share: the lake's owner, and the schema that it accepts.
 
 `owner.json` names the pipeline and the process that write the lake, so that a process refuses the lake of another
-pipeline. No guarantee depends on it. `schemas/accepted.json` names the first schema of Pub/Sub that a message had. It
-is never replaced, so all processes accept the same schema.
+pipeline. This check prevents mistakes; no guarantee depends on it. `schemas/accepted.json` names the Pub/Sub schema
+that the lake accepts. This object is never replaced, so all processes accept the same schema.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive if its newest log entry is younger than HEARD_TICKS tick intervals, and at least if it is
-younger than HEARD_LEAST. This leaves time for failed ticks, and for ticks that take a whole minute, as Dagster allows.
-LONGEST_TICK is the longest tick interval that settings allow."""
+"""An owner counts as alive if its newest log entry is younger than HEARD_TICKS tick intervals, or younger than
+HEARD_LEAST. This leaves time for failed ticks, and for ticks that take a whole minute, as Dagster allows. LONGEST_TICK
+is the longest tick interval that settings allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The owner's tick interval, which is the longest time between two of its writes. An impossible value is
-        limited to the range that settings allow."""
+        """The owner's tick interval, in which it writes at least once. Limited to the range that settings allow, in
+        case `owner.json` is wrong."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
@@ -81,9 +81,9 @@ ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted"
 
 
 class AcceptedSchemas:
-    """The schemas of Pub/Sub that messages may have: those in the settings (`of_settings`), and the one that the lake
-    accepts. The lake accepts the schema of its first message with a schema that exists. This never changes, so it is
-    read only once."""
+    """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`), and one that the lake accepts.
+    If the settings name none, the lake accepts the first schema that a message names and Pub/Sub has. The lake never
+    accepts another one, so the name is read only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

@@ -1,6 +1,5 @@
-"""Explains a decision from a lake, as two charts and as plain facts (names with JSON values) for `tidemark explain
---json`. One chart shows the counted messages by publish time and event time (the plane). The other shows the
-watermark's lag."""
+"""Explains a decision in two charts, and as plain facts (names with JSON values) for `tidemark explain --json`. The
+plane chart shows the counted messages by publish time and event time. The lag chart shows the watermark's lag."""
 
 import math
 from collections import Counter
@@ -52,7 +51,8 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
     first = first_decision(log) if found is None and at is not None else None
     if at is not None and first is not None:
         raise LakeError(
-            f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}"
+            f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}. "
+            "Choose this time or a later one"
         )
     return found
 
@@ -60,8 +60,8 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the log as of the decision's time. Return the explanation, and the same as plain facts.
-    Raises LakeError."""
+    """Explain the decision in log entry `number` from the entries before it. Return the explanation, and its content as
+    plain facts. Raises LakeError."""
     now = decided.decision.at
     recent = sampled(log, number, now - HOURS)
     try:
@@ -80,9 +80,9 @@ def explained(
     now: datetime,
     problem: str | None = None,
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the state before it and the `recent` decisions. Return the explanation, and the same as
-    plain facts. If the state is lost, `before` is None and `problem` says why. The fact `problem` says why the
-    explanation is incomplete."""
+    """Explain a decision from the state before it and the `recent` decisions. Return the explanation, and its content
+    as plain facts. If the state is lost, `before` is None, and `problem` is the cause. If the explanation is
+    incomplete, its facts contain the cause."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
@@ -99,7 +99,8 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
     """Count the messages that concern a decision, per stream:
     - messages older than `max_lag`, for which the watermark does not wait (also returned as `Counts`)
     - messages that were rejected for their payload
-    - landed rows and rejected payloads with the times of the pin, which is the message that holds the watermark
+    - landed rows and rejected payloads with the same publish time and event time as the pin (the message that holds the
+      watermark)
 
     Raises LakeError.
     """
@@ -220,8 +221,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def in_order(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the decisions of a log in order of time. After a clock was set back, the decisions before it whose times
-    come again are left out."""
+    """Return the decisions of a log in order of time. If the clock was set back, times occur twice in the log. The
+    decisions that were written first are then left out."""
     found = list[Decision]()
     for one in decisions:
         while found and found[-1].at >= one.at:

@@ -174,7 +174,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     assert set(house.diffs()) < before
     watermark = house.lake.tracking_log().newest().watermark
     assert read_waiting(house.lake, WINDOWING, LOOKBACK, watermark)[0].start == first_to_come
-    with pytest.raises(WindowExpired, match="no longer kept"):
+    with pytest.raises(WindowExpired, match="has deleted heartbeats"):
         kept.refuse_expired(WINDOWS[2:4])
     kept.refuse_expired(WINDOWS[3:])
 

@@ -19,16 +19,16 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""Minimum number of log entries per archive, except in the last archive of a packing. An archive ends before the next
-compacted entry, and takes some hundred kilobytes."""
+"""Minimum number of log entries per archive, except in the last archive that a packing writes. An archive with enough
+entries ends before the next compacted one. It takes some hundred kilobytes."""
 
 ALWAYS = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Numbers of log entries that were moved to archives or deleted with them, and of archives written or deleted. In a
-    dry run, these are the numbers that a real run would have.
+    """The result of `pack` or `drop`: how many log entries were archived or dropped, and how many archives were written
+    or deleted. A dry run returns the counts that a real run would have.
 
     `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
     died before it deleted these objects.
@@ -40,8 +40,9 @@ class Packed:
 
 
 class LogPacking:
-    """Archives old entries of one tracking log, and deletes old archives. Decisions later than `now` were made while
-    the clock was wrong, so their times are ignored: the age of their entries follows from other decisions."""
+    """Archives old entries of one tracking log, and deletes old archives. Decisions with a time after `now` were made
+    while the clock was wrong. Their times are ignored: the age of these entries follows from the other decisions around
+    them."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -49,8 +50,8 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
-        """Archive all log entries before the last compacted entry that is older than `before`. Every entry can be read
-        by its number at any time.
+        """Archive all log entries before the last compacted entry that is older than `before`. Meanwhile, readers find
+        every entry by its number.
 
         Raises CorruptObject for a damaged or missing entry, which stays in the log with all later entries. Raises
         LakeError.
@@ -129,11 +130,11 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftover objects in a log without archives. Their entries were in an archive that has
-        been deleted since.
+        """Return the numbers of leftover objects in a log without archives: the archive with their entries has been
+        deleted.
 
-        Such objects are at the start of the log. The first one is not a compacted entry, and the last one is followed
-        by a gap and then by a compacted entry, the first that the log keeps.
+        Such objects are at the start of the log, and a gap follows. The first of them is not a compacted entry, but the
+        entry after the gap is.
         """
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:

@@ -1,8 +1,8 @@
 """The tracking log: a sequence of numbered, create-only entries with histogram snapshots and decisions.
 
-If another writer has taken the next number, a writer first folds that entry into its state, and then tries the number
-after it. Therefore the log has no gaps, and every decision takes all earlier entries into account. Old entries are
-moved to archives, which a restart does not need.
+A writer appends its entry under the next free number. If another writer has taken that number, the writer first applies
+the other entry to its state, and then tries again. Therefore the log has no gaps, and every decision takes all earlier
+entries into account. Old entries are moved to archives, which a restart does not need.
 """
 
 import logging
@@ -49,8 +49,8 @@ ATTEMPTS = 100
 trackers never collide this often."""
 
 QUICK = timedelta(minutes=1)
-"""Time for which the newest entry is certainly not archived after it was read. Housekeeping archives only entries that
-are older than an hour."""
+"""If an entry was the newest one less than this time ago, it has not been archived yet, because housekeeping archives
+only entries that are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
@@ -59,8 +59,8 @@ cheaper to list the log."""
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The number of the newest log entry (-1 in an empty log), and the state after it: the watermark and the newest
-    decision, or None before the first one, and the contract by which messages are judged."""
+    """The number of the newest log entry (-1 in an empty log), with the watermark, the newest decision and the message
+    contract at that point. The watermark and the decision are None before the first decision."""
 
     number: int = -1
     watermark: datetime | None = None
@@ -75,7 +75,7 @@ whole state."""
 
 
 class TrackingLog:
-    """The tracking log, and a cached state that is folded from its entries. `catch_up` updates the state.
+    """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
     Not thread-safe, but several instances may share a log. `kept_bytes` is the size of the cache for past entries,
     which `entry` and `content` use.
@@ -84,8 +84,8 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append less than QUICK after a read does not check whether an entry with the
-        same number has been archived."""
+        """Open the log. With a `clock`, an append soon after a read (within QUICK) skips a check: whether another entry
+        with its number has been archived since."""
         self._objects = objects
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
@@ -161,9 +161,9 @@ class TrackingLog:
     def judge_by(self, contract: str) -> None:
         """State the contract by which this process judges messages. To be called before the process tracks messages.
 
-        If the log has another contract, the change is written to the log. The watermark then holds until base has
-        passed all messages that were judged by the earlier contract. A repeated call raises ContractReplaced if another
-        process has stated another contract since the first successful call.
+        If the log has another contract, the change is written to the log. The watermark then holds until the base
+        subscription has passed all messages that were judged by the earlier contract. A repeated call raises
+        ContractReplaced if another process has stated another contract since the first successful call.
         """
         is_first = self._judged_by != contract
 
@@ -232,8 +232,8 @@ class TrackingLog:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
-        """Return the number of the newest entry, and the entries after `seen`. Return None if the caller must list the
-        log instead, because there are too many such entries, or some may have been archived."""
+        """Return the number of the newest entry, and the entries after number `seen`. Return None if the caller must
+        list the log instead: there are too many new entries, or some may have been archived."""
         found, was_there = list[Entry](), self._looked_at
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
@@ -276,14 +276,14 @@ class TrackingLog:
         """Replace an entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
         time.
 
-        The lost entry may have been the newest decision. The watermark does not go back below `watermark_at_least`,
-        which the caller knows from outside the log. Raises LakeError if the entry is archived, because no tracker needs
-        it, or if it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
+        The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
+        one as `watermark_at_least`. Raises LakeError if the entry is archived, because no tracker needs it, or if it is
+        beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
         """
         if self._archive.covers(number):
             raise LakeError(
-                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, and need not be "
-                "given up, because no tracker needs an archive: restore a copy of the archive, or move it away"
+                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}. No tracker needs an "
+                "archive, so nothing was changed; restore a copy of the archive, or move it away"
             )
         if number > (newest := max(self.numbers(), default=-1)) + 1:  # the note would leave a gap before it
             raise LakeError(f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed")
@@ -301,8 +301,8 @@ class TrackingLog:
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Call `build` with the state, write the entry that it returns under the next number, and return the new state.
-        If `build` returns None, write nothing. The cached state is used without an update, because it is current if the
-        next number is free."""
+        If `build` returns None, write nothing. The first attempt uses the cached state. If that is out of date, its
+        next number is taken, and the next attempt reads the log."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -325,8 +325,8 @@ class TrackingLog:
             self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
-            f"other writers took {ATTEMPTS} numbers in a row in {self._objects.uri}/{FOLDER}; stop the trackers that "
-            "should not run against this lake"
+            f"other writers appended to {self._objects.uri}/{FOLDER} first, {ATTEMPTS} times in a row; stop the "
+            "trackers that should not run against this lake"
         )
 
     def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
@@ -336,9 +336,9 @@ class TrackingLog:
         Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
         - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
-        - The previous entry exists: the number was taken if that entry differs from the one that we folded.
-        - An archive has the number: it was not taken if the archive has our entry, after the previous entry that we
-          folded. If our entry is a compacted one, it may be the first in the archive.
+        - The previous entry exists: the number was taken if that entry differs from the one that we read.
+        - An archive has the number: it was taken if the archived entry is not ours, or if the entry before it is not
+          the one that we read. The latter is not checked for a compacted entry, because an archive may begin with it.
         - An archive begins after the number, or the log continues after a gap: the number was taken.
         - The log continues without a gap: the number was taken unless our entry is a compacted one, before which
           archives end.
@@ -384,8 +384,8 @@ class TrackingLog:
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
-        """Return an encoded entry that is in the last listing of the log, even if the entry has been archived since.
-        Raises ObjectMissing."""
+        """Return the encoded entry with this number, which was in the log when it was last listed. The entry may have
+        been archived since. Raises ObjectMissing."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -395,9 +395,9 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Return True if the last folded entry, `number`, has been archived, or even deleted after that. Newer entries
-        then exist. Raises CorruptObject if the entry is missing for any other reason, because nothing may be appended
-        after a lost entry."""
+        """Return True if entry `number`, the last one read, has been archived, or even deleted from the archive. Newer
+        entries then exist. Raises CorruptObject if the entry is missing for any other reason, because nothing may be
+        appended after a lost entry."""
         if number < 0:
             return self._is_before_all(number)
         try:
@@ -433,8 +433,8 @@ class TrackingLog:
 
 
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
-    """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Only entries
-    from the newest compacted one on are read, because it contains the state before it."""
+    """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Entries
+    before the newest compacted one are not read, because a compacted entry contains the state so far."""
     entries: list[tuple[int, Entry]] = []
     for number in range(last, -1, -1):
         entries.append((number, read(number)))
@@ -462,7 +462,7 @@ def _stated(entry: Entry) -> tuple[datetime | None, str]:
 def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
-            "this process judges messages by another contract than the process that last started on this lake. The "
+            "this process and the one that last started on this lake judge messages by different contracts. The "
             "messages that this process has pulled will be redelivered. Restart this process with the [message] "
             "settings and the tidemark version of the other process"
         )

@@ -152,7 +152,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Return the reason why files cannot be written to a folder, or None if there is none. The reason is a missing
+    """Return the reason why files cannot be written to a folder, or None if they can. The reason is a missing
     permission or less than `least` bytes of free space. If the folder does not exist, its nearest existing parent is
     checked."""
     there = _nearest(folder)

@@ -1,8 +1,8 @@
 """Stores objects in a Cloud Storage bucket, and presents the objects of a bucket as an Arrow file system.
 
-Arrow and `deltalake` have their own file systems for Cloud Storage, but both need extra requests to find a file. While
-the one of `deltalake` waits, it blocks all threads, because it does not release the GIL. The requests of this module
-release the GIL, have a timeout, and are retried for a limited time.
+The file systems of Arrow and `deltalake` for Cloud Storage need extra requests to find a file. Also, `deltalake` blocks
+all threads while it waits for a response, because it does not release the GIL. The requests of this module release the
+GIL, have a timeout, and are retried for a limited time.
 """
 
 import contextlib
@@ -51,7 +51,8 @@ timeout, because a tick must not wait for such an object."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""Metadata key of an object for the random mark of the `create` call that created the object."""
+"""Key in an object's metadata. Its value is a random mark, by which a `create` call recognizes the object that it
+created."""
 
 NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable that keeps the client library from reading the bucket's metadata on its first call and after

@@ -85,7 +85,7 @@ class JsonKind(NoteKind[Content]):
     """A kind of note that is stored as one line of JSON. `holds` is the class of its content.
 
     Unknown keys are ignored, because later versions of tidemark may add keys. Fields with a default may be missing,
-    because earlier versions did not write them. `part_of` is what error messages call the thing that has the notes.
+    because earlier versions did not write them. `part_of` names what the notes belong to, for error messages.
     """
 
     holds: type[Content]
@@ -154,8 +154,8 @@ class Notes(Generic[Content]):
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Yield each key with the content of its note. Skips notes that are missing, damaged or of a newer format, so
-        no decision may depend on these notes."""
+        """Yield each key with the content of its note. Skips notes that are missing, damaged or of a newer format. Only
+        for callers to whom an incomplete result does no harm."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)

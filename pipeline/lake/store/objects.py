@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 LOCAL_PROJECT = "tidemark-local"
 """Project ID in requests to a server on loopback. Such a server has no projects."""
 RETRY_FOR = timedelta(seconds=10)
-"""Maximum time between the first and the last attempt of an operation, each counted from its start."""
+"""Maximum time from the start of an operation's first attempt to the start of its last one."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
-"""The class as which Cloud Storage bills each kind of call."""
+"""The billing class of each kind of bucket call in Cloud Storage."""
 
 _lock = Lock()
 _counted: Counter[str] = Counter()

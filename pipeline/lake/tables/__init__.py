@@ -1,1 +1,1 @@
-"""The lake's Delta tables, and the fence by which a run replaces whole windows."""
+"""The lake's Delta tables. In some of them, a run replaces whole windows."""

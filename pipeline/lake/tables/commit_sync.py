@@ -15,8 +15,8 @@ from tidemark.pipeline.lake.store.disk import sync
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
-"""Number of commits before the version at which the table was opened that are synced too, because their writers may
-have died before the sync."""
+"""Number of earlier commits that are synced after a table is opened, because their writers may have died before they
+synced them."""
 
 THREADS = 8
 """Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive
@@ -24,8 +24,8 @@ ones."""
 
 
 class CommitSync:
-    """Makes the commits of one Delta table durable, with the data files that the commits add, and the folders of
-    both."""
+    """Makes the commits of one Delta table durable, together with the data files that they add and all folders
+    above."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
 """The `corrections` table: the rows that changed when windows were recomputed. It is for users who acted on the earlier
 rows.
 
-The table is append-only. Each commit also records, as a Delta application transaction, the table that was recomputed
-and the version of that table up to which its changes are in `corrections`. So no change is recorded twice.
+The table is append-only. Each commit also contains a Delta application transaction with the id of the recomputed table,
+and with the version up to which all changes of that table are in `corrections`. So no change is recorded twice.
 """
 
 import uuid
@@ -35,8 +35,8 @@ first."""
 
 
 class Change(StrEnum):
-    """The kind of a row's change when its window was recomputed. UNKNOWN stands for all changes of a window, or of
-    several versions of a table, if the changes cannot be determined because files are gone."""
+    """The kind of a row's change when its window was recomputed. UNKNOWN means that the changes of a window, or of
+    several versions of a table, cannot be determined because files are gone."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -84,8 +84,7 @@ class Position:
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""Stores the position in each windowed table, by the table's name. If the stored position is lost, it is derived
-again."""
+"""Stores the Position in each windowed table, by the table's name. A lost Position is derived again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +114,21 @@ class Sought:
 
 
 class Corrections:
-    """The `corrections` table, and the stored position in each windowed table whose changes it records."""
+    """The `corrections` table, and the stored Position in each windowed table whose changes it records."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
         self._followed = Notes(objects, FOLLOWED)
 
     def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """Return the stored position in the windowed table `name`, and the generation of the object that stores it. The
-        position is None if the object is missing or damaged. It may be older than the version that `noted` returns,
-        which is authoritative. Raises LakeError."""
+        """Return the stored Position in the windowed table `name`, and the generation of the object that stores it. The
+        Position is None if the object is missing or damaged. If its version is below the one from `noted`, it is out of
+        date. Raises LakeError."""
         return self._followed.found(name)
 
     def keep(self, name: str, position: Position, generation: int) -> None:
-        """Store the position in the windowed table `name`. If another process has replaced the stored position since
-        `generation`, that process's position stays. Raises LakeError."""
+        """Store the Position in the windowed table `name`. If another process has replaced the stored Position since
+        `generation`, do nothing. Raises LakeError."""
         self._followed.offer(name, position, generation)
 
     def noted(self, table_id: str) -> int | None:
@@ -166,7 +165,7 @@ class Corrections:
             self.table.make_durable()
             return rows
         raise TableConflict(
-            f"other writers won {COMMIT_ATTEMPTS} commits in a row in {self.table.uri}; the next call retries"
+            f"other writers committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again"
         )
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:

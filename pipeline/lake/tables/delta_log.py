@@ -25,8 +25,8 @@ from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
-"""Metadata keys in a commit of an ingest run. RUN has the name of the run, and ROUND the number of the run's round that
-the commit lands."""
+"""Metadata keys in a commit of an ingest run, which lands messages in rounds. RUN has the run's name, and ROUND the
+round's number."""
 
 NEWEST_COMMITS = 5
 """Maximum number of newest commits in which `last_round` looks for a round. Ticks, requeues and compactions may have
@@ -41,7 +41,7 @@ class AddedFile:
     """A file with new rows. `version` is the table version that added the file, and `path` is relative to the table.
 
     `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be up to a
-    millisecond too late, because Delta truncates times.
+    millisecond too late: Delta truncates the time, so a millisecond is added.
     """
 
     version: int
@@ -195,8 +195,7 @@ def last_round(table: LakeTable) -> LastRound | None:
 
 
 def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
-    """Cache consecutive commits. They extend the cached commits of the table if both overlap, and replace them
-    otherwise.
+    """Cache consecutive commits. If they overlap the table's cached commits, extend the cache. Otherwise, replace it.
 
     Invariant: if a cached commit still belongs to the table, so do all cached commits before it. Later cached commits
     may not, because the table may have been restored to an earlier version.

@@ -84,7 +84,7 @@ STATUS, STATUS_COLUMNS = described(
 
 
 class StreamStatus(WindowedTable):
-    """The `stream_status` table, and a comparison of its age with that of `heartbeat_diffs`."""
+    """The `stream_status` table. `behind` finds the windows for which it is out of date."""
 
     def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
         """Return the rows of these windows, sorted by window, kind and stream. If `kind` is given, return only rows of
@@ -97,8 +97,8 @@ class StreamStatus(WindowedTable):
         `windows` are the keys of the windows to check.
 
         - Rows are missing if a version of tidemark without `stream_status` computed the diffs.
-        - Rows are older if two runs computed the window concurrently, and the one with newer input died before it
-          replaced the status that the other had committed.
+        - Rows are older if two runs computed the window concurrently, the one with older input committed its status,
+          and the other one died before it recomputed the window.
         - Newer rows are not reported: a run died after it committed the status, and its retry will replace the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)

@@ -1,5 +1,4 @@
-"""The `quarantine` table: every rejected message in full, with the reason. Also the records about judging and requeuing
-these messages again.
+"""The `quarantine` table: every rejected message in full, with the reason.
 
 A message waits in the table until the contract is corrected and the message is requeued. Its rows stay in the table
 even then. Separate objects record which messages were requeued, which messages now have another reason, and by which
@@ -312,8 +311,8 @@ def rejected_payloads(
     readable.
 
     Each message is returned once. Messages whose id is in `requeued` are left out. If there are more than
-    MOST_PAYLOADS, those with the earliest publish times are returned. The list is empty if the contract reads the
-    stream or the event time from the payload. Raises LakeError.
+    MOST_PAYLOADS, those with the earliest publish times are returned. If the contract reads the stream or the event
+    time from the payload, the list is empty. Raises LakeError.
     """
     rows = (
         None

@@ -171,8 +171,8 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
-    """Return the number of streams with a heartbeat in the window, for each of these windows that is computed. Windows
-    are given and returned as keys."""
+    """Return the number of streams with a heartbeat in each of these windows, by window key. Windows that are not
+    computed are left out."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

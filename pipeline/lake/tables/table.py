@@ -59,8 +59,8 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 tables, and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that do not delete expired commits. To find expired commits, every commit would have to list the
-table's log. Housekeeping deletes expired commits instead."""
+"""Commit options that turn off the deletion of expired log files, for which each commit would list the table's log.
+Housekeeping deletes these files instead."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
@@ -77,8 +77,8 @@ class DataFile:
     """A file of a table. `path` is relative to the table, `size` is in bytes, and `partition` is the value of the
     partition column. `added_at` is the time at which the file was added.
 
-    `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be too late
-    by CUT.
+    `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be up to
+    CUT too late.
     """
 
     path: str
@@ -119,7 +119,7 @@ class LakeTable:
     """A Delta table, partitioned by one text column. If `partition_column` is empty, the table has no partitions.
 
     The table's properties contain the format of the newest version of tidemark that has written to the table. Opening a
-    table raises NewerFormat if this version of tidemark does not know that format or another format of the lake. Not
+    table raises NewerFormat if the format of the table or of the lake is newer than this version knows. Not
     thread-safe. Releases the GIL while it waits for a bucket's response.
     """
 
@@ -393,7 +393,7 @@ class LakeTable:
                 self._create(schema)
             table = self.current()
         if table is None:
-            raise TableConflict(f"{self.uri} vanished while it was written; run again")
+            raise TableConflict(f"{self.uri} was deleted while it was written; try again")
         if self._lacks(table):
             with table_errors(self.uri):
                 table.alter.set_table_properties({**self.properties, **marks()}, raise_if_not_exists=False)

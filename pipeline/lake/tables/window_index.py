@@ -139,15 +139,15 @@ class KeptWindows:
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if one of these windows starts before, or less than `further` after, the start of the
-        first window whose heartbeats are all kept."""
+        """Raise WindowExpired if heartbeats from which one of these windows is computed have been deleted. `further` is
+        how much longer the computation's lookback is than that of `heartbeat_diffs`."""
         since = self.since()
         if since is not None:
             since += further
         expired = [window for window in windows if since is not None and window.start < since]
         if expired:
             raise WindowExpired(
-                f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: housekeeping "
-                f"has deleted heartbeats from which they are computed. Nothing was written; ask for windows that start "
-                f"at {since:%Y-%m-%dT%H:%MZ} or later"
+                f"housekeeping has deleted heartbeats that {len(expired)} of these {len(windows)} windows need; the "
+                f"first such window is {expired[0]}. Nothing was written; select windows that start at "
+                f"{since:%Y-%m-%dT%H:%MZ} or later"
             )

@@ -46,9 +46,9 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows for deriving their length from the smallest distance between two of them. This is
-only done if the table lacks the property LENGTH. With fewer windows, a large distance may only mean that the topic was
-silent."""
+"""Minimum number of computed windows from which their length is derived, if the table lacks the property LENGTH. The
+length is the smallest distance between two of them. With fewer windows, a large distance may only mean that the topic
+was silent."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. An attempt fails if another run commits first."""
@@ -374,7 +374,7 @@ class OwnTable(WindowedTable):
         self._folder = ""
 
     def made(self) -> MadeWindows:
-        """Return how each computed window was computed, by window key. Raises LakeError."""
+        """Return the origin of each computed window. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
             parts = file.path.split("/")
