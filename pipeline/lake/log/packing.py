@@ -90,8 +90,8 @@ class LogPacking:
         return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
-        """Yield the log entries of each archive to write. The entry that follows an archive's last one
-        in the log is always a compacted entry older than `before`."""
+        """Yield the log entries of each archive to write. After an archive's last entry, the log always continues with
+        a compacted entry older than `before`."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):

@@ -33,8 +33,8 @@ BOUNDS = {
     "max_retries": "8",
     "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
 }
-"""Timeouts and retry limits of each request that `deltalake` makes to a bucket. By default, it retries for three
-minutes."""
+"""Timeouts and retry limits of each request that `deltalake` makes to a bucket. By default, the library retries for
+three minutes."""
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:

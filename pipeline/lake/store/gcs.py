@@ -287,9 +287,9 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     """An Arrow file system of the objects in a bucket, below a prefix. The path of a file is the object's name without
     the prefix.
 
-    There are no folders, only common prefixes of names. A new file becomes visible, complete, when its writer closes
-    it. An existing file cannot be overwritten. Raises FileNotFoundError if a file to read is missing, FileExistsError
-    if a file to write exists, and the errors of `CloudStorageObjects`.
+    There are no folders, only common prefixes of names. A new file becomes visible, and is complete, when its writer
+    closes it. An existing file cannot be overwritten. Raises FileNotFoundError if a file to read is missing,
+    FileExistsError if a file to write exists, and the errors of `CloudStorageObjects`.
 
     Small files with table rows are cached, up to `kept_bytes` in total. This is safe because their names are never
     reused, but the cache hides it if such a file is lost later.

@@ -47,8 +47,8 @@ class CommitSync:
         self._synced |= files
 
     def sync_commits(self) -> None:
-        """Make all commits since the last call durable, including commits of other writers. A table with a missing
-        commit before its newest one would be unreadable. Raises OSError."""
+        """Make all commits since the last call durable. This includes commits of other writers, because a table is
+        unreadable if a commit before its newest one is missing. Raises OSError."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)

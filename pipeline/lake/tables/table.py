@@ -336,7 +336,7 @@ class LakeTable:
         and columns that the table lacks. When the call returns, every reader sees the files.
 
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, none of the files was added,
-        unless only the response was lost. In that case all were added. Their messages are then redelivered and land
+        unless only the response was lost. In that case all were added. The messages in them are redelivered and land
         again, and the computation of windows drops the copies.
         """
         self._admission.claim()
