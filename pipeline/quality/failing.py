@@ -378,7 +378,8 @@ def failing(
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
             continue
-        open_ends = [key for stretch in note.stretches for key in _waiting(note, stretch, computed, windowing)]
+        since = note.at if note.at <= now else EPOCH  # the clock was set back since: any computation counts
+        open_ends = [key for stretch in note.stretches for key in _waiting(since, stretch, computed, windowing)]
         if open_ends or not note.stretches:
             standing.append(note)
             waiting += open_ends
@@ -402,12 +403,12 @@ def _files(table: LakeTable) -> list[DataFile]:
 
 
 def _waiting(
-    note: FailedRun, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
+    since: datetime, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
 ) -> list[str]:
     try:
         numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
     except ValueError:  # the note is about windows of another length, from before the settings changed
         return []
     keys = (windowing.numbered(number).key for number in (*numbers, numbers.stop))
-    waiting = [key for key in keys if key not in computed or computed[key] < note.at]
+    waiting = [key for key in keys if key not in computed or computed[key] < since]
     return [waiting[0], waiting[-1]] if waiting else []

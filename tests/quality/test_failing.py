@@ -131,6 +131,8 @@ def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> N
     computed |= {FIRST: at(450)}
     assert standing(notes, computed, 500).startswith(f"runs over {THIRD} failed once")
     assert standing(notes, computed | {THIRD: at(450)}, 500) == ""
+    before_the_clock_was_set_back = [note(9000, (FIRST, SECOND))]
+    assert standing(before_the_clock_was_set_back, {FIRST: at(450)}, 500).startswith(f"runs over {SECOND} failed once")
 
 
 def test_of_a_drain_and_of_what_nobody_tries_any_more_it_is_spoken_for_a_while() -> None:
