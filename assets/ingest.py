@@ -14,7 +14,7 @@ import dagster as dg
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.jobs.job import job_of
 from tidemark.assets.scheduler.requests import pause_of
-from tidemark.assets.scheduler.runs import Runs, ended_at, report_dead, why_dead
+from tidemark.assets.scheduler.runs import Runs, ended_at, is_heard, report_dead
 from tidemark.assets.sensors.by_runs import tell_runs
 from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration, is_recent, rough, to_us
@@ -199,7 +199,7 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
-        if is_on_time and READS in record.dagster_run.tags and why_dead(runs.instance, record, now) is None:
+        if is_on_time and READS in record.dagster_run.tags and is_heard(runs.instance, record, now):
             return record.dagster_run.run_id
     return None
 

@@ -11,7 +11,7 @@ import dagster as dg
 
 from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
-from tidemark.pipeline.clock import format_duration
+from tidemark.pipeline.clock import format_duration, is_recent
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tags
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Windowing
@@ -132,7 +132,17 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     return None
 
 
+def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> bool:
+    """True if a run has logged something within SILENT_FOR. False if it last did so in the future, because the clock
+    was set back since: `why_dead` cannot tell yet whether such a run is alive."""
+    return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
+
+
 def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    changed_at = record.update_timestamp.timestamp()
+    return max(_heard(instance, record))
+
+
+def _heard(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[datetime]:
     newest = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
-    return datetime.fromtimestamp(max([changed_at, *(event.timestamp for event in newest)]), UTC)
+    heard = [record.update_timestamp.timestamp(), *(event.timestamp for event in newest)]
+    return [datetime.fromtimestamp(at, UTC) for at in heard]
