@@ -1,4 +1,4 @@
-"""Gathers the state of a lake as plain facts, which `tidemark status` prints and the page shows."""
+"""Gathers the state of a lake as plain facts, for `tidemark status` and for the page in the browser."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ CHECKED_FOR_SECONDS = 3.0
 checkpoint of the sensor `staleness`."""
 
 NEWEST_WINDOWS = 10
-"""Number of newest windows that are listed. Also the maximum number of older windows that are listed because they wait
-to be computed or are stale."""
+"""Number of newest windows that are listed, and maximum number of older ones. An older window is listed only if it is
+stale, or closed but not computed."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""
@@ -79,8 +79,8 @@ class LakeReport:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The losses of a lake: missed heartbeats, heartbeats that were late within the last day, and messages lost from
-    base within the last hour."""
+    """The losses of a lake: missed heartbeats, late heartbeats of the last day, and messages that left the base
+    subscription within the last hour without landing."""
 
     missed: MissedHeartbeats
     late: Late
@@ -173,8 +173,8 @@ def of_runs(failed: Failing | None) -> list[str]:
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[Facts]:
-    """Yield the facts of each window: first the newest windows, then older windows that wait or are stale. The facts
-    are the window's state, its row count, and the seconds from its end until it was computed, or until now."""
+    """Yield the facts of each window: its state, its row count, and the seconds from its end until it was computed, or
+    until now. The newest windows come first, then older ones that are stale, or closed but not computed."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
     recent = [windowing.numbered(newest - number) for number in range(NEWEST_WINDOWS)]
@@ -202,8 +202,8 @@ def window_facts(
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
     """Return the facts from the tracking log and about failing ticks, by group.
 
-    - `reading_violations` is the number of messages that tracking received with a publish time below an earlier
-      reading, since the lake began.
+    - `reading_violations` is the number of messages since the lake began that tracking received although an earlier
+      reading of its backlog had ruled out their publish time.
     - Facts whose names end in `_last_day` are exact, except the bytes of snapshots, which are estimated.
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """
@@ -235,8 +235,9 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
 
 
 def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> Facts:
-    """Return the fact `reading` if pulling is behind: a sentence that says how far. It is derived from the log up to
-    entry `number`. With continuous readers on Spark, add the facts of their newest round."""
+    """Return the facts about pulling, as of entry `number` of the tracking log. If pulling is behind, `reading` is a
+    sentence that says how far. With continuous readers on Spark, the facts also describe the newest round of
+    reading."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if not ingest.is_continuous:
@@ -261,8 +262,8 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
-    """Return the failures of sensors: the number of failures of each sensor whose newest tick failed, and the newest
-    error. If a sensor leaves messages unread, also return the reason. Empty if there is nothing to report."""
+    """Return the facts about sensors whose newest tick failed: the number of failures of each, and the newest error.
+    For a sensor that had to leave messages unread, return the reason. Empty if there are no such sensors."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
@@ -311,8 +312,9 @@ def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the messages older than the newest decision's `max_lag`, for which the watermark does not wait: in the
-    histogram, and per stream among the rows that landed in the last hour. Empty if there is no `max_lag`."""
+    """Count the messages that lag more than the newest decision's `max_lag`, so that the watermark does not wait for
+    them. One count covers the histogram. The other covers the rows published in the last hour, per stream. Empty if
+    there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
@@ -325,8 +327,8 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
 
 
 def null_facts(found: NullFields) -> Facts:
-    """Return the compared fields that are null in all recent rows, the number of these rows per field, and the time
-    since which the first of these fields is null. Empty if there are no null fields."""
+    """Return the facts about fields in `[message.fields]` that are null in all recent rows: the number of these rows
+    per field, and the time since which at least one field has been null. Empty if there are no such fields."""
     if not found.fields:
         return {}
     return {

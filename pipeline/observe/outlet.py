@@ -1,11 +1,13 @@
-"""Exports the measurements of a process. Pipelines with equal `[metrics]` settings share an outlet, which the first
-tick opens.
+"""Exports the measurements of a process over an HTTP port, or to an OTLP receiver.
 
-Only the code server opens outlets; processes of runs do not. The port serves `/metrics`, `/healthz` and `/livez` for
-monitoring systems, and the page for browsers. It answers only GET requests and changes nothing. `/metrics` and the
-probes contain only counts, ages and names of sensors. The page also names streams. No other content of messages is
-shown. OTLP is sent from a thread of this module, because OpenTelemetry's SDK would start its own thread again in forked
-processes.
+Pipelines with equal `[metrics]` settings share an outlet, which the first tick opens. Only the code server opens
+outlets; processes of runs do not.
+
+The port serves `/metrics`, `/healthz` and `/livez` for monitoring systems, and the page for browsers. It answers only
+GET requests and changes nothing. Monitoring systems get only counts, ages and names of sensors. The page also names
+streams, but shows no other content of messages.
+
+OTLP is sent from a thread of this module, because the thread of OpenTelemetry's SDK restarts in forked processes.
 """
 
 import base64
@@ -103,8 +105,8 @@ def send_every_seconds() -> float:
 
 
 class ProcessOutlet:
-    """Exports the values of the recorders that have joined, on request or at an interval. The port accepts requests
-    whose host is loopback, an IP address, or one of `allowed_hosts`."""
+    """Exports the current values of all recorders passed to `join`: through its port on request, or over OTLP at an
+    interval. The port accepts only requests whose host is loopback, an IP address, or one of `allowed_hosts`."""
 
     def __init__(self, chosen: MetricsSettings) -> None:
         self._chosen = chosen

@@ -52,8 +52,8 @@ WAIT_SECONDS = 2.0
 MOST_RECENT = 12_000
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""If no page was requested for longer than this, the next request starts from the tracking log's newest entries. That
-is cheaper than reading all entries added since the last request."""
+"""If the last request is at most this long ago, all newer entries of the tracking log are read. Otherwise the page
+starts again from the log's newest entries, which is cheaper."""
 
 Found = TypeVar("Found")
 
@@ -141,7 +141,7 @@ class Page:
         self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision, once."""
+        """Record a decision, unless it is already recorded."""
         if all(decision.at != one.at for one in self._recent):
             self._recent.append(decision)
 

@@ -96,7 +96,7 @@ class Measured(NamedTuple):
 
 
 def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a report, so that an error is logged and does not fail the tick."""
+    """Decorate a method that reports to the recorder: its errors are logged, and do not fail the tick."""
 
     @wraps(tell)
     def told(*arguments: P.args, **named: P.kwargs) -> None:
@@ -297,11 +297,11 @@ class Recorder(Observer):
 
 
 def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument, str, float]]:
-    """Yield the age of the oldest message, an upper bound on the number of messages, and their estimated bytes, for
-    each subscription's backlog. Unknown figures are left out.
+    """Yield three figures for each subscription's backlog: the age of the oldest message, the number of messages, and
+    their bytes. Unknown figures are left out.
 
-    The age is the age at the newest reading plus the time since then. A backlog that was empty at the reading counts as
-    empty.
+    The age is that at the newest reading, plus the time since then. A backlog that was empty at the reading counts as
+    empty. The number of messages on base is an upper bound. The number on tracking and all bytes are estimates.
     """
     decision, used = state.decision, state.account.known
     if decision is None:

@@ -26,8 +26,8 @@ SEND_WITHIN_MS = 10_000
 
 
 class Telemetry:
-    """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders that have the
-    current values."""
+    """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders to read the
+    current values from."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders

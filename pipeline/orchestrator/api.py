@@ -67,8 +67,7 @@ class DagsterApi:
     """A client of Dagster's GraphQL API. A failed request raises ServiceFailed, and the message says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
-        """Read the request headers from the environment variable HEADERS. Raises InvalidSettings if they are malformed,
-        or would be sent unencrypted to another machine."""
+        """Read the request headers (see `headers_of_the_environment`). Raises InvalidSettings."""
         self._ui, self._location = settings.ui, settings.location
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
@@ -116,7 +115,7 @@ class DagsterApi:
                     return repository["name"], one["name"]
         raise ServiceFailed(
             f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} for the lake "
-            f"{lake}. Set dagster.location to the location that has the job, and use the settings of that location"
+            f"{lake}. Set dagster.location to the location with this job, and run the command with its settings"
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
@@ -131,8 +130,8 @@ class DagsterApi:
             ) from error
         if errors or not isinstance(answer.get("data"), dict):
             raise ServiceFailed(
-                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. Its version may "
-                "differ too much from the version in constraints.txt"
+                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. If its "
+                "version differs from the one in constraints.txt, install that version and try again"
             )
         return answer["data"]
 

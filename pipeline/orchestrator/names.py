@@ -9,15 +9,16 @@ COMPUTE_WINDOWS = "compute_windows"
 """The job that computes windows of `heartbeat_diffs` and `stream_status`."""
 
 INGEST = "ingest"
-"""The job whose readers on Spark pull messages instead of the ticks. The sensor that requests this job has the same
-name."""
+"""The job that pulls messages with readers on Spark, in place of the sensors' ticks. The sensor that requests this job
+has the same name."""
 
 READS = "tidemark/reads"
 """The tag of an ingest run that has finished its first round of reading. While such a run is at work, the sensors'
 ticks need not pull."""
 
 STAYS = "tidemark/stays"
-"""The tag of an ingest run that keeps running after it has caught up, because ticks could not keep up earlier."""
+"""The tag of an ingest run that keeps running after it has caught up, because ticks fell behind soon after the previous
+run."""
 
 ENDED = "tidemark/ended"
 """The tag that says why an ingest run ended."""
