@@ -44,8 +44,8 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading yields a time. If that time is at least this long before the request, it is the publish time of a message.
-Otherwise it may be the creation time of an empty snapshot."""
+"""If the time in a reading is at least this long before the request, it is the publish time of a message. Otherwise it
+may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -61,15 +61,16 @@ STEADY = 0.999
 
 
 class ReadingTimes:
-    """Determines when a reading was observed. The time is that of this machine's clock or, if it is provably ahead,
-    that of the server's clock.
+    """Determines when a reading was observed: by this machine's clock or, if the server's clock is known to be ahead,
+    by the server's clock.
 
-    An answer proves that the server's clock had reached the answer's time. Since then, at least the time counted by the
-    monotonic clock has passed. So a reading does not look older if the local clock is behind or set back.
+    Each answer proves that the server's clock had reached the answer's time. Since then, at least the time counted by
+    the monotonic clock has passed. So a reading does not look older than it is if the local clock is behind or set
+    back.
 
-    The readings of both subscriptions share an instance. Tracking is read first, which proves that the server's clock
-    had reached tracking's reading `T`. So if base's reading is older than `T` by more than `A_MESSAGE`, it is the
-    publish time of a message, whatever the local clock shows.
+    Both subscriptions share an instance. Tracking is read first, so the server's clock had reached tracking's reading
+    `T` before base was read. If base's reading is earlier than `T` by more than `A_MESSAGE`, it cannot be the creation
+    time of an empty snapshot. So it is the publish time of a message, whatever the local clock shows.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -177,8 +178,8 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
-"""The constants from OLDEST_AGE to DEAD_LETTERED are names of metrics. SOUGHT and DEAD_LETTERED count since the
-previous point (DELTA, INT64), with one series per result of the request."""
+"""Names of the metrics of Cloud Monitoring that tidemark reads, from OLDEST_AGE to DEAD_LETTERED. SOUGHT and
+DEAD_LETTERED count the events since the previous point (DELTA, INT64), in one series per result of a request."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
@@ -195,8 +196,8 @@ OLDEST_POSSIBLE = timedelta(days=366)
 subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""Time by which a reading from the metrics may be older than `max_reading_age` before it holds the watermark. Even
-without a gap in the metrics, the newest point is up to four minutes old."""
+"""Age up to which a reading from the metrics is not overdue. A reading holds the watermark if it is overdue by more
+than `max_reading_age`. Without gaps in the metrics, the newest point is up to four minutes old."""
 
 MAX_PAGES = 20
 """Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""
@@ -230,10 +231,10 @@ def request_of(
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
     """Return the reading for a point of the metric OLDEST_AGE.
 
-    The point says that at some moment `s` in the minute before `sampled_by`, the oldest unacknowledged message was
-    `age_seconds` old, give or take a second.
+    The point says: at some moment `s` in the minute before `sampled_by`, the oldest unacknowledged message was
+    `age_seconds` old, to within a second. If nothing was unacknowledged, the age is 0.
 
-    Guarantees, also if the age is 0 because nothing is unacknowledged:
+    Guarantees, also for the age 0:
     - Each message that was unacknowledged at `s`, or published since, has a publish time of at least `oldest_unacked`.
     - `observed_at` is not after `s`.
     - The oldest message, if any, was not published after `no_later_than`.
@@ -299,7 +300,8 @@ class MonitoringBacklog:
 
     def _points(self, metric: str) -> dict[datetime, int]:
         """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. Of two values for a
-        sample, the larger is returned, which is the safe choice for both metrics."""
+        sample, the larger is returned. It is the safe choice: it never makes the oldest message look newer, or the
+        backlog empty."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):
@@ -308,7 +310,7 @@ class MonitoringBacklog:
         if len(kinds) > 1:
             raise ReadingUnavailable(
                 f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; tidemark expects "
-                "one series, and uses none of these"
+                'one, and uses none of these. If this lasts, set pubsub.reading = "snapshot"'
             )
         return points
 
@@ -341,7 +343,8 @@ class MonitoringBacklog:
         for page in pages:
             if page.execution_errors:
                 raise ReadingUnavailable(
-                    f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}"
+                    f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}; the next tick "
+                    "asks again"
                 )
         if len(pages) > MAX_PAGES:
             raise ReadingUnavailable(
@@ -354,8 +357,8 @@ class AutoBacklog:
     """Reads a subscription's backlog from snapshots, or from Cloud Monitoring while Pub/Sub refuses snapshots. Keep the
     instance across ticks, because it remembers a refusal.
 
-    Alternating between both sources is safe. Cloud Monitoring is slower, so its reading may be smaller than the
-    previous reading. Such a reading has no effect, and is not mistaken for a seek.
+    It is safe to alternate between the two sources. A reading from Cloud Monitoring is minutes old, so it may be below
+    an earlier reading from a snapshot. Such a reading is ignored, and not mistaken for a seek.
     """
 
     def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:

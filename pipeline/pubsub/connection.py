@@ -38,7 +38,8 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""Maps gRPC statuses to their meaning, for the statuses with which only a server that is not Pub/Sub answers."""
+"""The gRPC statuses that no Pub/Sub emulator returns for the test request. Each is mapped to what it says about the
+server."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""
@@ -142,7 +143,8 @@ def reported(
         if MAY_NOT_ACT in str(why):
             raise PermissionMissing(
                 f"no token for the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
-                "roles/iam.serviceAccountTokenCreator on it to the machine's own credentials, or run `tidemark doctor`"
+                "the machine's own credentials roles/iam.serviceAccountTokenCreator on that account, or run `tidemark "
+                "doctor`"
             ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"

@@ -12,9 +12,9 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""Ack deadline of the subscriptions that tidemark creates: the time for which a pulled message is leased, that is, not
-delivered again. A third of it is enough to pull a batch. After a process is killed, its messages are redelivered in a
-minute."""
+"""Ack deadline of the subscriptions that tidemark creates. For this time, a pulled message is leased: Pub/Sub does not
+deliver it again. It is long enough to pull a batch in a third of it, and short enough that the messages of a killed
+process are redelivered soon."""
 
 IDS_PER_CALL = 2500
 """Maximum number of ack ids per request. Reason: an id has up to about 200 bytes, and a request at most 512 KiB."""

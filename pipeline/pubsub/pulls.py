@@ -45,9 +45,9 @@ LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
 """Limits for the time that a message waits in memory before `take` returns it, as fractions of the ack deadline.
 
-After LATE, its lease is extended at once, because pulling the rest of the batch may take a third of the deadline, and
-the leases of the batch are first extended another third later. After OVER, the message is dropped, because it may be
-redelivered.
+After LATE, `take` extends the message's lease at once. Otherwise the lease might end too early: pulling the rest of the
+batch may take a third of the deadline, and the batch's leases are first extended a third of the deadline after that.
+After OVER, the message is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
@@ -105,10 +105,9 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 class Pulls:
     """The pulls in flight of one subscription, and the received messages that wait for `take`.
 
-    If a pull returned messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. The number
-    of waiting messages is at most the number wanted, plus one answer per pull in flight. If messages wait long, their
-    leases are extended when they are taken. If their leases are nearly over, the messages are dropped and will be
-    redelivered.
+    When a pull returns messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. Besides
+    the wanted messages, at most one answer per pull in flight can be waiting. `take` extends the leases of messages
+    that waited long. Messages whose leases are nearly over are dropped, and Pub/Sub redelivers them.
 
     With `keeps`, answers that arrive between batches are kept; otherwise they are given back at once. `on_call` is
     called, from any thread, for each pull that is sent. Only one thread at a time may call the public methods.

@@ -30,8 +30,8 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Subscriptions:
-    """Access to the base and tracking subscriptions: pulls messages, and reads backlogs. All lasting state is in
-    `kept`, which several instances may share.
+    """Access to the base and tracking subscriptions: pulls messages, and reads backlogs. Objects that must outlive a
+    tick, such as clients, are stored in `kept`. Several instances may share it.
 
     Reading a backlog neither pulls nor acknowledges. With `pubsub.attach`, base's backlog is read only from Cloud
     Monitoring, unless `reading = "snapshot"` is set or the server is an emulator, which has no metrics.
@@ -48,8 +48,7 @@ class Subscriptions:
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the tracking subscription. Only metadata of its messages is stored. The object is kept between ticks,
-        because a pull may be in flight; only one thread may use it."""
+        """Return the tracking subscription, like `base`. Only metadata of its messages is stored."""
         return self._subscription(self._pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> Backlog:
@@ -58,8 +57,7 @@ class Subscriptions:
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking_backlog(self, user: str = "") -> Backlog:
-        """Return an object that reads tracking's backlog. Threads must not share the object, so each passes its own
-        `user`."""
+        """Return an object that reads tracking's backlog, like `base_backlog`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
@@ -88,9 +86,9 @@ class Subscriptions:
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """If another application reads base, yield a sentence for each kind of loss: messages that a seek or a
-        dead-letter policy recently removed from base. Yields nothing if the metrics that show such a loss are missing,
-        not configured, or cannot be read."""
+        """If another application reads base, yield a sentence for each kind of message that left base unread: messages
+        skipped by a recent seek, and messages moved by a dead-letter policy. Yields nothing if tidemark does not use
+        Cloud Monitoring or cannot read it."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return

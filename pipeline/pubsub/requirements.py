@@ -199,9 +199,8 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
-    """Yield a sentence for each option by which messages will be lost later, although the watermark is right at
-    present. With `attach`, another application reads base. Then also yield a sentence for each option that removes
-    unread messages from base."""
+    """Yield a sentence for each option that will lose messages later, although the watermark is right at present. With
+    `attach`, another application reads base, so options that remove unread messages from base are reported too."""
     if attach and role == "base":
         yield from _unread(found)
     if (expiry := _expires_after(found)) is not None:
@@ -258,7 +257,7 @@ class Drift:
     - `dangers`: options that will lose messages later.
     - `differences`: options that differ from the settings. They are harmless, but may cost money or be unexpected.
 
-    `promises` are not problems. If another application reads base, they say what a watermark over base guarantees.
+    `promises` are not problems: they say what a watermark over base guarantees if another application reads base.
     """
 
     breaks: tuple[str, ...] = ()

@@ -15,8 +15,9 @@ LOOKS_WITHIN = timedelta(seconds=10)
 class Resources:
     """Finds, creates, deletes and lists resources in Pub/Sub. `kind` is topic, subscription or snapshot.
 
-    Errors are tidemark's, and say what to do; `needed` is the permission that an error tells the user to grant. With
-    `look`, requests are not retried. It is no error to create an existing resource or to delete a missing one.
+    Google's errors are translated to tidemark's, whose messages say what to do. `needed` is the permission that a
+    message tells the user to grant. With `look`, requests are not retried. It is no error to create an existing
+    resource or to delete a missing one.
     """
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:

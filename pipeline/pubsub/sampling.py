@@ -93,4 +93,4 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
                 client.delete_subscription(subscription=path, **bounds)
         except PubSubError as error:
             if is_made:
-                raise type(error)(f"{error}. Delete it, or Pub/Sub will delete it after a day") from error
+                raise type(error)(f"{error}. Delete the temporary subscription, or Pub/Sub will in a day") from error

@@ -31,7 +31,7 @@ LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
 """Minimum times in microseconds before a schema's revisions are listed again: AGAIN_US after a success,
-AFTER_FAILURE_US after a failure. They are also listed again after the clock was set back."""
+AFTER_FAILURE_US after a failure. If the clock was set back, they are listed again at once."""
 
 MOST_SCHEMAS = 20
 """Maximum number of schemas that are looked up per batch, and that are cached. Usually there is only one: several are
@@ -62,12 +62,12 @@ class PubSubSchemas:
         self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the schema's full name and revision, which a message has in its attributes. Raises Unreadable if the
-        attributes do not name an accepted schema."""
+        """Return the full name and the revision of a message's schema, according to the message's attributes. Raises
+        Unreadable if the attributes do not name an accepted schema."""
         schema = attributes.get(SCHEMA_NAME)
         if not schema:
             raise Unreadable(
-                f"the attribute {SCHEMA_NAME} with the schema's name is missing: does the topic have a schema?"
+                f"the attribute {SCHEMA_NAME} is missing: give the topic a schema, or name a file in message.schema"
             )
         if schema.rpartition("/")[2] == DELETED_SCHEMA:
             raise Unreadable("its schema was deleted in Pub/Sub")

@@ -4,8 +4,8 @@ A snapshot retains the messages of the subscription's backlog, and Pub/Sub charg
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
 size come from the last day's pulls.
 
-An old reading remains valid, so expensive readings can be made less often. The rest of the day's budget is spread
-evenly over a day.
+An old reading remains valid, so expensive readings can be made less often: what is left of the budget must last for a
+day.
 """
 
 import math
@@ -41,7 +41,7 @@ class SnapshotPace:
     """The pace at which one reader takes snapshots of a subscription.
 
     - `last` is when the reader took its last snapshot, by this machine's clock.
-    - `promised` is the time after `last` by which the next snapshot is due.
+    - `promised` is the maximum time from `last` to the next snapshot.
     - `observed_at` is when the last reading was observed. This may be by the server's clock.
     """
 
@@ -59,8 +59,8 @@ class SnapshotPace:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The answer to whether a reading may be made: `due_at` is the time from which it may, or None for now.
-    `is_over_budget` is true if the maximum delay applies, although the reading then exceeds the budget."""
+    """The time from which the next reading may be made (`due_at`); None means now. `is_over_budget` is true if the
+    reading exceeds the budget, and is due only because of the maximum delay LONGEST."""
 
     due_at: datetime | None
     is_over_budget: bool = False
@@ -106,12 +106,9 @@ class Spending:
                 self._follow(self._tracking_path, decision.tracking)
 
     def reached(self, path: str, oldest: datetime | None) -> None:
-        """Record that a tick made its messages durable. `oldest` is the smallest publish time of these messages, or
-        None if the tick pulled nothing.
-
-        Assumption: a tick pulls some of the older messages of a backlog. A tick that pulls nothing shows nothing about
-        the backlog, because another consumer may have leased its messages.
-        """
+        """Record `oldest`, the smallest publish time of the messages that a tick made durable. It shows how old the
+        backlog is, on the assumption that a tick pulls some of the older messages. None, from a tick that pulled
+        nothing, has no effect: another consumer may have leased the messages."""
         if oldest is not None:
             with self._lock:
                 self._reached[path] = oldest
@@ -123,8 +120,8 @@ class Spending:
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Yield the usage since the last call, to be recorded with a decision in the block. If the block fails, the
-        next call includes this usage again."""
+        """Yield the usage since the last call. The block must record it with a decision. If the block fails, the next
+        call includes this usage again."""
         now = self._clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
@@ -207,10 +204,10 @@ class Spending:
 
 class BudgetedBacklog:
     """Reads a subscription's backlog within the snapshot budget. If no snapshot is due, or if a snapshot would exceed
-    the budget, the reading comes from `monitoring` (if not None).
+    the budget, the reading comes from `monitoring`, if given.
 
-    Each `user` has a pace of its own. The user "" reads for decisions, and the tracking log records when its next
-    reading is due.
+    Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
+    log records when its next reading is due.
     """
 
     def __init__(
