@@ -78,7 +78,8 @@ class ComputedWindows:
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
         """Return the numbers of the windows of `own` that lie wholly in `closed`, a range of numbers of
-        `heartbeat_diffs` windows, and that start at least `expired` after the start of `closed`."""
+        `heartbeat_diffs` windows. Leave out the windows that start less than `expired` after `closed` does, because
+        they may lack input."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 
@@ -127,8 +128,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return by how much the lookback of a custom table exceeds the lookback of `heartbeat_diffs`. Retention keeps
-    heartbeats before the first kept window only for the lookback of `heartbeat_diffs`."""
+    """Return by how much a custom table's lookback exceeds the lookback of `heartbeat_diffs`. Retention may have
+    deleted heartbeats that only the longer lookback needs."""
     return max(lookback - of_diffs, NO_TIME)
 
 

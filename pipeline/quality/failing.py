@@ -102,8 +102,8 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 def read_running(settings: Settings) -> Running | None:
     """Return the newest record of ticks that a process of this pipeline left on this machine; None if there is none.
 
-    A process belongs to this pipeline if it uses the same lake or has read the same settings file. That file may have
-    named another lake earlier.
+    A process belongs to this pipeline if it uses the same lake or has read the same settings file, even if that file
+    named another lake at that time.
     """
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from
@@ -145,8 +145,8 @@ logger = logging.getLogger(__name__)
 class TickNotes:
     """Records the outcome of the ticks of one process's sensors, both in a file on this machine and in the lake.
 
-    The file is written first, because writing to a full lake fails. No method raises an error, and no decision depends
-    on these records. Thread-safe.
+    The file is written first, so that an error of the lake, such as a full disk, does not prevent it. No method raises
+    an error, and no decision depends on these records. Thread-safe.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -206,8 +206,8 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run deletes
-the record of earlier failures."""
+"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run ends this
+earlier: it deletes the record of the failure."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
 """A decision is overdue after TICKS_MISSED tick intervals without a decision. For this purpose, an interval is at least
@@ -363,8 +363,8 @@ def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
-    """Return the unresolved failures of runs over windows or subscriptions; None if there are none. The table of diffs
-    is read only if a run has failed. Raises LakeError."""
+    """Return the unresolved failures of runs that compute windows or read the subscriptions; None if there are none.
+    `heartbeat_diffs` is read only if a run has failed. Raises LakeError."""
     notes = lake.failed_runs().newest()
     return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
 

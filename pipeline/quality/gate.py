@@ -15,7 +15,7 @@ from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
 
 LOOK_EVERY_SECONDS = 5.0
-"""Number of seconds between two reads of the lake while waiting: half of the default tick."""
+"""Number of seconds between two reads of the lake while waiting: half of the default interval of ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class WindowProgress:
     windows: WindowSettings
 
     def stage(self, window: Window) -> Stage:
-        """Return the stage of a window. It is EMPTY if the window is closed but will not be computed, because it would
-        have no rows and is not recent (see `tidemark.pipeline.windows.due`). Raises LakeError."""
+        """Return the stage of a window. EMPTY means: the window is closed and has no rows, so it will not be computed.
+        Recent windows are computed even without rows (see `tidemark.pipeline.windows.due`). Raises LakeError."""
         # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
         # The kept windows come last, because their note is written before any heartbeat is deleted.
         watermark = self.lake.tracking_log().newest().watermark

@@ -44,15 +44,15 @@ from tidemark.pipeline.windows import Window, Windowing
 logger = logging.getLogger(__name__)
 
 FEW = 5
-"""Maximum number of event hours listed per sentence."""
+"""Maximum number of event hours that `not_known` names in its sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """The number of heartbeats of one kind, such as late ones, per window key and per stream.
 
-    `rows` is the number of searched rows. `damaged` maps each unreadable file of `heartbeats` to its event hour.
-    Heartbeats of these hours are not counted.
+    `rows` is the number of rows searched. `damaged` maps each unreadable file of `heartbeats` to its event hour. No
+    heartbeat of a damaged event hour is counted.
     """
 
     rows: int = 0
@@ -120,8 +120,9 @@ class MissedHeartbeats(Counts):
     """The number of missed heartbeats as of one version of `heartbeats` and one version of `heartbeat_diffs`.
 
     A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
-    window is recomputed. After that it counts in `mended`, a total since the first check of the lake. `left` is the
-    number of commits, manifests or hours still to be read. While `left` is above 0, the other figures are incomplete.
+    window is recomputed. `mended` counts the heartbeats that no longer are missed, since the first check of the lake.
+    `left` is the number of commits, manifests or hours still to be read. Until it is 0, the other figures are
+    incomplete.
     """
 
     heartbeats_version: int = -1
@@ -174,7 +175,7 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Return the rows of `landings` that a computed window has not read, and the number of missed heartbeats among
+    """Return the rows of `landings` that at least one computed window lacks, and the number of missed heartbeats among
     them.
 
     `landings` has the columns of LANDINGS. `versions` maps each computed window to the version of `heartbeats` from
@@ -224,8 +225,9 @@ EVERY, NONE = pc.scalar(True), pc.scalar(False)
 def first_landings(
     heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
-    """Return the heartbeats with event times below `before` that first landed with one of `files`, without copies, as
-    rows of LANDINGS. Also return the damaged files with their event hours; rows of these hours are left out.
+    """Return the heartbeats that first landed with one of `files`, and whose event times are below `before`. The result
+    has one row of LANDINGS per heartbeat. Also return the damaged files with their event hours; these hours are left
+    out.
 
     `now` is the table at a later version. `since` has the commits that added the files, and all later commits.
     Assumption: if a copy landed later, it is in one of the files. The files of one event hour are in memory at a time.
@@ -264,16 +266,16 @@ def _held_before(
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
-    """Convert heartbeats, which have the columns of IDENTITY, to rows of LANDINGS with this version that are not
-    missed."""
+    """Convert heartbeats, which have the columns of IDENTITY, to rows of LANDINGS with this version. `missed` is false
+    in all rows."""
     count = heartbeats.num_rows
     rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
     return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of LANDINGS into one table with one row per heartbeat. The row has the smallest version of the
-    merged rows, and is missed if one of them is missed."""
+    """Merge tables of LANDINGS into one table with one row per heartbeat: its smallest version, and `missed` if any of
+    its rows is missed."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -298,8 +300,8 @@ def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> d
 
 
 def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
-    """Return the identities of heartbeats in `files` that may be copies of `rows`: those of the same streams and in the
-    same range of event times that match the filter `only`. A file is read only if it may contain an event time of
+    """Return the identities of the heartbeats in `files` that may be copies of `rows`: same streams, and event times in
+    the range of `rows`. They must also match the filter `only`. A file is read only if it may contain an event time of
     `rows`. Raises ObjectMissing if a file is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
@@ -342,7 +344,7 @@ class TableComparison:
     Results so far:
     - `lacking`: heartbeats that are missing from their own window, as rows of LANDINGS. Their version is the compared
       version of `heartbeats`.
-    - `unknown`: windows that may lack heartbeats from the time before their start that they also read (lookback).
+    - `unknown`: windows that may lack heartbeats of their lookback, the time before their start.
     - `damaged`: unreadable files of `heartbeats`, with their event hours. These hours are not compared.
 
     One event hour is in memory at a time.

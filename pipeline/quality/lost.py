@@ -1,5 +1,5 @@
-"""Finds messages that are outstanding on base and messages that were lost, by comparing the messages that tracking
-counted with the messages that landed.
+"""Finds messages that tracking received but that have not landed. They are outstanding if they are still unacknowledged
+on the base subscription, and lost otherwise.
 
 A seek forward, an expiry, or another consumer that acknowledges on base removes messages from base unnoticed. Tracking
 received these messages too, so the histogram counts them, by publish second and event second.
@@ -38,9 +38,9 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
 COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Lengths of the ranges of publish time whose messages are in memory at a time. COUNTED_AT_ONCE is for counting landed
-messages, and AUDITED_AT_ONCE (in seconds) is for the audit. The audit's range is shorter, because the audit also reads
-event times, and runs in the process of the sensors."""
+"""Lengths of the ranges of publish time that are read at a time, to bound memory. COUNTED_AT_ONCE is for counting
+landed messages, and AUDITED_AT_ONCE (in seconds) is for the audit. The audit's range is shorter, because the audit also
+reads event times, and runs in the process of the sensors."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -91,9 +91,9 @@ class Outstanding:
         return _event_time(int(self.seconds[3].min(initial=NO_MINIMUM)))
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """Merge the publish seconds into at most `at_most` ranges (stretches), with the smallest sufficient length in
-        WIDTHS. If no length is sufficient, use the greatest one, and return more stretches. Stretches are aligned to
-        the epoch; empty ones are left out."""
+        """Merge the publish seconds into ranges (stretches) of equal length, aligned to the epoch; empty ones are left
+        out. The length is the smallest in WIDTHS that yields at most `at_most` ranges. If none does, it is the greatest
+        one."""
         second, *counts = self.seconds
         for width in WIDTHS:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
@@ -173,12 +173,11 @@ def without_requeued(
     before: datetime,
     damaged: dict[str, str] | None = None,
 ) -> pa.Table:
-    """Return `good` without the heartbeats that tracking did not count. Tracking had counted their message as rejected,
-    and the message was requeued later.
+    """Return `good` without the heartbeats of messages that were rejected first, and requeued later.
 
-    Only messages with several heartbeats are affected: tracking counted the message's rejection once, in place of these
-    heartbeats. `good` (landed) and `bad` (rejected) are results of `with_seconds`. Damaged files of `heartbeats` are
-    added to `damaged`, with their event hours.
+    Only messages with several heartbeats are affected. Tracking counted such a message once, as rejected, so its
+    heartbeats must not count as landed too. `good` (landed) and `bad` (rejected) are results of `with_seconds`. Damaged
+    files of `heartbeats` are added to `damaged`, with their event hours.
     """
     messages = messages_of(good["message_id"])
     is_element = pc.not_equal(messages, good["message_id"])
@@ -235,9 +234,10 @@ class Audit:
     """The losses among the messages published in `[since, before)`, none of which is still outstanding on base.
     `minutes` are the minutes that may have losses.
 
-    `at_least` is certain: it counts cells of the histogram to which no landed message belongs. `at_most` is an upper
-    bound if tracking received every message. `at_most` may be too high, because tracking may count a redelivery twice.
-    `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are not counted.
+    `at_least` is certain: it counts one message for each histogram cell to which no landed message can belong.
+    `at_most` is an upper bound if tracking received every message. It may be too high, because tracking may count a
+    redelivery twice. `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are
+    not counted.
     """
 
     since: datetime | None = None
@@ -263,8 +263,8 @@ def audit(
     is None, audit all messages in the tracking log that are no longer outstanding.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
-    nor in `quarantine`. Assumptions: the readings of base in the decisions, minus the slack, are right; messages from
-    both subscriptions are judged by the same contract. Raises LakeError.
+    nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same
+    contract judges the messages of both subscriptions. Raises LakeError.
     """
     passed = _passed(decision_in_force(log))
     if passed is None:
@@ -292,8 +292,8 @@ def audit(
 
 
 def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
-    """Return the publish second before which no message was outstanding on base, according to a decision. None without
-    a decision, or if the decision has no reading of base."""
+    """Return the first publish second that may have had outstanding messages on base at a decision. None without a
+    decision, or if the decision has no reading of base's backlog."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
@@ -312,16 +312,16 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 def _compared(
     cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
 ) -> tuple[Ints, Mapping[str, str]]:
-    """Return an array with one row per publish second in `[start, end)`: the number of messages that were tracked, that
-    landed, and the minimum and maximum number that were lost. Also return the damaged files with their event hours,
-    which are not counted.
+    """Compare tracked with landed messages, per publish second in `[start, end)`. Return an array with a row per
+    second: the numbers of messages tracked, landed, lost at least, and lost at most. Also return the damaged files with
+    their event hours, which are not counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
     - A landed heartbeat belongs to the cell of its clamped event time. Because older logs did not clamp event times, it
       also belongs to the cell of its original event time.
     - A rejected message may belong to any cell of its publish second, because its event time is not stored.
     - A cell of rejected messages counts as lost only if no message of its publish second landed.
-    - A cell of copies never counts as lost, because it may stand for a redelivery.
+    - A cell of copies never counts as lost, because the copies may be redeliveries.
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
