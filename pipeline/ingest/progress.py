@@ -124,10 +124,11 @@ class BacklogWatch:
     def look(self, state: WatermarkState) -> None:
         """Record the backlogs that the newest decision was based on, unless they are recorded already."""
         decision = state.decision
-        if decision is None or (self.looks and decision.at <= self.looks[-1].at):
+        if decision is None or (self.looks and decision.at == self.looks[-1].at):
             return
+        since = decision.at - WATCHED - AT_LEAST  # looks in the future are from before the clock was set back
+        self.looks = [one for one in self.looks if since <= one.at < decision.at]
         self.looks.append(BacklogLook.of(decision, state.account.known))
-        self.looks = [one for one in self.looks if one.at >= decision.at - WATCHED - AT_LEAST]
 
     def progress(self) -> list[Progress]:
         """Return the progress of each subscription with a backlog."""
