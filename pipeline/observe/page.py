@@ -43,8 +43,8 @@ from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
-"""Number of seconds for which a result is reused: one from the tracking log, and one from the lake's tables. A result
-that took long to read is reused for ten times its reading time."""
+"""Minimum number of seconds for which a result is reused: one from the tracking log, and one from the lake's tables. A
+result is also reused for at least ten times the time that its reading took."""
 
 WAIT_SECONDS = 2.0
 """Maximum number of seconds that a request waits for a read in progress."""

@@ -61,8 +61,7 @@ class Subscriptions:
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
-        """Return the record of what this process uses of Pub/Sub, with the budget for snapshots. All readings share
-        it."""
+        """Return the object with the snapshot budget and this process's usage of Pub/Sub. All readings share it."""
         pubsub, tick = self._pubsub, self._settings.watermark.tick
         paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
         return self._kept.get(

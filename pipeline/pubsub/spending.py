@@ -72,7 +72,7 @@ class Spending:
 
     - `bytes_a_day` is the budget. If it is None, readings are counted but never delayed.
     - `base` and `tracking` are the paths of the subscriptions.
-    - `lands`: if false, tidemark does not pull from base, and its messages are assumed to be as large as tracking's.
+    - `lands`: if false, tidemark does not pull from base, and base's messages are assumed as large as tracking's.
 
     Guarantee: no reading is delayed for longer than `LONGEST`. Prices are estimates, so a reading of a backlog that was
     never read may cost more than estimated.

@@ -202,8 +202,8 @@ class TickNotes:
 
 
 WINDOWS_STAND_FOR = timedelta(days=1)
-"""Age after which a failed run or tick no longer counts as unresolved. A run that keeps failing is retried every ten
-minutes, so it always has a newer failure."""
+"""Age after which a failed tick, or a failed run that computes windows, no longer counts as unresolved. A run that
+keeps failing is retried every ten minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
 """Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run ends this

@@ -70,7 +70,8 @@ class Outstanding:
 
     `tracked` and `landed` count all messages. `seconds` are four arrays with one element per publish second that may
     have outstanding messages: the second, messages tracked, messages landed, and the smallest event time in
-    microseconds. If the histogram is complete for the range, the differences are upper bounds.
+    microseconds. If the histogram is complete for the range, no more messages than tracked minus landed are
+    outstanding.
     """
 
     since: datetime
@@ -199,8 +200,8 @@ def without_requeued(
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
     """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add the
-    event second (`event`), and the event second by which tracking counts (`counted`): the smaller of `event` and
-    `second`."""
+    event second (`event`), and the event second of the row's cell in the histogram (`counted`), which is the smaller of
+    `event` and `second`."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
