@@ -412,8 +412,8 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds all others back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
-            # On the service, base_slack is by default the band, so it shrinks with the band.
-            base_slack = band if policy.base_slack == policy.band else policy.base_slack
+            # On the service, base_slack is by default the band, so it shrinks with it. A set slack is one for both.
+            base_slack = band if policy.base_slack == policy.band != policy.reading_slack else policy.base_slack
             smaller = replace(policy, band=band, base_slack=base_slack)
             yield "band", format_duration(band), smaller, "messages with more disorder than that are late"
     for max_lag in MAX_LAGS:

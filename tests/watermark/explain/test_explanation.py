@@ -106,10 +106,11 @@ def test_a_smaller_band_takes_the_slack_with_it_that_follows_it() -> None:
     log.publish(EVERY_SECOND)
     log.tick(100, base=60.25)
     assert changes(log.explain())["band = 5s"] == 5
-    log = Log(Policy(base_slack=seconds(9)))
-    log.publish(EVERY_SECOND)
-    log.tick(100, base=60.25)
-    assert "band = 5s" not in changes(log.explain())
+    for policy in (Policy(base_slack=seconds(9)), Policy(base_slack=seconds(10), reading_slack=seconds(10))):
+        log = Log(policy)
+        log.publish(EVERY_SECOND)
+        log.tick(100, base=60.25)
+        assert "band = 5s" not in changes(log.explain())
 
 
 def test_a_bound_that_names_no_message_is_explained_as_such() -> None:
