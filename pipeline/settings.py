@@ -41,8 +41,8 @@ OF_KUBERNETES = re.compile(
 tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Maximum time from a message's publish time for which tracking waits for the message's schema. Tracking rejects the
-message at the first pull after twice PATIENCE, which is at most 10 s later."""
+"""Maximum time, since its publish time, that a message stays unacknowledged on tracking because its schema is not
+available. Tracking rejects the message at the first pull after twice PATIENCE. Pulls are at most 10 s apart."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.
@@ -53,8 +53,8 @@ WINDOW_SLOTS = 2
 
 READING_SLACK = timedelta(seconds=1)
 """Upper bound on the delay from a message's publish time until Pub/Sub shows the message as unacknowledged. Every
-measured delay was shorter. It is subtracted from tracking's reading. From base's reading, the whole band is subtracted,
-because no other rule covers a message that base does not show yet."""
+measured delay was shorter. It is the default `slack` of the tracking subscription's reading. The default for the base
+subscription is the whole band, because only the slack protects a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """Advice in an error message if no settings file is named and the current folder has none."""
@@ -164,9 +164,9 @@ class Settings(BaseSettings):
         """The Spark master of a classic session, or of the server that `tidemark up` starts: `spark.master` in
         `[spark.config]` if set, otherwise this machine.
 
-        On this machine there are WINDOW_SLOTS task slots for windows, and one slot for each reader that pulls
-        continuously. If readers only help with a backlog, one slot is added instead, so that readers of both
-        subscriptions can run.
+        On this machine there are WINDOW_SLOTS task slots for windows, and further slots for readers. In `continuous`
+        mode, each reader has its own slot. In `ticks` mode, readers get one slot of their own, which makes enough slots
+        for readers of both subscriptions.
         """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
@@ -187,7 +187,8 @@ class Settings(BaseSettings):
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
         rules of this version, and the schema file. It does not contain compared fields, because no message is rejected
-        for them. It does not contain settings at their default, so that a later version can add a setting."""
+        for them. It does not contain settings at their default, so that the digest stays the same if a later version
+        adds a setting."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
@@ -227,7 +228,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     `tidemark.toml` in the current folder.
 
     - A `name` sets `dagster.name`, and prefixes the variables: `ORDERS_TIDEMARK_...` for the pipeline `orders`.
-    - Without `needs_file`, `tidemark.toml` may be missing. The settings are then the environment's and the defaults.
+    - Without `needs_file`, `tidemark.toml` may be missing. All settings then come from the environment or are defaults.
     - `PUBSUB_EMULATOR_HOST`, if set, is the emulator's address.
     - Relative paths in the file are relative to the file's folder.
 

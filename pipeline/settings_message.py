@@ -198,7 +198,8 @@ class MessageSettings(Section):
         taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
         if taken and value is None:
             raise ValueError(
-                f"{taken[0]} is in the elements of an array; set each to the array's path, such as payload:readings[]"
+                f"{taken[0]} is in the elements of an array; set message.each to the array's path, such as "
+                "payload:readings[]"
             )
         return value
 
@@ -216,7 +217,8 @@ class MessageSettings(Section):
 
     @property
     def schema_content(self) -> bytes:
-        """The identity of schemas in files: a file's content, or a folder's path. Empty if there is no file."""
+        """The bytes that stand for the schema in a digest: the content of the schema's file, or the path of its folder.
+        Empty if there is neither."""
         path = self.schema_path
         with suppress(OSError):
             return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()

@@ -131,8 +131,8 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Default memory of Spark's driver. The message ids of one round of pulling take about 80 MB, and a task over windows
-holds its part of their input."""
+"""Default memory of Spark's driver and, if Spark is local, of its tasks. It covers the message ids of one round of
+pulling, about 80 MB, and each task's part of the input of windows."""
 LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
@@ -188,8 +188,8 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
-    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. None: Google's service
-    (`emulator_host`), its global endpoint (`endpoint`), and the machine's own credentials (`impersonate`)."""
+    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. The defaults are
+    Google's service, its global endpoint, and the machine's own credentials."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -250,9 +250,9 @@ class PubSubSettings(ServerSettings):
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
     `auto` takes a snapshot, and uses monitoring if the snapshot is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Estimated bytes per day that snapshots may keep; readings are spaced to stay within it
-    (docs/concepts/costs-and-scale.md). Smaller: it costs less, and the watermark waits longer while base is far behind.
-    Empty: 10 GiB on the service, no limit on an emulator."""
+    """Limit on the estimated bytes per day that snapshots keep. Readings are spaced to stay within the limit
+    (docs/concepts/costs-and-scale.md). Smaller: snapshots cost less, and the watermark waits longer while base is far
+    behind. Empty: 10 GiB on the service, no limit on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -300,7 +300,7 @@ class WindowSettings(Section):
 
     length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
-    results come sooner, and more input is read twice."""
+    results come sooner, and more input is read again for the lookback of later windows."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
     """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, and earlier windows
     are not requested."""
@@ -327,8 +327,8 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is recomputed automatically while the watermark is less than this past the window's end. Zero:
-        never; `timedelta.max`: always."""
+        """Time after a window's end for which a stale window is recomputed automatically, measured by the watermark.
+        Zero: never; `timedelta.max`: always."""
         return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
@@ -381,8 +381,8 @@ class CheckSettings(Section):
     """Limits of the asset checks: a check fails above its limit."""
 
     max_late_share: float = Field(0.01, ge=0, le=1)
-    """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also messages that
-    `watermark.max_lag` passed over, as a share of all landed messages of the last hour (check `passed_over`)."""
+    """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also messages that lag more than
+    `watermark.max_lag`, as a share of all landed messages of the last hour (check `passed_over`)."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
     """Streams without a heartbeat in a window, as a share of the streams in the window's lookback (check
     `few_streams_stopped`, docs/concepts/silence.md)."""
@@ -399,12 +399,12 @@ class WatermarkSettings(Section):
 
     rule: Literal["band", "frontier"] = "band"
     """Rule that bounds the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if
-    `slack` is small. `band` tolerates a late stream, and is slower because of it."""
+    `slack` is small. `band` tolerates a late stream, and is therefore slower."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that the watermark tolerates. Larger: fewer messages are late, and every window is ready that much
     later. Smaller: more messages are late."""
     tick: TickLong = timedelta(seconds=10)
-    """Interval of the sensors, in whole seconds. Dagster polls its sensors every 5 s, so it is never shorter than that.
+    """Interval of the sensors, in whole seconds. Below 5s it is 5s, because Dagster polls its sensors every 5 s.
     Longer: fewer readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
     """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
@@ -413,16 +413,16 @@ class WatermarkSettings(Section):
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """Share of the messages of each second of publish time that do not hold the watermark: the messages with the lowest
-    event times, their number rounded down. Above 0, a few bad clocks delay the watermark less, and more messages are
-    knowingly late."""
+    """Share of messages that do not hold the watermark. In each second of publish time, these are the messages with the
+    lowest event times, rounded down to a whole number of messages. Above 0, a few bad clocks delay the watermark less,
+    and more messages are knowingly late."""
     slack: OptionalDuration = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
     Empty: on the service, 1s from tracking's reading and the band from base's reading; on an emulator, 0."""
     max_lag: OptionalBound = None
-    """A message that is published more than this after its event time does not hold the watermark: it lands, late
-    (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty: every message holds
-    the watermark."""
+    """A message that is published more than this after its event time does not hold the watermark. It still lands,
+    but may be late (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty:
+    every message holds the watermark."""
 
     @field_validator("tick")
     @classmethod
@@ -521,9 +521,9 @@ class SparkSettings(Section):
     """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
-    """Further Spark settings by name, in `[spark.config]`. All apply to a server that `tidemark up` starts and to a
-    classic session; `spark.sql.*` apply to a Spark Connect client. `spark.jars` replaces the connector that a bucket
-    needs."""
+    """Further Spark settings by name, in `[spark.config]`. A server that `tidemark up` starts and a classic session get
+    all of them. A session on another Spark Connect server gets only `spark.sql.*`. `spark.jars` replaces the connector
+    that a bucket needs."""
 
     @field_validator("executor_environment")
     @classmethod

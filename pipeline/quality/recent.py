@@ -31,8 +31,9 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
     """Count the rows published in `[since, before)` that lag more than `max_lag`, per stream, the most affected streams
     first.
 
-    The result is approximate: the histogram has cells of a second, so a message that lags up to two seconds more than
-    `max_lag` may still hold the watermark. All rows of the time range are in memory. Raises LakeError.
+    The watermark may have waited for some of these messages: its histogram has cells of a second, so it may also wait
+    for a message that lags up to two seconds more than `max_lag`. All rows of the time range are in memory. Raises
+    LakeError.
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
@@ -46,8 +47,8 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class NullField:
-    """A compared field (one of `[message.fields]`) that is null in the newest `rows` rows, the first of which landed at
-    `since`."""
+    """A compared field (one of `[message.fields]`) that is null in the newest `rows` rows. The first of these rows
+    landed at `since`."""
 
     name: str
     rows: int
@@ -66,11 +67,11 @@ class NullFields:
 
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
-    """Find the fields among `names` that are null in all rows that landed at `since` or later, and the time since which
-    each of them is null.
+    """Find the fields among `names` that are null in all rows that landed at `since` or later. The result says how far
+    back each field is null.
 
-    Reads only file statistics, so each file counts as a whole. A field without statistics, such as one of the last
-    columns of a wide table, is not reported. Raises LakeError.
+    Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
+    the last columns of a wide table, is not reported. Raises LakeError.
     """
     names, since_us = list(names), to_us(since)
     files = heartbeats.landed() if names else pa.table({})
@@ -92,7 +93,8 @@ RECENT = timedelta(hours=1)
 """Length of the time range, up to now, that the checks of recent rows and the count of losses cover."""
 
 NEWEST_FILES = 10
-"""Maximum number of files read to find the most frequent reason. In a bucket, each file costs a request."""
+"""Maximum number of files of `quarantine` read to find the most frequent reason for rejection. In a bucket, each file
+costs a request."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:

@@ -45,8 +45,8 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""Storage format of checkpoints: a Parquet file whose rows are the field `unread`. The other fields are JSON in the
-file's metadata. The key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
+"""Storage format of checkpoints: a Parquet file. Its rows are the checkpoint's `unread`, and its metadata has the other
+fields as JSON. Its key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
@@ -62,7 +62,7 @@ class StalenessCheckpoint:
     `tables`: Delta's ids of the two tables.
     `unread`: the heartbeats that a computed window has not read, as rows of LANDINGS.
     `unknown`: the computed windows whose input version is unknown.
-    `mended`: the number of heartbeats that were missed but no longer are.
+    `mended`: the total of missed heartbeats that have since been read, because their windows were recomputed.
     `damaged`: unreadable files of `heartbeats`, with their event hours.
     """
 
@@ -152,7 +152,7 @@ class Staleness:
     Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time.
 
     If commits or files that are still to be read have been deleted, the contents of the tables are compared instead.
-    The missed heartbeats are still exact. Every stale window is reported, but perhaps also windows that are not stale.
+    The missed heartbeats are still exact. The stale windows are complete, but may include windows that are not stale.
     An event hour with a damaged file is not counted until the file is restored or removed from the table.
     """
 
@@ -337,8 +337,8 @@ class Staleness:
         return self._missed
 
     def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
-        """Return, for each window, the run that had computed it as of a checkpoint; an empty mapping if the
-        checkpoint's version of `heartbeat_diffs` can no longer be read."""
+        """Return the run of each window in the checkpoint's version of `heartbeat_diffs`. Return an empty mapping if
+        this version can no longer be read."""
         if before.diffs_version < 0:
             return {}
         if self._runs[0] == (before.tables[1], before.diffs_version):
@@ -360,7 +360,7 @@ class Staleness:
         maps windows to their runs.
 
         Returns the version of each window, the windows whose version is unknown, and the number of manifests still to
-        be read. If manifests are left to be read, the first two are empty.
+        be read. If this number is above 0, the versions and the windows are empty.
         """
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
         self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])

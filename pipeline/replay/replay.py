@@ -28,11 +28,11 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a new decision for each tick. It is made by the code of production, from the tick's inputs and the new
-    decisions of earlier ticks.
+    """Yield a new decision for each tick. The production code makes it, from the tick's inputs and the new decisions of
+    earlier ticks.
 
-    Compacted entries are skipped. They contain recorded decisions, which must not influence the new ones, and otherwise
-    only data of earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the
+    Compacted entries are skipped. Their recorded decisions must not influence the new ones, and all their other data
+    repeats earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the
     first entry of a log.
     """
     state = WatermarkState() if state is None else state
@@ -46,8 +46,8 @@ def decide_again(
 
 
 def bound_without_anchor(s: Situation) -> Verdict:
-    """Apply the last rule without the anchor, so that the band begins at `min(B, T - D)`. `B` and `T` are the readings
-    of base and tracking, and `D` is the estimation band. Only for comparison: production does not use this rule."""
+    """Apply the rule `bound`, but begin the band at `min(B, T - D)` even if the anchor is older. `rules.band` explains
+    these terms. Only for comparison: production does not use this rule."""
     if s.policy.rule == "frontier":
         return bound(s)
     return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
@@ -193,8 +193,8 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     """Count the messages of a trace that are late according to the decisions of a replay. Reads the trace once.
 
     A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
-    clocks of two trackers disagree, the times of decisions may go back. A decision then counts as made at the latest
-    time of all decisions up to it.
+    clocks of two trackers disagree, a decision's time may be before the previous decision's. It then counts as made at
+    the latest time so far.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])

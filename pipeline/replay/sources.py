@@ -151,9 +151,10 @@ def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[Wat
     """Return the state before the first recorded tick of a tracking log, and the ticks. Each decision in the log is a
     tick, with the entries since the previous decision.
 
-    The first tick is after the newest compacted entry whose decision was made before `since`. Without `since`, it is
-    the first one in the log or, if old entries were deleted, the first one after a compacted entry. Entries after the
-    last decision are ignored. Raises CorruptObject or ObjectMissing if an entry is damaged or missing.
+    With `since`, the ticks begin after the newest compacted entry whose decision was made before `since`. Without it,
+    or if there is no such entry, they begin with the log. If the log's beginning was deleted, they begin after the
+    first compacted entry. Entries after the last decision are ignored. Raises CorruptObject or ObjectMissing if an
+    entry is damaged or missing.
     """
     numbers = log.numbers()
     if not numbers:
@@ -191,9 +192,9 @@ class LogMessages:
     """A trace of the messages that a tracking log has counted, for a lake in which no messages land. It has no streams.
 
     The log has only histograms. Each message therefore gets the last publish time and the least event time of its
-    histogram cell. Disorder is known to within two seconds, and lateness is never understated. `landed_us` is the time
-    of the tick that tracked the message, no matter when base acknowledged it. A message that was delivered to tracking
-    twice counts twice.
+    histogram cell. Disorder is known to within two seconds, and lateness is never understated. A message counts as
+    landed at the tick that tracked it, because the log does not record when it was acknowledged on the base
+    subscription. A message that the tracking subscription delivered twice counts twice.
     """
 
     def __init__(self, ticks: Sequence[Tick], since: datetime) -> None:
@@ -219,8 +220,8 @@ class LakeLandings:
     """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. It is
     assumed to have been tracked when it was published.
 
-    All messages are read from one version of the table. Memory is proportional to the largest partition, which has all
-    copies of its messages.
+    All messages are read from one version of the table, one partition at a time. A partition has all copies of its
+    messages. Memory is proportional to the largest partition.
     """
 
     def __init__(

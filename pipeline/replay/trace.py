@@ -22,8 +22,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Minimum number of new rows before Totals merges them into its table. So that merging stays cheap, there must also be
-more new rows than rows in the table."""
+"""Totals merges new rows into its table once they outnumber both this number and the table's rows. Merging rewrites the
+whole table, so it would cost too much for fewer new rows."""
 
 
 class Totals:
@@ -194,7 +194,7 @@ BY_STREAM = CohortKey("stream")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a trace: its number of messages, also by category, and its first and last time. `last_us` is the
+    """The size of a trace: numbers of messages, in all and by category, and the first and last time. `last_us` is the
     latest publish time or acknowledgement.
 
     `acknowledged_early` is the number of messages that a subscription acknowledged before their publish time, because
@@ -239,8 +239,8 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     if count > MOST_TICKS:
         raise TraceUnusable(
             f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()} the trace spans {count:,} "
-            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; use a longer tick (--tick of a replay, "
-            "watermark.tick in the settings), or look for a time that is far from the others"
+            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; correct any time in the trace that is "
+            "far from the others, or use a longer tick (--tick of a replay, watermark.tick in the settings)"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
 
@@ -266,7 +266,8 @@ def ticks_of(
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
     """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` has the time of each
-    tick's readings. A later tick never has earlier readings, and no reading is later than its tick."""
+    tick's readings. A time after the tick is replaced by the tick's time. A time before that of the previous tick's
+    readings is replaced by the latter."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -309,11 +310,11 @@ def landed_in(batch: Batch, tick_us: Ints) -> int:
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
     """Return the readings of a subscription, one per tick. `least_publish_us` has, for each tick, the earliest publish
-    time of the messages that were acknowledged since the previous tick. Its last element is for messages acknowledged
-    after the last tick.
+    time of the messages that were acknowledged since the previous tick. One more element at its end is for messages
+    acknowledged after the last tick.
 
-    The oldest unacknowledged message at a tick is the message with the earliest publish time among those that are
-    acknowledged later. If even this message was published after the tick, no message was unacknowledged.
+    The oldest unacknowledged message at a tick is the first published of all messages that are acknowledged after the
+    tick. If this message was published only after the tick, no message was unacknowledged.
     """
     later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
     return [

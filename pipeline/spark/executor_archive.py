@@ -8,7 +8,8 @@ A Spark Connect server has two working folders:
 - The Python workers of a streaming query start in the executor's folder, where Spark unpacks the archives of the
   server.
 
-If a server was started with the archive, its sessions get only a link to the archive in the executor's folder.
+If a server was started with the archive, each executor has already unpacked it in the executor's folder. A session then
+gets only a small archive with a program that starts the unpacked one.
 """
 
 import gzip
@@ -87,8 +88,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The program `bin/python` of the link archive, which starts `bin/python` of the full archive. If a session's server
-was started with the full archive, executors have unpacked it already, and the session gets only the link archive."""
+"""The only file of the link archive: a program that starts `bin/python` of the full archive. A session gets the link
+archive if its server was started with the full one, which executors have then already unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +291,8 @@ def is_brought(session: SparkSession) -> bool:
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """True if streaming queries of this session cannot use the archive: it is only in the session's folder, and their
-    Python workers start in the executor's folder."""
+    """True if streaming queries of this session cannot use its archive. This is so if the archive is only in the
+    session's folder, because the Python workers of streaming queries start in the executor's folder."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
 

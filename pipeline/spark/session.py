@@ -53,7 +53,7 @@ SESSION = {
 """Session settings that the computation of windows relies on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Settings for a lake in a folder. The driver lists files in a folder faster than a Spark job does."""
+"""Settings for a lake in a folder: the driver lists up to 10,000 paths itself, which is faster than a Spark job."""
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}

@@ -1,11 +1,11 @@
 """The disorder of a topic, and the messages and streams that cause it.
 
-- The *disorder* of a message is how long it was published after the first message with a greater event time; zero if it
-  was published before that message.
+- The *disorder* of a message is the time from the first publication of a greater event time to the publication of the
+  message. It is zero if no greater event time was published earlier.
 - A *typical* message has the median lag of all messages with event times in the same five seconds.
-- A message is *slow* by its distance behind the typical message, but at most by its disorder.
-- A message is *fast* by its distance ahead of the typical message, but at most by the time until the last message with
-  a smaller event time was published.
+- A message is *slow* by its distance behind the typical message or by its disorder, whichever is less.
+- A message is *fast* by its distance ahead of the typical message or by the time until the last publication of a
+  smaller event time, whichever is less.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ NO_STREAM = -1
 
 COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
 GREATEST = ("disorder_max", "slow_max", "fast_max")
-"""The figures that are kept for each stream. COUNTED are sums over its messages, GREATEST are maxima."""
+"""The figures that are kept for each stream: COUNTED are sums over the stream's messages, and GREATEST are maxima."""
 
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
@@ -61,8 +61,8 @@ class StreamDisorder:
     fast_beyond_band: int
 
     def blame(self, side: Side) -> tuple[int, float, float]:
-        """Return three figures for the slow or the fast side: the number of messages beyond the band, and the 99th
-        percentile and the maximum in seconds."""
+        """Return the figures of one side, slow or fast: the number of messages beyond the band, the 99th percentile
+        in seconds, and the maximum in seconds."""
         beyond, p99, most = (
             getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
         )
@@ -185,8 +185,8 @@ class Distribution:
     counts: tuple[int, ...]
 
     def quantile(self, share: float) -> float:
-        """Return the smallest duration, in seconds, that at least the fraction `share` of the messages do not
-        exceed."""
+        """Return a quantile in seconds: the smallest duration such that at least the fraction `share` of the
+        messages are at or below it."""
         return quantile(self.seconds, share, self.counts)
 
 
@@ -199,8 +199,8 @@ class LagBound:
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Return the smallest value in MAX_LAGS that is at least twice the band, and that the lags of at most the fraction
-    `target` of the messages exceed. Return None if there is no such value."""
+    """Recommend a `max_lag` for which at most the fraction `target` of the messages lag more. It is the smallest such
+    value in MAX_LAGS that is at least twice the band. Return None if there is none."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(
