@@ -71,21 +71,25 @@ def with_message(settings: str, message: str) -> str:
     return f"{before}{message.strip()}\n{following}{after}"
 
 
-def put_down(name: str, folder: Path, content: str) -> Path:
-    """Write a new file, creating its folder, and return its path. Raises InvalidSettings if the file exists or cannot
-    be written."""
-    path = folder / name
+def put_down(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write new files, creating their folders, and return their paths. If a file exists or cannot be written, leave
+    none of them, and raise InvalidSettings."""
+    path, written = folder, list[Path]()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(content)
-    except FileExistsError as error:
-        raise InvalidSettings(
-            f"the file {path} already exists; it was not overwritten. Move it away, or name another folder"
-        ) from error
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(content)
     except OSError as error:
-        raise InvalidSettings(f"{path} cannot be written: {error}") from error
-    return path
+        for one in written:
+            one.unlink(missing_ok=True)
+        said = f"{path} cannot be written: {error}"
+        if isinstance(error, FileExistsError):
+            said = f"the file {path} already exists; it was not overwritten. Move it away, or name another folder"
+        raise InvalidSettings(said) from error
+    return written
 
 
 def log_file(folder: Path, name: str) -> Path:

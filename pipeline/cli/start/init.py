@@ -71,8 +71,8 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
         for name, content in files.items()
     }
-    for name, content in (written if ports is None else own_files.with_ports(written, ports)).items():
-        print(f"wrote {own_files.put_down(name, folder, content)}")
+    for path in own_files.put_down(written if ports is None else own_files.with_ports(written, ports), folder):
+        print(f"wrote {path}")
 
 
 def _of_topic(written: str) -> dict[str, str]:
