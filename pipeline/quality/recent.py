@@ -98,16 +98,16 @@ costs a request."""
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """Count the rejected messages that match the filter `meant`, by their latest reason: those that wait in quarantine
-    and those that were requeued. Raises LakeError."""
+    """Count the rejected messages that match the filter `meant`, by their latest reason. Messages that wait in
+    quarantine and messages that were requeued are counted separately. Raises LakeError."""
     requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return at most `limit` rows of messages that wait in quarantine and match the filter `meant`, the last rejected
-    first. A row has the columns of `quarantine` except the partition column, with the latest reason and detail. Raises
-    LakeError."""
+    """Return the rows of messages that wait in quarantine and match the filter `meant`: the `limit` last rejected,
+    newest first. A row has the columns of `quarantine` except the partition column, with the latest reason and detail.
+    Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)

@@ -139,8 +139,8 @@ COMMITS_AT_ONCE = 1000
 tick."""
 
 FILES_AT_ONCE = 200
-"""Maximum number of new files of `heartbeats` opened per step. Earlier files of the same event hours are also
-opened."""
+"""Maximum number of new files of `heartbeats` opened per step. In addition, a step opens earlier files of the
+same event hours."""
 
 MANIFESTS_AT_ONCE = 500
 

@@ -170,8 +170,8 @@ class CohortKey:
         return f"{self.kind}:{self.name}"
 
     def column(self, names: Collection[str]) -> str:
-        """Return the name of the column from which the key is derived. `names` are all columns. For an attribute, it is
-        `attributes` if this column exists, and otherwise the column with the attribute's name."""
+        """Return the name of the column that has the key. `names` are the names of all columns. An attribute is read
+        from `attributes` if this column exists, and otherwise from the column with the attribute's name."""
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:

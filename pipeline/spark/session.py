@@ -57,8 +57,8 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 
 
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
-"""Spark settings by which new Python workers start with the modules for micro-batches imported. Importing them takes
-longer than computing a small window, and Spark ends idle workers after a minute."""
+"""Spark settings that make Python workers start with the modules for micro-batches already imported. Spark ends idle
+workers after a minute, and importing the modules again takes longer than computing a small window."""
 
 
 SESSION_TIMEOUT = "25h"

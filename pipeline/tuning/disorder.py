@@ -301,8 +301,8 @@ class _Order:
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Return the numbers of the ranges of event time (of TOGETHER_US) that have messages, and the typical lag of each
-    range, in units of STEP_US."""
+    """Return the ranges of event time that have messages, each as its start divided by TOGETHER_US, and the typical lag
+    of each range in units of STEP_US."""
     values, counts = lag.whole()
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {
