@@ -157,7 +157,13 @@ class LakeTable:
             return table
 
     def _readable(self, table: DeltaTable) -> DeltaTable:
-        refuse_newer(self.uri, table.metadata().configuration)
+        metadata = table.metadata()
+        refuse_newer(self.uri, metadata.configuration)
+        if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
+            by = self.partition_column or "no column"
+            raise LakeError(
+                f"{self.uri} is not a table of tidemark, which partitions it by {by}: move it out of the lake"
+            )
         return table
 
     def _updated(self) -> DeltaTable | None:
