@@ -1,6 +1,6 @@
 """The policy: all parameters of a decision, as opposed to observed values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -46,3 +46,9 @@ class Policy:
     base_slack: timedelta = timedelta(0)
     max_lag: timedelta | None = None
     undecided: timedelta = timedelta(0)
+
+    def with_band(self, band: timedelta) -> "Policy":
+        """Return the policy that the settings would give with this band. On the service, base_slack is by default the
+        band, so it follows the band. A slack that the settings set is one for both readings, and stays."""
+        follows = self.base_slack == self.band != self.reading_slack
+        return replace(self, band=band, base_slack=band if follows else self.base_slack)

@@ -193,6 +193,9 @@ def test_a_trace_that_cannot_be_used_and_a_file_that_cannot_be_written_are_repor
     assert "--out" in str(refused)
 
 
+ON_THE_SERVICE = Policy(reading_slack=seconds(1), base_slack=Policy().band)
+
+
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, list[DecisionRecord], Batch]:
     """A lake in which a run over a trace with late messages was recorded and landed, some of it twice."""
@@ -200,7 +203,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, list[De
     (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\n')
     lake = Lake(LakeSettings(uri=f"file:{tmp_path}/lake"), {}, ManualClock(at(0)))
     messages = late_trace()
-    decided = record(lake.tracking_log(), messages, Policy())
+    decided = record(lake.tracking_log(), messages, ON_THE_SERVICE)
     valid = np.flatnonzero(messages.event_us != NO_EVENT_TIME)
     again = valid[: len(valid) // 10]
     for rows, delay in ((again, timedelta(minutes=20)), (valid, timedelta(0))):
@@ -266,7 +269,8 @@ def test_with_an_option_of_the_policy_replay_decides_otherwise_and_verifies_noth
     first = datetime.fromisoformat(since["derived"]["first_tick"])
     assert since["derived"]["landed"] == np.count_nonzero(landed >= to_us(first))
     ticks = ticks_of(Held(messages), seconds(10), seconds(120))
-    would_be = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(120)))]
+    policy = replace(ON_THE_SERVICE, band=seconds(120), base_slack=seconds(120))
+    would_be = [each.decision.watermark for each in decide_again(ticks, policy)]
     assert [row["watermark"] for row in rows_of(tmp_path / "decisions.parquet")] == would_be
 
 
@@ -275,7 +279,7 @@ def test_a_lake_without_decisions_or_with_none_since_then_is_reported(lake: Reco
     log.append(Compacted(log.catch_up()))
     none_since = tidemark("replay", "--from-lake", "--since", "2027-01-01T00:00:00Z").exception
     assert isinstance(none_since, LakeError)
-    assert "give an earlier --since" in str(none_since)
+    assert "Give an earlier --since" in str(none_since)
     (tmp_path / "other.toml").write_text('[lake]\nuri = "file:other"\n')
     empty = tidemark("--config", tmp_path / "other.toml", "replay", "--from-lake").exception
     assert isinstance(empty, LakeError)

@@ -213,7 +213,8 @@ def _of_lake(
     with progress_bar() as progress:
         noted = _noted(progress.track(chain([first], ticks), description="deciding"), recorded)
         if what_if:
-            again = decide_again(noted, replace(newest.policy, **given), state, rules)
+            policy = replace(newest.policy.with_band(given.get("band", newest.policy.band)), **given)
+            again = decide_again(noted, policy, state, rules)
             outcome = replayed([decided.decision for decided in again], landings)
             was = replayed(recorded, landings)
         else:

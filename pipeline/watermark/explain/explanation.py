@@ -412,10 +412,8 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds all others back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
-            # On the service, base_slack is by default the band, so it shrinks with it. A set slack is one for both.
-            base_slack = band if policy.base_slack == policy.band != policy.reading_slack else policy.base_slack
-            smaller = replace(policy, band=band, base_slack=base_slack)
-            yield "band", format_duration(band), smaller, "messages with more disorder than that are late"
+            cost = "messages with more disorder than that are late"
+            yield "band", format_duration(band), policy.with_band(band), cost
     for max_lag in MAX_LAGS:
         if policy.max_lag is None or max_lag < policy.max_lag:
             cost = "messages that lag more than that are late"
