@@ -67,12 +67,12 @@ class Cohorts:
 
 
 def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Trace], TuningReport | None]) -> Cohorts:
-    """Make reports on a whole trace and on each of its cohorts, by calling `report_on`. In the batches of the trace,
-    the stream of a message must be its value of the key `by`. `source` names the trace in error messages.
+    """Make reports on a whole trace and on each of its cohorts, by calling `report_on`. The `streams` of the
+    trace's batches must be the values of the key `by`. `source` names the trace in error messages.
 
     Each cohort is written to a temporary folder, so memory does not grow with the number of messages. Raises
-    NothingToTune if no message with an event time has landed, if no message has a value, or if the key has more than
-    MOST_VALUES values.
+    NothingToTune if no message with an event time has landed, if no message has a value for the key, or if the key
+    has more than MOST_VALUES values.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
@@ -81,7 +81,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
     if without and not counts:
-        raise NothingToTune(f"none of {without:,} messages in {source} has a value of {by}; split by another key")
+        raise NothingToTune(f"none of {without:,} messages in {source} has a value for {by}; split by another key")
     together = report_on(trace)
     if together is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; try another trace or --since")
@@ -139,16 +139,16 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
-    """Make the report on a trace file, with the ticks that a running pipeline would have made. No slack is subtracted
-    from readings, because the times in a trace are exact. Raises TraceUnusable."""
+    """Make the report on a trace file. The ticks are simulated, at the interval in the settings. The readings need no
+    slack, because the times in a trace are exact. Raises TraceUnusable."""
     trace, watermark = ParquetTrace(path), asked.settings.watermark
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; name a trace that has some")
     if not any((batch.valid().landed_us != NEVER).any() for batch in trace.batches()):
         raise TraceUnusable(
-            f"in {path} no message with an event time has landed, so no message can be late; write the time at which "
-            "each message landed into landed_at"
+            f"in {path} no message with an event time has landed, so no message can be late; set landed_at to the "
+            "time at which each message landed"
         )
     ticks = ticks_of(trace, watermark.tick, watermark.idle_timeout)
     workload = Workload(ticks, trace, disorder.first_publish_us, disorder.last_publish_us)
@@ -158,9 +158,9 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
-    The replay starts some ticks earlier, because the widest band needs earlier messages; these ticks are not counted.
-    Requeued messages are left out, because they landed late for a reason other than the band. Raises NothingToTune if
-    nothing has landed since `asked.begins`.
+    The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
+    that time. The earlier ticks are not counted. Requeued messages are left out, because their requeue made them late,
+    not the band. Raises NothingToTune if nothing has landed since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -182,9 +182,9 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
     """Make reports on the cohorts of a trace file, or of the messages that landed in a lake since `asked.begins`.
 
-    For a lake, each cohort's watermark is decided at the recorded ticks. The readings are computed from the cohort's
-    messages, for the times at which base was read. Tracking is assumed to have kept up. Raises TraceUnusable,
-    NothingToTune.
+    For a lake, each cohort's watermark is decided at the recorded ticks. The readings of each tick are computed from
+    the cohort's messages, for the time at which the base subscription was read. The tracking subscription is assumed to
+    have had no backlog. Raises TraceUnusable, NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins
@@ -196,7 +196,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
         name = settings.lake.uri
         decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
         if settings.pubsub.attach:
-            raise NothingToTune("nothing lands with pubsub.attach, so the lake has no cohorts: name a trace in a file")
+            raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
             raise _nothing_landed(asked)
         trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)

@@ -38,7 +38,7 @@ BARS = 80
 """Approximate number of bars per histogram."""
 
 OUTERMOST = 0.0001
-"""Fraction of the messages, at each end of a histogram, that are counted in the outermost bar."""
+"""Fraction of the messages that lie beyond each end of a histogram's scale. The outermost bars count them."""
 
 MOST_POINTS = 600
 

@@ -81,8 +81,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest `max_lag` that at most the target share of the messages exceed; None if no tried value is large
-        enough."""
+        """The smallest tried `max_lag` that only few messages exceed: at most the target share. None if no tried value
+        is large enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
@@ -159,8 +159,8 @@ def recommendation_sentence(report: TuningReport) -> str:
 
 
 def _as_fresh(tuning: Tuning, outcome: BandOutcome) -> timedelta:
-    """Return the widest tried band with which the watermark lags no more than in this outcome. It can be wider than the
-    outcome's band if something else holds the watermark."""
+    """Return the widest tried band with which the watermark lags no more than in this outcome. A wider band does not
+    add lag if something other than the band limits the watermark."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -282,15 +282,13 @@ FEW_STREAMS = 0.1
 """Maximum fraction of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""A sentence lists streams by name only if they are at most this fraction of the group that it is about: all streams,
-the slow ones, or the fast ones."""
+"""Maximum fraction of all streams, or of the slow or the fast ones, that a sentence lists by name."""
 
 NEARLY_ALL = 0.8
 """A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message counts as delaying the watermark if its lag exceeds the lags of this fraction of the landed
-messages."""
+"""A rejected message counts as delaying the watermark if it lags more than this fraction of the landed messages."""
 
 STREAMS_NAMED = 5
 """Maximum number of streams named in the sentence about rejected messages."""

@@ -1,6 +1,6 @@
 """Tries many bands with several rules on recorded traffic, and measures the late share and the watermark's lag.
 
-The late share of a band is exactly the late share of a replay with this band and the recorded readings.
+The late share of a band is exact: a full replay with this band and the recorded readings would give the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,8 +67,8 @@ class BandOutcome:
 class Recommendation:
     """The recommended band of a variant for a target late share.
 
-    It is the smallest tried band from which on all tried bands meet the target. `outcome` is its outcome. It is None if
-    even the `largest` tried band does not meet the target.
+    This is the smallest tried band that meets the target, provided that all larger tried bands meet the target too.
+    `outcome` is the outcome with this band, or None if even the `largest` tried band does not meet the target.
     """
 
     variant: Variant
@@ -122,7 +122,7 @@ class Workload:
     `state` is None, the ticks begin with an empty state.
 
     The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
-    to `until_us`, while messages were published.
+    to `until_us`. No counted message was published outside this time.
     """
 
     ticks: Sequence[Tick]
@@ -202,8 +202,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 
 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band from which on all tried bands meet the target. Return None if even
-    the largest band does not meet it."""
+    """Return the outcome of the smallest tried band such that it and all larger tried bands meet the target. Return
+    None if even the largest band does not meet the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):
         if outcomes[band].late_share > target:

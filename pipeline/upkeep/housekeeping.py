@@ -29,26 +29,25 @@ from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum of the target size, in bytes, of the files in a rewritten partition. A file of the minimum size
-has a few minutes of 10,000 streams, so a run can skip most files of an hour by their statistics. The target size is
-above the minimum only if a partition would otherwise have more than FILES files."""
+"""Minimum and maximum target size, in bytes, of the files in a rewritten partition. A file of the minimum size has the
+rows of 10,000 streams for a few minutes. So a run that reads one window can skip most files of an hour by their
+statistics. The target exceeds the minimum only if a partition would otherwise have more than FILES files."""
 
 FILES = 64
-"""Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Every
-commit goes through the list of all files of a table, so it must stay short."""
+"""Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Few files
+keep commits fast, because every commit goes through the list of all files of a table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""SMALL_BYTES is the size below which a file counts as small. A partition is rewritten if it has at least MANY small
-files."""
+"""Thresholds for rewriting a partition: it is rewritten if at least MANY of its files are smaller than SMALL_BYTES."""
 
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 """Maximum number of rows and of bytes of a partition that is sorted while it is rewritten. Sorting takes about 0.4 kB
 of memory per row."""
 
 SPARE = timedelta(days=1)
-"""Additional time for which a table's log keeps the record of a removed file, after the file may be deleted. A vacuum
-finds the file by this record."""
+"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
+files only by these records."""
 
 
 Figures = dict[str, int]
@@ -159,8 +158,8 @@ PACKED_AFTER = timedelta(hours=1)
 """Minimum age of the log entries that are archived. Users mostly look at younger entries."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""Minimum time from the end of a partition until its files are rewritten. It is measured by the watermark or, for
-quarantine and corrections, by the clock."""
+"""Minimum time by which the watermark must have passed the end of a partition before its files are rewritten. For
+quarantine and corrections, the clock must have passed it instead."""
 
 VERSIONS_KEPT = timedelta(days=7)
 """Time for which earlier versions of tables are kept, with the files that compaction or recomputation has replaced. No
@@ -325,8 +324,8 @@ class Housekeeper:
             yield "no finished partition has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """Return the newest partition that no longer grows, in the table `name`. The watermark determines it or, if the
-        table is partitioned by day, the clock. Return an empty text if there is no watermark."""
+        """Return the newest finished partition of the table `name`. The clock decides whether a partition by day is
+        finished; for all others, the watermark decides. Return an empty text if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()

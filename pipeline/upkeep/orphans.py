@@ -32,8 +32,8 @@ COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
 
 OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the objects that drains wrote, which were the ingest runs of earlier versions. These objects are no longer
-needed, because their messages are in the tables. The objects of a stream of `format("pubsub")` have another prefix, and
+"""Prefix of the objects that drains wrote. Drains were the ingest runs of earlier versions. Their objects are no longer
+needed, because the messages are in the tables. A stream of `format("pubsub")` writes objects with another prefix. These
 are never orphans, because the stream may read them even after a year."""
 
 
@@ -56,7 +56,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
     - the checksum file of such a data file
     - a run's manifest, and the other files in a run's folder (`_SUCCESS`, `_temporary`), if no version has a file of
       the run
-    - a temporary file, or a file that a drain has landed; both are recognized by their names
+    - a temporary file or an object that a drain wrote, as recognized by its name
     """
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # files are listed before the tables are read: one committed meanwhile is not an orphan
@@ -96,8 +96,8 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """Return the key of a file: the path of a data file, or the name of a run. The file is an orphan if no version of
-    the table has this key. Return None if the file is never an orphan. `path` is the file's path within the table."""
+    """Return the key of the file at `path` within its table: the path of a data file, or the name of a run. The file is
+    an orphan if no version of the table has this key. Return None if the file is never an orphan."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{LOG_FOLDER}/"):
         return None

@@ -55,8 +55,8 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window that has to be computed again, and all reasons why. If this is not possible now, `blocked_by` has the
-    reasons for that."""
+    """A window that has to be computed again. `reasons` has all reasons why. `blocked_by` says what prevents the
+    computation now; it is empty if nothing does."""
 
     window: Window
     fault: Fault
@@ -253,9 +253,9 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The result of `check_log`. `read` is the number of entries read. `damaged` has the number of each damaged or
-    missing entry, with the reason. `forgotten` has the number of each entry that an operator has declared lost, with
-    the reason. `lost` has a message if entries are missing at the end of the log."""
+    """The result of `check_log`. `read` counts the entries read. `damaged` lists the damaged or missing entries, and
+    `forgotten` those that an operator has declared lost, each as its entry number and a reason. `lost` has a message if
+    entries are missing at the end of the log."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -378,9 +378,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the tracking log from its end backwards. Stops at a compacted entry before the decision in force at
-    `since`, because a restart or an explanation of a later decision needs no earlier entry. Damage is returned, not
-    raised. Raises LakeUnreachable."""
+    """Check the tracking log from its end back to the newest compacted entry before the decision in force at `since`.
+    Restarts, and explanations of that and later decisions, need no earlier entry. Damage is returned, not raised.
+    Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
@@ -415,8 +415,8 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
     """Replace a log entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
     time.
 
-    Returns the time below which the watermark does not go back, or None if it is unknown. This time is the later of
-    two: the watermark in the newest record of the log witness, and the end of the newest computed window. Raises
+    Returns the lower bound of the watermark after the loss, or None if there is no evidence for one. The bound is the
+    watermark in the newest record of the log witness, or the end of the newest computed window if that is later. Raises
     LakeError.
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
