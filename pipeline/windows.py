@@ -182,15 +182,15 @@ class Spans:
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
     """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may contain a heartbeat. `reached` adds the windows whose lookback may contain one.
-    `computed` are the windows to leave out, and `closed` those that the watermark has passed.
+    `held` are the windows that may contain a heartbeat. `reached` are these and the windows whose lookback may contain
+    one. `closed` are the windows that the watermark has passed, and `computed` the windows to leave out.
 
     - A window in `reached` is always computed.
     - Any other window has no rows. It is computed only while it is live: among the last `live` closed windows, and at
       most `live` windows after a window in `held`.
 
-    So a message whose clock is months off causes only its own windows to be computed, not every window since. The cost
-    depends on the number of ranges in `reached` that are visited, not on the number of windows.
+    So a heartbeat that is months old adds only the windows that it reaches, not every window since. The cost depends on
+    the number of ranges in `reached` that are visited, not on the number of windows.
     """
     near = range(max(closed.start, closed.stop - live), closed.stop)
     wanted = Spans(*reached.within(near))

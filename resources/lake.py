@@ -36,7 +36,7 @@ NEWEST_FOLD = "newest fold"
 """The key of the NewestFold in `LakeResource.kept`."""
 
 FOLDS_SERVE = 2
-"""Maximum age of a WatermarkState that other sensors reuse, in ticks of the sensor `tracking`."""
+"""Maximum age, in ticks of the sensor `tracking`, of a WatermarkState that other sensors reuse."""
 
 
 @dataclass

@@ -112,7 +112,8 @@ def found(part: PrivatePart) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of `owner`. If `owner` is a class that sets it only in `__init__`, return its name."""
+    """Return an attribute of `owner`. If `owner` is a class that sets the attribute only in its `__init__`, return the
+    attribute's name instead, because the class itself has no value."""
     if isinstance(owner, type) and not hasattr(owner, name) and name in owner.__init__.__code__.co_names:  # type: ignore[misc]
         return name
     return getattr(owner, name)

@@ -1,5 +1,5 @@
-"""The process from which the code server forks runs imports this module, which opens Dagster's instance once. The
-modules of its storage are then imported before a run needs them, which saves each run a quarter of a second."""
+"""Opens Dagster's instance once, in the process from which the code server forks runs. This imports the modules of the
+instance's storage before any run needs them, and saves each run a quarter of a second."""
 
 from contextlib import suppress
 

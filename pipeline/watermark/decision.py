@@ -23,23 +23,23 @@ class Reason(StrEnum):
 
     The watermark moves when the band has moved past the pin, the message that limits the watermark."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
-    """The message that limits the next watermark (the pin) may not have landed yet, according to the last reading of
-    base.
+    """The message that limits the watermark (the pin) may still be in base's backlog, according to the last reading.
 
-    The watermark moves when base has landed the message and base is read again, which may be rare
-    (docs/concepts/costs-and-scale.md). If the pin is the anchor or within the band, newer messages move it as well."""
+    The watermark moves after base has landed the pin, at the next reading of base. Readings may be hours apart
+    (docs/concepts/costs-and-scale.md). If the pin is within the band, or is the newest valid message from before the
+    band, newer messages must be published as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
-    """Tracking is behind: its last reading is neither close to the present, nor more than `band` ahead of base's.
+    """Tracking is behind: its last reading is not close to the present, and less than `band` ahead of base's reading.
 
-    The watermark moves when tracking has caught up. Check that its sensor ticks."""
+    The watermark moves when tracking has caught up. Check that the sensor `tracking` ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
-    """Base holds messages that tracking may not know, or that tracking judged by another contract.
+    """Base may hold messages that tracking does not know, or that tracking judged before the message contract changed.
 
     The watermark moves when base has landed these messages, or when you release them (`tidemark release`)."""
     HELD_NO_DATA = "HELD_NO_DATA"
-    """No valid message that tracking has counted was published more than `band` before the last reading of tracking.
+    """Tracking knows no valid message that was published more than `band` before its last reading.
 
-    The watermark moves once the reading is more than `band` later than a valid message. If all messages are rejected,
+    The watermark moves when tracking has read to more than `band` after a valid message. If all messages are rejected,
     correct `[message]` (see `tidemark quarantine`)."""
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its next reading is overdue by more than five minutes.
@@ -102,8 +102,8 @@ BECAUSE = {
     Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
-"""Maps a reason to the second half of a decision's sentence. `ADVANCED` is absent, because its half is formatted from
-the evidence."""
+"""The second half of a decision's sentence, by reason. The first half states the watermark. `ADVANCED` is absent: its
+second half depends on the kind of evidence."""
 
 PINNED_BY_WHAT_WAS_RELEASED = (
     "base still holds released messages (published at {base}), so its reading says nothing about messages published "
@@ -134,7 +134,7 @@ class Bound:
     """Evidence of the rules `band` and `frontier`. The candidate is the event time of a message.
 
     - `pin` is the histogram cell of this message.
-    - `messages` is an upper bound for the number of messages considered. They were published at `start` or later.
+    - `messages` is an upper bound for the number of messages considered, which were published at `start` or later.
     - `passed_over` of these messages lag more than `max_lag`, and do not hold the watermark.
     - `end` is the publish time up to which tracking has read.
     """
@@ -218,8 +218,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision was made after a loss of log entries was found. Its `complete_from` is then at least
-        `at`, because the log may lack messages published before `at`."""
+        """True if the decision accounts for a loss of log entries. After a loss, the log may lack any message published
+        before `at`, so such a decision has a `complete_from` of at least `at`."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

@@ -31,7 +31,7 @@ something was published in its publish second."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1
-"""Stands in place of a copy's event time, as NO_MINIMUM does for a rejected message."""
+"""Stands for the event time of a copy in arrays of event times. NO_MINIMUM stands for that of a rejected message."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 
@@ -63,8 +63,7 @@ class Cell:
 class Histogram:
     """A histogram as parallel int64 arrays. They are sorted by (publish_bucket, event_bucket), which is unique.
 
-    - `min_event_us`, `first_publish_us` and `last_publish_us` are exact times, so the edge of a band need not be a
-      whole second.
+    - `min_event_us`, `first_publish_us` and `last_publish_us` are exact, so a band may begin or end within a second.
     - `published_in`: bit `k` is set if a message was published in slot `k` of the publish second; 0 means unknown.
     - `newest_publish_us` is the largest publish time of any valid message, and `oldest_event_us` the least event time.
       Both include pruned cells.
@@ -177,8 +176,8 @@ class Histogram:
     def newest_valid_before(self, limit_us: int) -> int | None:
         """Return the newest publish time, before `limit_us`, of a message with an event time; None if there is none.
 
-        The result is never above the exact time, and less than a slot (20 ms) below it. Exception: for a cell that
-        contains the limit and whose slots are unknown, the cell's first publish time is used.
+        The result is exact or less than a slot (20 ms) too early. Exception: if the limit falls into a cell whose slots
+        are unknown, the first publish time of this cell is used.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -253,11 +252,11 @@ class Histogram:
         )
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
-        """Count the messages of `delta` that were published in the buckets `not_before` to `before - 1`, and whose
-        cells this histogram lacks.
+        """Count the messages of `delta` whose cells this histogram lacks, in the publish-time buckets `not_before` to
+        `before - 1`.
 
-        A message may be counted first as a copy, and with its event time when it is redelivered. So a cell does not
-        count as new if this histogram has a copy in the same publish second. Copies never count as new.
+        Copies never count as new. If this histogram has a copy in a publish second, no message of that second counts as
+        new: it may be the same message, redelivered and this time counted with its event time.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:
@@ -332,13 +331,13 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """Return the histogram of the messages that hold the watermark back: without the cells that lag more than `max_lag`
-    (which are passed over). Rejected messages are kept.
+    """Return the histogram without the cells that lag more than `max_lag`. The messages of these cells are passed over:
+    they do not hold the watermark. Rejected messages are kept.
 
-    A cell is passed over if its first publish time, minus the end of its event bucket, is at least `max_lag`. So a
-    message that lags at most `max_lag` is never passed over, and one that lags two seconds more always is.
-    `newest_publish_us` is computed from the kept cells. So the newest kept cell must not have been pruned, which
-    `reachable_from` ensures.
+    The lag of a cell is its first publish time minus the end of its event bucket, which is up to two seconds too small.
+    So a message that lags at most `max_lag` is never passed over.
+
+    `newest_publish_us` is computed from the kept cells. `reachable_from` ensures that the newest of them is not pruned.
     """
     if max_lag is None:
         return histogram

@@ -18,19 +18,19 @@ class Policy:
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
-    - `undecided`: messages that tracking cannot judge yet stay unacknowledged for at most this time. A backlog no older
-      than this does not count.
+    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 allows the backlog of
+      tracking to be older by this time.
 
     Four parameters are not settings, but the simulation varies them:
 
     - `near_real_time`: a subscription has no backlog if its oldest message was at most this old when it was read.
-      Readers on Spark settle rounds of 5 s, so tracking may normally be two rounds behind.
+      Readers on Spark acknowledge in rounds of 5 s, and tracking is normally up to two rounds behind.
     - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case the
       last second had a broken clock.
     - `max_reading_age`: if a reading is overdue by more than this, the watermark is held, so that the outage is
       reported.
-    - `seek_tolerance`: a reading that falls by more than this means a seek. A smaller fall does not, because the
-      service may step back by seconds.
+    - `seek_tolerance`: a reading that is lower than the one before by more than this means a seek. Smaller differences
+      are ignored, because the service's readings may go back by seconds.
     """
 
     rule: Literal["band", "frontier"] = "band"

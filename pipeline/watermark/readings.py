@@ -15,7 +15,7 @@ class Reading:
     service.
 
     - `observed_at` is a moment before the request was sent.
-    - `oldest_unacked`: if nothing is unacknowledged, it is a moment not after the answer.
+    - `oldest_unacked` is this publish time. If nothing is unacknowledged, it is a moment no later than the answer.
     - `names_a_message` is True if `oldest_unacked` is a message's publish time, to the second. Otherwise
       `oldest_unacked` is a lower bound, at most `uncertainty` below the true publish time.
     - `source` is the method of the reading, for display.
@@ -34,7 +34,7 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """Minimum time by which this machine's clock was behind the server's clock. Positive only if `oldest_unacked`
+        """Lower bound of the time by which this machine's clock was behind the server's. Zero unless `oldest_unacked`
         or `observed_at` is after `answered_at`."""
         server = max(self.oldest_unacked, self.observed_at)
         return max(server - (self.answered_at or server), timedelta(0))

@@ -62,8 +62,8 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The verdict that the watermark stays where it is. `complete_from` is set if tracking knows all messages only from
-    this later publish time on."""
+    """The verdict that the watermark stays where it is. `complete_from` is set if the rule found that tracking lacks a
+    message: it is the publish time from which tracking knows all messages."""
 
     finding: Finding
     reason: Reason
@@ -112,10 +112,10 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read far enough: to near the present (messages that it cannot judge yet do not
-    count), or to a band ahead of base.
+    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. "Near" allows for the time
+    for which messages may wait on tracking for their schema (`policy.undecided`).
 
-    If neither is true, and this machine's clock is ahead of the server's, the reason of the hold is the clock.
+    If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
     """
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
@@ -175,8 +175,8 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 def frontier(s: Situation) -> Verdict:
     """Rule 6 with `rule = "frontier"`: the candidate is the lesser of two event times.
 
-    - The least event time published since `B`, the base reading, bounds the messages that tracking has seen.
-    - The frontier, the greatest event time published before `T - D`, bounds the messages that tracking has not seen.
+    - The least event time published since `B`, the base reading. It bounds the messages that tracking has read.
+    - The frontier: the greatest event time published before `T - D`. It bounds the messages that tracking has not read.
       `T` is the tracking reading and `D` the band.
     """
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
@@ -217,10 +217,10 @@ def frontier_of(
 ) -> Cell | None:
     """Return the frontier before a moment: the cell with the greatest event time published before it.
 
-    If disorder is at most the band, messages published a band or more after this cell have no earlier event times than
-    the frontier.
-    `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. If `pruned_before`
-    is after the moment, as after a seek of tracking or with a wider band, the result is None.
+    If disorder is at most the band, no message published a band or more after this cell has an earlier event time.
+
+    `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. Return None if
+    there is no such cell, or if `pruned_before` is after the moment, as after a seek of tracking or with a wider band.
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -242,11 +242,11 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """Return the reading of base that may name an unacknowledged message: the newest reading, or the effective reading
-    if the newest reading is lower by more than the slack.
+    """Return the reading of base in which to look for the publish time of an unacknowledged message. It is the newest
+    reading, unless that is below the effective reading by more than the slack. Then it is the effective reading.
 
-    Reason: if a message became visible some time after its publish time, only the newest reading reports it. That
-    reading is then at most the slack below the effective reading.
+    A message may become visible some time after its publish time. Then only the newest reading shows the message, and
+    this reading is below the effective reading by at most the slack.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack

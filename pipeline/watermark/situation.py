@@ -9,15 +9,15 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Tolerance in comparing measurements of a clock's error, in addition to the duration of their requests."""
+"""Maximum difference between two measurements of a clock's error that agree, apart from their requests' durations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that one decision depends on.
 
-    `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, except the
-    buckets below `pruned_before`, whose frontier is `pruned_frontier`. `base` and `tracking` are the effective
+    `histogram` has every message published at `complete_from` or later that is acknowledged on tracking. Its buckets
+    below `pruned_before` were dropped; their frontier is `pruned_frontier`. `base` and `tracking` are the effective
     readings. Tracking is read only after its acknowledged messages were persisted. `previous` is the last decision of
     the same log, `watermark` the highest known watermark. `released_before` is the time of an operator's release.
     """
@@ -71,8 +71,8 @@ class Situation:
     def clock_ahead(self) -> timedelta | None:
         """Time by which this machine's clock is ahead of the server's; None if the readings do not show it.
 
-        If it is ahead, both subscriptions appear to be behind by the same time, in this decision and in the previous
-        one. Backlogs differ and change, but a clock error does not.
+        The clock counts as ahead if the newest readings of both subscriptions are behind it by the same time, in this
+        decision and in the previous one. Real backlogs would differ and change.
         """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())
@@ -85,7 +85,7 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """True if this machine's clock was set back: a reading was observed later than now, and the clock was not
+        """True if this machine's clock was set back: it showed a later time at a reading than it shows now, and was not
         behind the server's clock at the reading."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]

@@ -1,5 +1,5 @@
-"""The state of a watermark: a pure fold of the tracking log's entries. So after a restart, the same log gives the same
-state.
+"""The state of a watermark, computed only from the entries of the tracking log. So after a restart, the same log gives
+the same state.
 
 state = WatermarkState()
 for number, entry in log: state = state.after(number, entry)
@@ -32,8 +32,9 @@ class Snapshot:
     """An entry of the tracking log with the histogram of a batch of messages, written before the messages are
     acknowledged.
 
-    If the reader makes no decisions, `usage` has its requests to Pub/Sub from the previous entry to `at`. None: not
-    counted. `contract` is set if no earlier entry has one: it identifies the contract by which messages are judged.
+    `usage` has the reader's requests to Pub/Sub from the previous entry to `at`. It is None if they were not counted,
+    or if the reader's decisions record them. `contract` identifies the contract by which messages are judged; it is
+    empty if an earlier entry has it.
     """
 
     histogram: Histogram
@@ -91,12 +92,13 @@ class Released:
 class WatermarkState:
     """Everything that the next decision depends on, except the next readings.
 
-    - `number` is the number of the last folded entry of the tracking log, and `checkpoint` that of the last `Compacted`
-      entry.
+    - `number` is the number of the last entry of the tracking log in this state, and `checkpoint` that of the last
+      `Compacted` entry.
     - `record` is the newest decision with its inputs.
     - `pruned_before`: all cells of publish-time buckets below it were dropped. `pruned_frontier` is the frontier of the
       dropped cells.
-    - `reading_violations` is the number of messages that a reading of tracking should have excluded; it should be 0.
+    - `reading_violations` is the number of messages that arrived although they are older than a reading of tracking. It
+      is 0 if all readings were right.
     - `is_missing_entries` is True after a `Lost` entry, until a decision has taken the loss into account.
     - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
     - `released_before` is the time of an operator's release. It applies until base is sought.
@@ -132,7 +134,7 @@ class WatermarkState:
         return _latest(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
-        """Return the state after one more entry. Entries must be folded in the order of their numbers, each once."""
+        """Return the state after one more entry. Add each entry once, in the order of their numbers."""
         match entry:
             case Compacted():
                 return replace(entry.state, number=number, checkpoint=number)
@@ -169,14 +171,14 @@ class WatermarkState:
         at: datetime,
         rules: Sequence[Rule] = RULES,
     ) -> DecisionRecord:
-        """Make a decision from this state and new readings. Raises ValueError if the log's `Beginning` was not
-        folded."""
+        """Make a decision from this state and new readings. Raises ValueError if the state lacks the log's
+        `Beginning`."""
         decision = estimate(self.situation(base, tracking, policy, at), rules)
         return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def situation(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Situation:
-        """Return the input of a decision with new readings. Raises ValueError if the log's `Beginning` was not
-        folded."""
+        """Return the input of a decision with new readings. Raises ValueError if the state lacks the log's
+        `Beginning`."""
         if self.complete_from is None:
             raise ValueError("no decision is possible before the log's first entry is read")
         previous = self.decision
@@ -234,9 +236,10 @@ class WatermarkState:
         return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
-        """Count new messages that were published before tracking's previous reading, which should have excluded them.
+        """Count new messages that were published before tracking's previous reading. If the reading was right, there
+        are none, because all older messages had been acknowledged.
 
-        The result is a lower bound: cells are compared, not messages, and cells that were pruned cannot be compared.
+        The result is a lower bound: cells are compared, not messages, and pruned cells cannot be compared.
         """
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
@@ -246,9 +249,9 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """Return the first publish-time bucket that this band, or any later band before the next seek, can include.
+    """Return the first publish-time bucket that a band can include, in this decision or in any before the next seek.
 
-    Buckets below it may be pruned. The newest valid message from before the band is never below it.
+    Buckets below the result may be pruned. The newest valid message from before the band is never in one of them.
     """
     edge = tracking_after_slack(tracking, policy) - policy.band
     anchor = anchor_before(holding(histogram, policy.max_lag), edge)

@@ -123,10 +123,10 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """Return the publish time of the first message with an event time in the histogram; None if there is none.
+    """Return the publish time of the first message in the histogram that holds the watermark; None if there is none.
 
-    With the rule `frontier`, return the end of the pruned seconds instead, if there are any. Reason: the frontier is
-    known only once tracking has read beyond them.
+    With the rule `frontier`, return the end of the pruned seconds instead, if there are any. No frontier is known until
+    tracking has read a band beyond their end.
     """
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
@@ -165,10 +165,8 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """Say that base must acknowledge all messages published before `until`, and that tracking must read a band beyond
-    `later`.
-
-    If `until` or `later` is None, its condition is already met.
+    """Say that base must acknowledge all messages published before `until`, and that tracking must read to a band after
+    the message that the text `later` describes. A condition is already met if its argument is None.
     """
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
@@ -214,8 +212,8 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Say what to do while base is behind. Releasing base's messages that were published before `until` would move
-    the watermark. `until` is None if no release would."""
+    """Say what to do while base is behind. The watermark would move if base's messages published before `until`
+    were released. `until` is None if no release would move it."""
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
