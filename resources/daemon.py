@@ -20,7 +20,8 @@ loses nothing: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:
-    """Start a thread that calls `asked`, and ends this process ENDS_WITHIN_SECONDS after `asked` returns."""
+    """Start a thread that ends this process ENDS_WITHIN_SECONDS after `asked` returns. `asked` must block until this
+    process is asked to end."""
 
     def end() -> None:
         asked()

@@ -48,8 +48,8 @@ class NewestFold:
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The parts of the lake, such as its tables. Each `user` (such as a sensor) gets objects of its own, which are kept
-    between ticks, so that they are never shared between threads."""
+    """The parts of the lake, such as its tables. Each `user` (such as a sensor) gets its own objects, so that threads
+    share none. The objects are kept between ticks."""
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]

@@ -39,8 +39,8 @@ SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in C
 class Cohort:
     """The messages with one value of the cohort key, and the report on them.
 
-    `value` is None for the messages without a separate cohort. `messages` includes rejected messages. `report` is None
-    if no message with an event time has landed.
+    `value` is None for the last cohort, which has the remaining messages. `messages` includes rejected messages.
+    `report` is None if no message with an event time has landed.
     """
 
     value: str | None

@@ -285,7 +285,7 @@ MOST_STREAMS = 0.5
 """Maximum fraction of all streams, or of the slow or the fast ones, that a sentence lists by name."""
 
 NEARLY_ALL = 0.8
-"""A few streams are named as the cause if they sent at least this fraction of the slow or fast messages."""
+"""A few streams are named as the cause of slow (or fast) messages if they sent at least this fraction of them."""
 
 MOST_LAG_LESS = 0.99
 """A rejected message counts as delaying the watermark if it lags more than this fraction of the landed messages."""

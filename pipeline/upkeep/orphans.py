@@ -39,7 +39,7 @@ are never orphans, because the stream may read them even after a year."""
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file. `location` is its address for messages, and `what` says why it is in the lake."""
+    """An orphaned file. `location` is its address as shown to users, and `what` says why it is in the lake."""
 
     name: str
     location: str

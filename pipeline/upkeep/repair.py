@@ -356,9 +356,9 @@ class Surveyor:
     def look(
         self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
     ) -> Survey:
-        """Survey the lake. Checks the windows in `[start, end)` whose heartbeats are all kept, and the tracking log
-        from `start` on. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table cannot be
-        read, or if the lake is unreachable."""
+        """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)` whose input
+        retention has not deleted. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table
+        cannot be read, or if the lake is unreachable."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(max(start, self._kept.since() or start), end)
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
