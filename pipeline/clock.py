@@ -51,8 +51,7 @@ def duration_us(duration: timedelta) -> int:
 
 
 def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
-    """True if a past moment is less than `within` ago. If the clock was set back since, so that the moment is now in
-    the future by `within` or more, the result is False."""
+    """True if `moment` is less than `within` before `now` or, if the clock was set back since, after `now`."""
     return abs(now - moment) < within
 
 
@@ -70,7 +69,7 @@ UNITS = {
     "d": timedelta(days=1),
 }
 LONGEST = timedelta(days=36_500)
-"""The longest duration accepted. Now minus this duration is still a date that Python can represent."""
+"""The longest accepted duration. A time this far in the past is still a date that Python can represent."""
 
 PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "window_number"
-"""Name of a column that stands in for the window's key: it has the index of the row's window in the computed range."""
+"""The column with the index of the row's window in the computed range. It is used in place of the window's key."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
 """The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery
@@ -201,7 +201,8 @@ def _beats_by_window(diffs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _last_before(heartbeats: pl.LazyFrame, plan: DiffPlan, start: datetime) -> pl.LazyFrame:
-    """Return each stream's last heartbeat in `[start - lookback, start)`, with its window's number (below 0)."""
+    """Return each stream's last heartbeat in `[start - lookback, start)`, with the number of its window. The numbers
+    are negative, because window 0 begins at `start`."""
     before = pl.col("event_time").is_between(start - plan.lookback, start, closed="left")
     last = heartbeats.filter(before).group_by("stream_id").agg(last_us=pl.col("event_time").dt.epoch("us").max())
     number = (pl.col("last_us") - to_us(start)) // duration_us(plan.window_length)

@@ -1,8 +1,8 @@
 """Computes a range of closed windows on Spark, and replaces them in the lake.
 
-A run notes the current files of its windows (the fence), lists its input, checks that retention has deleted none of
-it, writes its manifest and its files, and commits. One run replaces windows of `heartbeat_diffs` and `stream_status`.
-Each custom table has runs of its own.
+A run notes the current files of its windows (the fence), and lists its input. It checks that retention has not deleted
+any input, writes its manifest and its files, and commits. One run replaces windows of `heartbeat_diffs` and
+`stream_status`. Each custom table has runs of its own.
 """
 
 import pickle
@@ -42,8 +42,8 @@ WrittenFiles = Sequence[Sequence[NewFile] | None]
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch(ABC):
-    """The input for computing windows of any table. `watermark` is None before the first one, and `run` is the run's
-    name. `refuse_expired` raises WindowExpired if the lake no longer keeps the full input of a window."""
+    """The input for computing windows of any table. `watermark` is None if there is no watermark yet. `run` is the
+    run's name. `refuse_expired` raises WindowExpired if the lake no longer keeps the full input of a window."""
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -82,8 +82,8 @@ class MicroBatch(WindowBatch):
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table. A window counts as computed once it has diffs, so if a run ends
-        between the two commits, the window is computed again."""
+        """The status table, then the diffs table. Diffs are last, because a window counts as computed once it has
+        diffs. If a run ends between the two commits, the window is computed again."""
         return self.status, self.diffs
 
     @property
@@ -115,8 +115,8 @@ class MicroBatch(WindowBatch):
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
     """The result of a run. `rows` maps a window's key to its row count in the table that was committed last.
-    `superseded` lists, per table, the keys of the windows that another run had already replaced, from the same or newer
-    input. `input_rows` is the number of rows in the files that the run read."""
+    `input_rows` is the number of rows in the files that the run read. `superseded` lists, per table, the keys of the
+    windows that this run did not replace, because another run already had, from the same or newer input."""
 
     heartbeats_version: int
     watermark: datetime | None
@@ -131,9 +131,9 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
     if still_open:
         where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
         raise WindowNotClosed(
-            f"{len(still_open)} of {len(windows)} windows are not closed yet, the first is {still_open[0]}: {where}"
-            ". Nothing was written. Wait until the watermark has passed the end of the last window; `tidemark explain` "
-            "says what holds the watermark"
+            f"{len(still_open)} of {len(windows)} windows are not closed yet: {where}, and the first open window is "
+            f"{still_open[0]}. Nothing was written. Wait until the watermark has passed the end of the last window. To "
+            "see what holds the watermark, run `tidemark explain`"
         )
 
 
@@ -203,7 +203,7 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
 
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
-    """Return the windows that another run replaced in a table, from older input than this run read."""
+    """Return the windows that another run replaced in a table, although this run read newer input."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]

@@ -48,8 +48,8 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `inputs` has a digest of each window's input, and must be read before the heartbeats are listed. If
-    `heartbeat_diffs` is recomputed after that, the window is recorded with the old digest, and is computed again later.
+    `inputs` has a digest of each window's input. Read it before listing the heartbeats. If `heartbeat_diffs` is
+    recomputed in between, the recorded digest is outdated, and the window is therefore computed again later.
     """
 
     definition: TableDefinition
@@ -114,12 +114,11 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
-        """Find the copies among the heartbeats that these contiguous windows read; None if no heartbeat has copies.
+        """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
         Raises ExecutorsUnable.
 
-        A returned row names a row of the table `heartbeats` by file and row number. `is_dropped` is true for a row that
-        must be dropped. It is false for a row that must be kept and is not late, because one of its copies landed in
-        time.
+        Each returned row names a heartbeat by file and row number in the table `heartbeats`. If `is_dropped` is true,
+        drop the heartbeat. If it is false, keep the heartbeat, and clear its mark `late`: a copy of it landed in time.
         """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
@@ -131,7 +130,7 @@ class OwnBatch(WindowBatch):
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-    """Return `rows` with a condition that makes Spark fail if a row belongs to a window that is not in `windows`."""
+    """Add a check to `rows`: Spark fails if a row belongs to a window that is not in `windows`."""
     window = F.col(PARTITION)
     of_none = F.concat(F.lit("a row belongs to none of the computed windows: "), F.coalesce(window, F.lit("null")))
     is_of_one = window.isin([each.key for each in windows])
@@ -139,8 +138,8 @@ def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
 
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
-    """Return one row per heartbeat and window that reads it. A window reads the event times in `[start - lookback,
-    end)`. The windows must be contiguous."""
+    """Pair each heartbeat with each window that reads it, one row per pair. A window reads the heartbeats with an event
+    time in `[start - lookback, end)`. The windows must be contiguous."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
     since_us = F.unix_micros("event_time") - F.lit(to_us(start))
@@ -158,7 +157,7 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
-    """Divide microseconds by the length and round down, without floating-point error."""
+    """Divide by `length_us` and round down, without floating-point error."""
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 

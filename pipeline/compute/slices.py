@@ -61,8 +61,8 @@ PLACE = ("file", "row")
 in the file, from 0."""
 
 COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
-"""Schema of the rows that a task of `Search` returns. A row of the table `heartbeats` is listed if it must be dropped,
-or if it is marked late although one of its copies landed in time."""
+"""Schema of the rows that a task of `Search` returns. Each row names a row of the table `heartbeats` that must be
+dropped (`is_dropped`), or whose mark `late` must be cleared, because one of its copies landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,7 @@ class Search:
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Yield one row of COPIES per heartbeat that must be dropped, or that is marked late although a copy is in
-        time."""
+        """Yield one row of COPIES per heartbeat that must be dropped, or whose mark `late` must be cleared."""
         since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()
         moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()
@@ -147,7 +146,8 @@ def place_of(path: str) -> str:
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
     """Cut contiguous windows into slices with about equal row counts.
 
-    - There are at least `cores` slices, and enough for ROWS_OF_A_SLICE rows per slice, but at most one per window.
+    - There is at most one slice per window. Within this limit, there are at least `cores` slices, and at most about
+      ROWS_OF_A_SLICE rows per slice.
     - A slice with more than MOST_ROWS rows is cut into parts by stream. Each part reads the same files.
     """
     ends = [windows[0].start, *(window.end for window in windows)]
@@ -167,8 +167,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
 
 
 def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Select the columns of `schema`, in its order and with its types. The column NUMBER replaces that of the window's
-    key."""
+    """Select the columns of `schema`, in its order and with its types. NUMBER replaces the column of window keys."""
     columns = pl.DataFrame(schema.empty_table()).schema
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
@@ -212,8 +211,8 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 
 
 def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, memoryview]]:
-    """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER has each
-    row's window."""
+    """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER of
+    `rows` has the index of each row's window."""
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
     for number, window in enumerate(one.windows):
         if number in by_window or one.part == 0:

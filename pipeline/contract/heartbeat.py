@@ -1,8 +1,8 @@
 """The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Event times are read in the formats that publishers use, and converted to microseconds since the epoch. Both
-subscriptions judge a message by the same code, so a message that base rejects, such as one with a broken clock, does
-not affect the watermark.
+Event times are read in the formats that publishers use, and converted to microseconds since the epoch. The same code
+judges the messages of both subscriptions. So a message that is rejected on base, such as one from a broken clock, is
+rejected on tracking too, and does not affect the watermark.
 """
 
 import math
@@ -33,8 +33,8 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 
 HOUR_US = 3_600_000_000
-"""An hour in microseconds. If an event time, read in another unit, is within this time of its publish time, `advice`
-suggests that unit."""
+"""An hour in microseconds. `advice` suggests another unit only if the event time, read in that unit, is within an hour
+of the publish time."""
 
 
 class EventTimeUnit(StrEnum):
@@ -126,7 +126,7 @@ FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 """JSON's grammar of a number, limited to the lengths of numbers that a 64-bit float can represent."""
 OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""Prefix of the path of a compared field whose value is an attribute."""
+"""The prefix of a compared field's path if the value is in an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -138,21 +138,21 @@ RESERVED_FIELD_NAMES = frozenset(
 
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time for which a message on base may wait for a schema that does not exist yet, counted from its publish
-time. After this time the message is rejected.
+"""Maximum time for which a message of the base subscription may wait for a schema that does not exist yet, counted from
+its publish time. After this time the message is rejected.
 
-A message on tracking may wait twice as long. So tracking can read every message that base lands, even if the clocks of
-the two readers differ by this much.
+A message of the tracking subscription may wait twice as long. So tracking does not reject a message while base still
+waits for the schema, even if the clocks of the two readers differ by PATIENCE.
 """
 
 JSON_OBJECTS = PayloadFormat()
 
 
 class FieldKind(StrEnum):
-    """The type of a compared field. For numbers, the difference is computed; for other types, whether the value
-    changed.
+    """The type of a compared field. Two numbers are compared by their difference. Values of another type are only
+    compared for equality.
 
-    A value of another type than configured counts as null. The stored payload still has the value.
+    A value that does not have the configured type counts as null. The stored payload still has the value.
     """
 
     NUMBER = "number"
@@ -169,11 +169,11 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A field of the messages that is compared with the previous heartbeat's.
+    """A field whose value is compared with the value in the stream's previous heartbeat.
 
-    `path` says where the value is; the default is the field's name. It may begin with `attribute:`, `payload:` or
-    `each:` (the element of the payload's array). Without a prefix, it is a path in the element if messages hold several
-    heartbeats, and in the payload otherwise.
+    `path` says where the value is; the default is the field's name. A path may begin with `attribute:`, `payload:` or
+    `each:` (the element of the payload's array). A path without a prefix is in the payload or, if messages hold several
+    heartbeats, in the element.
     """
 
     kind: FieldKind
@@ -231,7 +231,8 @@ class HeartbeatReader:
     """Judges messages by a contract.
 
     `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is a digest of all settings on
-    which a verdict depends. If the lake's newest digest differs, the messages are neither stored nor acknowledged.
+    which a verdict depends. If another process has recorded a different digest in the lake since, this process neither
+    stores nor acknowledges messages.
     """
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:
@@ -318,8 +319,8 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Return the place in a message that a compared field's path names. `otherwise` is the part of the message if the
-    path has no prefix."""
+    """Return the place in a message that a compared field's path names. `otherwise` is the kind of place for a path
+    without a prefix."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))

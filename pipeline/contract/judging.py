@@ -33,14 +33,15 @@ Payload = Any
 
 RULES = 1
 """Version of the rules by which messages are judged. Increment it whenever a verdict, a stream, an id or an event time
-changes. Processes with different versions then never write to the lake at the same time."""
+changes. `judged_by` contains the version, so processes with different versions never write to a lake at the same
+time."""
 
 DIGITS = 18
-"""Maximum number of digits of an event time that is read in columns, so that it fits in an int64. Nanoseconds may have
-three more digits, because they are first cut to microseconds."""
+"""Maximum number of digits of an event time that is parsed as part of an Arrow column. Such a number fits in an int64.
+Nanoseconds may have three more digits, because the last three are removed first."""
 
 PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
-"""The form of RFC 3339 that is read in columns. Other forms are read one by one."""
+"""The form of RFC 3339 that is parsed as part of an Arrow column. Other forms are parsed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +210,8 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(
     contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
 ) -> pa.StringArray:
-    """Return each row's publisher id, or null. If one id stands for a whole message with several heartbeats, the
-    element's number is appended. `payloads` may be None if the contract does not need payloads."""
+    """Return each row's publisher id, or null. If all elements of a message share its id, the element's number is
+    appended. `payloads` may be None if the contract does not need payloads."""
     known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
     ids = _not_empty(_ids(attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:

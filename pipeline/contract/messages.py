@@ -1,5 +1,4 @@
-"""Pulled messages as Arrow columns. Judging and storing them needs no Python object per message in the usual
-formats."""
+"""Pulled messages as Arrow columns. In the usual formats, no Python object is created per message."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property

@@ -178,8 +178,8 @@ def flattened(path: str) -> Callable[[Any], Any] | None:
 
 
 def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
-    """Return the value at a place for each payload or element; None where it is missing. The payloads must be either
-    all elements or all whole payloads, apart from None."""
+    """Return the value at a place for each payload or element; None where it is missing. `payloads` may contain None,
+    but must not mix elements and whole payloads."""
     if type(next((payload for payload in payloads if payload is not None), None)) is not Element:
         return values_at(place.name, payloads)
     if place.kind is PlaceKind.EACH:
@@ -220,12 +220,12 @@ MOST_ELEMENTS = 10_000
 one digit."""
 
 MOST_REPEATED = 16 << 20
-"""Maximum number of characters of attributes that the rows of one message have together. Reason: each row repeats the
-message's attributes, of which Pub/Sub allows 128 KB."""
+"""Maximum total length of the attributes in all rows of one message, in characters. Reason: each row repeats the
+message's attributes, and Pub/Sub allows 128 KB of attributes."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""Maximum number of rows per group, and of characters of attributes that its rows repeat. A group ends after the
-message that reaches one of them."""
+"""Two limits of a group: its number of rows, and the total length of the attributes in its rows, in characters. A group
+ends after the message that reaches a limit."""
 
 
 @dataclass(slots=True)
@@ -262,8 +262,8 @@ class Rows:
         return Rejection(first.reason, f"element #{of.number} of {elements}: {first.detail}; {cannot}")
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that tracking counts: each heartbeat, and one row per rejected message, because the
-        quarantine has one row per message."""
+        """Return a mask of the rows that are counted on the tracking subscription: each heartbeat, and one row per
+        rejected message. The quarantine also has one row per message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(np.array(self.owners, dtype=np.int64)[rejected], return_index=True)[1]]] = True

@@ -52,7 +52,7 @@ CHECKS = (
 
 
 UP_WAITS_SECONDS = 4.0
-"""Maximum time for which `tidemark up` waits for the checks that call services on other machines."""
+"""Maximum time that `tidemark up` spends on checks that call services on other machines."""
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:

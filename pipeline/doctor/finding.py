@@ -34,8 +34,8 @@ class CheckFinding:
 class Setup:
     """The scope of a check: the settings, and the parts of tidemark that will run with these credentials.
 
-    `resource_manager` is the address of the API that returns a project's permissions. An emulator's project has no
-    permissions, so with an emulator the API is called only if this address is not the default.
+    `resource_manager` is the address of the API that returns a project's permissions. An emulator has no such API, so
+    with an emulator the API is called only if this address was changed, as in tests.
     """
 
     settings: Settings

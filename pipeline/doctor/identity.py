@@ -163,8 +163,8 @@ ON_PURPOSE = Need(
     CONSUME._replace(on=On.BASE),
     'read base by a snapshot, with `pubsub.reading = "snapshot"`. The permission also allows pulling',
 )
-"""The permission to read base by snapshots. `tidemark attach` needs it only with `pubsub.reading = "snapshot"`. No role
-file grants it, because it also allows pulling."""
+"""The permission to take snapshots of the base subscription. `tidemark attach` needs it only with
+`pubsub.reading = "snapshot"`. No role file grants this permission, because its holder could also pull messages."""
 
 BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
 """Permissions that no running part needs with `pubsub.reading = "monitoring"`."""

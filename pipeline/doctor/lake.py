@@ -166,9 +166,9 @@ def check_owner(setup: Setup) -> Iterator[Said]:
 
 
 def check_running(setup: Setup) -> Iterator[Said]:
-    """Check that a running pipeline makes decisions and uses the current settings file. Without decisions,
-    the severity is `broken` if the pipeline's process is alive. Otherwise it is only a warning, because the pipeline
-    may have been stopped on purpose."""
+    """Check that the pipeline still decides on the watermark, and uses the current settings file. If decisions are
+    missing while the pipeline's process is alive, the pipeline is broken. If no process is alive, the finding is only a
+    warning, because the pipeline may have been stopped on purpose."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)

@@ -1,12 +1,12 @@
 """Decodes payloads that are Avro records, in Avro's binary or JSON encoding.
 
 Values that JSON cannot represent are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to
-null. fastavro calls these converters while it reads, because tidemark gives the types of a schema its own logical types
-and registers a converter for each.
+null. tidemark gives each of these types a private logical type, and registers a converter for it. fastavro calls the
+converters while it reads.
 
-Schemas that allow many values in few bytes are refused. fastavro trusts the counts in the bytes, so the values are
-counted before fastavro reads them. fastavro's decoder of the JSON encoding is not used, because it accepts values of
-any type, and takes time quadratic in the length of an array.
+fastavro trusts the counts in the bytes. So values are counted before fastavro reads them, and schemas that allow many
+values in few bytes are refused. fastavro's decoder of the JSON encoding is not used, because it accepts values of any
+type, and takes time quadratic in the length of an array.
 """
 
 import base64
@@ -106,14 +106,14 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("fixed", PLAIN): _base64,
 }
 """Converters of values, keyed by Avro type and logical type. A UUID needs none, because it is text already. An unknown
-logical type is read as its underlying type. The logical types' names get a prefix in fastavro's table of readers,
-because the table is global to the process."""
+logical type is read as its underlying type. fastavro's table of readers is global to the process, so the names in it
+get a prefix that no other code uses."""
 
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
 MOST_VALUES_A_BYTE = 100
-"""Maximum number of values per byte of a payload. A schema that allows more is refused, such as one with an array of
-nulls, because a null takes no bytes."""
+"""Maximum number of values per byte of a payload. A schema that allows more is refused. Example: an array of nulls,
+because a null takes no bytes."""
 
 MOST_OF_A_RECORD = 10_000
 """Maximum number of values in a record, in which an array or a map counts as one value. A schema that allows more is
@@ -129,8 +129,8 @@ BROKEN = (
 )
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Function that skips one value of a type in the bytes, from a position on, and returns the position after it. It takes
-the value and all values inside of it from the budget, and raises Unreadable if they exceed it. Raises IndexError or
+"""Function that skips the value at a position in the bytes, and returns the position after the value. The value and all
+values inside it are subtracted from the budget. Raises Unreadable if the budget is exceeded, and IndexError or
 ValueError if the bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
@@ -471,7 +471,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Describe an error of fastavro for a user, in terms of the bytes that it read."""
+    """Describe for a user what is wrong with the bytes, given an error of fastavro."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration
@@ -482,7 +482,7 @@ def told(error: BaseException) -> str:
 def records_of(content: bytes, name: str) -> Iterator[bytes]:
     """Yield the bytes of each record in an Avro object container file. Raises Unreadable.
 
-    Records are parsed to find where they end, so the file's schema is checked like the schema of a topic.
+    Finding a record's end means parsing it, so the file's schema is checked first, like the schema of a topic.
     """
     try:
         blocks = block_reader(BytesIO(content))

@@ -53,8 +53,8 @@ Read = Callable[[int, bytes], Any]
 
 
 class _Room:
-    """The number of bytes that may still be decoded in a part of a batch. A payload that cannot be decompressed counts
-    with the largest size that it may have, because its decompressed size is unknown."""
+    """The number of bytes that may still be decoded in a part of a batch. If a payload cannot be decompressed, its size
+    is unknown, and the largest possible size is subtracted."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
@@ -93,8 +93,8 @@ class PayloadDecoder:
             found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
-        """True if a payload counts as gzip because of its first bytes. False for Avro, whose records may begin with the
-        same bytes."""
+        """True if a payload is decompressed when it begins like gzip. False for Avro, because its records may begin
+        with the same bytes."""
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         """Decode messages, beginning with the first one, until their content reaches `PART_BYTES`. Decode at least one.
@@ -163,8 +163,8 @@ class PayloadDecoder:
         return read
 
     def _of_events(self, held: list[Mapping[str, str]], messages: Messages, asking: Asking, room: _Room) -> Read:
-        """Return the function that decodes payloads in an envelope. It replaces the message's attributes in `held` by
-        those of the envelope."""
+        """Return a function that decodes payloads in an envelope. The returned function also adds the envelope's
+        attributes to the message's attributes in `held`."""
 
         def read(row: int, data: bytes) -> Any:
             is_opened = self._format.is_read or _is_structured(held[row].get(CONTENT_TYPE, ""))
@@ -201,8 +201,8 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
-    """Return the attributes and the data of the CloudEvent in a message. The data are bytes, or None and the value
-    parsed from the event's JSON.
+    """Return the attributes and the data of the CloudEvent in a message. The data are `bytes, None` or, if they were
+    parsed as part of the event's JSON, `None, value`.
 
     If the payload is the whole event (structured mode), the event's context overrides attributes of the message. Raises
     Unreadable if such an event is invalid.

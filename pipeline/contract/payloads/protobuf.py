@@ -35,7 +35,7 @@ VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 
 ENDS = bytes(range(128, 256))
-"""All values of the bytes of a varint, except its last byte."""
+"""All bytes with the high bit set. Each byte of a varint has it, except the last one."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 
@@ -68,8 +68,8 @@ class MessageType:
         return value
 
     def widest(self, seen: set[int] | None = None) -> int:
-        """Return the largest number of values that a single message can have: one for itself, and one per field. The
-        message may be of this type or of a type nested in it. Values inside of nested messages are not included."""
+        """Return the largest number of values of a single message, over this type and all types nested in it. A message
+        has one value for itself and one per field. Values inside nested messages are not included."""
         seen = set() if seen is None else seen
         if id(self) in seen:
             return 0
@@ -123,7 +123,7 @@ class _NoFields:
 
 
 UNKNOWN = MessageType(_NoFields)
-"""Message type for a group in the bytes whose field the schema does not have."""
+"""Message type without fields, for a group in the bytes that is not in the schema."""
 
 
 class _Field:

@@ -56,14 +56,15 @@ class RejectionReason(StrEnum):
     Name the right array, or publish at least one element.
     """
     TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
-    """The array has more than 10,000 elements, or they would repeat more than 16 Mi characters of attributes.
+    """The array has more than 10,000 elements, or the attributes, repeated for each element, have more than 16 Mi
+    characters.
 
     Publish smaller messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The rejection of a message: its reason, and a sentence with the wrong value."""
+    """The rejection of a message: its reason, and a sentence that quotes the wrong value."""
 
     reason: RejectionReason
     detail: str
@@ -107,16 +108,15 @@ LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
 
 LARGEST = 4 * LARGEST_MESSAGE
-"""Maximum size of a decompressed payload in bytes. Telemetry compresses to a tenth at best, and a compressed payload
-rarely fills a message."""
+"""Maximum size of a decompressed payload in bytes. Telemetry compresses to a tenth at best, so compressed payloads
+of 4 MB still fit. Larger ones are rare."""
 
 MOST_MEMBERS = 16
-"""Maximum number of members in a gzip stream. Publishers write one member. Reading a member copies all bytes that
-follow it."""
+"""Maximum number of members in a gzip stream. Publishers write one member. Many small members would take
+quadratic time, because reading a member copies all bytes that follow it."""
 
 
 def too_many_values() -> Unreadable:
-    """Return the error for a payload that has more than `MOST_VALUES` values."""
     return Unreadable(f"more than {MOST_VALUES} values")
 
 

@@ -1,5 +1,5 @@
-"""The formats of payloads, and their schemas. A message names the revision of its schema; the revision's codec, which
-decodes payloads, is created once."""
+"""The formats of payloads, and their schemas. A message names the revision of its schema. Each revision has a cached
+codec, which decodes payloads."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, 
 from tidemark.pipeline.errors import InvalidSettings
 
 CONTAINER = b"Obj\x01"
-"""First bytes of an Avro object container file. A message's record hardly ever begins with them."""
+"""First bytes of an Avro object container file. If an unreadable payload begins with them, it is almost certainly
+such a file."""
 
 
 class Encoding(StrEnum):
@@ -71,7 +72,8 @@ class PayloadFormat:
 SCHEMA_ENCODING = "googclient_schemaencoding"
 SCHEMA_NAME = "googclient_schemaname"
 SCHEMA_REVISION = "googclient_schemarevisionid"
-"""Attributes that Pub/Sub sets on each message of a topic with a schema."""
+"""SCHEMA_ENCODING, SCHEMA_NAME and SCHEMA_REVISION are attributes that Pub/Sub sets on each message of a topic with a
+schema."""
 
 NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
@@ -118,8 +120,8 @@ class Definitions(Protocol):
 
 
 class SchemaFiles:
-    """Finds schemas in one file for all messages, or in a folder with one file per revision, which is named by the id
-    of the revision. A missing or invalid file raises an error only when it is needed."""
+    """Finds schemas in one file for all messages, or in a folder with one file per revision. A file in a folder is
+    named by the id of its revision. A missing or invalid file raises an error only when it is needed."""
 
     def __init__(self, path: str, encoding: Encoding) -> None:
         self._path, self._encoding = Path(path), encoding
@@ -179,8 +181,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """When a batch is judged, and how long its messages may wait for a schema that does not exist yet, both in
-    microseconds. The wait begins at the publish time. A message that has waited longer is rejected."""
+    """The time at which a batch is judged, and the maximum wait for a schema that does not exist yet, in microseconds.
+    The wait begins at a message's publish time. A message that has waited longer is rejected."""
 
     at_us: int
     patience_us: int = 0
@@ -215,7 +217,8 @@ class Revisions:
         """
         if self._found_in is None:
             raise InvalidSettings(
-                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; name a file in it"
+                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; set message.schema "
+                "to a schema file"
             )
         name = self._found_in.name(attributes)
         kept = self._kept.get(name)

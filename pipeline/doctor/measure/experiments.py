@@ -122,8 +122,8 @@ class Bench(ThrowAwayTopic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload. Compare each message as received from the subscription with the transform
-        and from a plain subscription."""
+        """Publish messages with a payload. Receive each from the subscription with the transform, and from one without.
+        Compare the two."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))
@@ -136,9 +136,9 @@ class Bench(ThrowAwayTopic):
         return TransformFacts(len(ids), len(pairs), sum(bool(one.payload) for one, _ in pairs), changed)
 
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
-        """Compare readings by snapshot with the publish times of messages. Each round publishes two messages, and takes
-        a reading after the first is published, after both are pulled, and after each acknowledgement. The last reading
-        is of the subscription `held`, whose message has been outstanding since the beginning."""
+        """Compare the times that snapshots show with the publish times of messages. Each round publishes and pulls two
+        messages. It takes a reading after the first is published, after both are pulled, and after each is
+        acknowledged. The last reading is of the subscription `held`, whose message has never been acknowledged."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()

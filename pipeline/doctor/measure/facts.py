@@ -29,8 +29,8 @@ EXACT = timedelta(milliseconds=1)
 """Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
 
 VISIBLE_WITHIN = timedelta(seconds=1)
-"""Expected maximum time from publishing a message until it is visible. Up to this time, the default `slack` on Google's
-service is enough."""
+"""Expected maximum time from publishing a message until it is visible. The default `slack` for Google's service covers
+this delay."""
 
 MONITORED_WITHIN = timedelta(minutes=4)
 """Maximum expected delay until a data point of a metric is visible. Google's list of metrics promises one point a
@@ -82,13 +82,14 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """Facts about readings by snapshot.
+    """Facts about readings by snapshot. A reading is the publish time of the oldest outstanding message.
 
     - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
       acknowledged.
-    - `passed` lists by how much a reading was later than a message that had been published before the reading.
+    - `passed` lists, for messages published before a reading, how far the reading was past the publish time; 0 if it
+      was not.
     - `acknowledged` lists the times from an acknowledgement until the reading moved.
-    - `empty` lists by how much, at least, a reading without outstanding messages was earlier than its request.
+    - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
     - `is_stuck` is true if the reading did not move after the last acknowledgement.
     """
 
@@ -99,8 +100,8 @@ class SnapshotFacts:
     is_stuck: bool = False
 
     def seen(self) -> Seen:
-        """Judge the readings. They are as expected if most are in the same second as the message's publish time, and
-        none is later than it. Single earlier readings are allowed, because Pub/Sub may lose an acknowledgement."""
+        """Judge the readings. They are as expected if none is later than its message's publish time, and most are in
+        the same second. A few earlier readings are allowed, because Pub/Sub may lose an acknowledgement."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -196,8 +197,8 @@ class TransformFacts:
 class MonitoringFacts:
     """Cloud Monitoring's first data point sampled after a message was published.
 
-    `not_before` and `not_after` are the bounds that the point gives for the message's publish time. `visible_after` is
-    an upper bound of the delay until the point was visible.
+    `not_before` and `not_after` are the earliest and the latest publish time of the message that fit the point.
+    `visible_after` is an upper bound of the delay until the point was visible.
     """
 
     published: datetime
@@ -269,7 +270,7 @@ possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)
 NEAR = timedelta(seconds=1)
-"""If no message is outstanding, the time that a reading yields is at most this long before the request."""
+"""Expected maximum lag of a reading if no message is outstanding. The reading should be the time of its request."""
 
 JUST_PUBLISHED = "a message just published"
 """Name of the row about messages that were just published. If its measured value differs from the expected one, a

@@ -1,8 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-Before a topic is created, deletion is tried on names that do not exist: without the permission to delete, nothing is
-created. If a measurement is killed, a later one finds the leftovers by their label, and removes them once they are an
-hour old. Pub/Sub itself deletes the subscriptions after a day.
+A measurement first tries to delete resources that do not exist. If this fails for lack of permission, it creates
+nothing, because it could not clean up. If a measurement is killed, a later one finds the leftovers by their label, and
+removes them once they are an hour old. Pub/Sub itself deletes the subscriptions after a day.
 """
 
 import re
@@ -241,8 +241,8 @@ class ThrowAwayTopic:
             self._acknowledged[path].update(one.message_id for one in received)
 
     def _acknowledge_again(self, path: str) -> int:
-        """Pull briefly, and acknowledge messages that came again although they were acknowledged before. Returns their
-        number. A snapshot shows a redelivered message as outstanding until it is acknowledged again."""
+        """Pull briefly, and acknowledge again any messages that are redelivered after their acknowledgement. Returns
+        their number. A snapshot shows such a message as outstanding until it is acknowledged again."""
         again = [one for one in self._received(path, LOOK_AGAIN) if one.message_id in self._acknowledged[path]]
         self._acknowledge(path, again)
         return len(again)
