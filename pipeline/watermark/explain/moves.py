@@ -228,7 +228,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
 
 def _let_go(before: datetime) -> str:
     return (
-        "Or you release the backlog, and its messages are late. `tidemark release --before "
+        "Or, without pubsub.attach, you release the backlog, and its messages are late. `tidemark release --before "
         f"{iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
     )
 
