@@ -168,7 +168,7 @@ def test_without_the_setting_and_without_base_it_says_what_to_write(house: House
     settings = house.folder / "tidemark.toml"
     settings.write_text(settings.read_text().replace("attach = true", "attach = false"))
     refused = house.run("attach")
-    assert (refused.code, "set attach = true under [pubsub]" in refused.err) == (1, True)
+    assert (refused.code, "set attach = true and base_subscription under [pubsub]" in refused.err) == (1, True)
 
 
 def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(house: House) -> None:
