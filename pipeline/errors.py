@@ -39,7 +39,7 @@ class WindowNotComputed(TidemarkError):
 class PubSubError(TidemarkError):
     """Pub/Sub refused a request, or did not answer.
 
-    Follow the message."""
+    Do what the error's message says."""
 
 
 class BaseReadByOthers(PubSubError):

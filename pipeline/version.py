@@ -19,7 +19,8 @@ DISTRIBUTION = "tidemark-pubsub"
 """The name of the installed distribution; the package and the command are named `tidemark`."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
-"""The keys of a mark. An object without a mark is in format 1."""
+"""The keys under which an object names the version that wrote it, and its format. An object without them is in format
+1."""
 
 
 @cache

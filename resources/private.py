@@ -96,7 +96,7 @@ deletes no events."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the private part with this name. Raises DagsterPartMissing."""
+    """Import and return the private object of Dagster with this name in PARTS. Raises DagsterPartMissing."""
     if name not in PARTS:
         raise AttributeError(f"{__name__} has no {name}")
     return found(PARTS[name])

@@ -36,7 +36,7 @@ def job_of(
     settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
     """Return a decorator that makes a job with a single op from a function. `description` describes the job, and the
-    function's docstring the op. The op runs the function inside `working`, with the errors `lasting`."""
+    function's docstring describes the op. The op runs the function inside `working`, to which `lasting` is passed."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)

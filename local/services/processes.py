@@ -301,7 +301,8 @@ LONGEST = 400
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log from the offset `since` on, after earlier lines that say why its service ended."""
+    """Quote the last lines of a log that begin at the offset `since` or later. If earlier ones of these lines say why
+    the service ended, quote them first."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]

@@ -1,5 +1,5 @@
-"""Checks what landed recently: rows that lag more than `watermark.max_lag`, compared fields that are null in all rows,
-and messages in quarantine."""
+"""Checks what landed recently: rows that lag more than `watermark.max_lag`, fields of `[message.fields]` that are null
+in all rows, and messages in quarantine."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -378,9 +378,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the tracking log from its end back to the newest compacted entry before the decision in force at `since`.
-    Restarts, and explanations of that and later decisions, need no earlier entry. Damage is returned, not raised.
-    Raises LakeUnreachable."""
+    """Check the end of the tracking log. The check begins at the newest compacted entry before the decision that was in
+    force at `since`. Neither a restart nor an explanation of this or a later decision needs earlier entries. Damage is
+    returned, not raised. Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []

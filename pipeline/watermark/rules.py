@@ -83,8 +83,8 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """Rule 1: hold unless the backlogs of both subscriptions were read, and no reading is in the future or overdue by
-    more than `max_reading_age`."""
+    """Rule 1: hold if a subscription's backlog was never read, if a reading is in the future, or if the next reading is
+    overdue by more than `max_reading_age`."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
@@ -129,10 +129,10 @@ def ready(s: Situation) -> Verdict:
 def silence(s: Situation) -> Verdict:
     """Rule 5: in a silence, the watermark follows the clock.
 
-    A silence has three conditions: no valid message was published for `idle_timeout`, base has acknowledged all earlier
-    messages, and neither subscription has a backlog. Rejected messages, and messages that lag more than `max_lag`, do
-    not end a silence. Otherwise a source that sends only such messages would hold back all other sources.
-    """
+    A silence has three conditions: no valid message was published for `idle_timeout`, all earlier messages were
+    acknowledged on base, and neither subscription has a backlog. Rejected messages, and messages that lag more than
+    `max_lag`, do not end a silence. Otherwise a source that sends only such messages would hold back all other
+    sources."""
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
     if holds.newest_publish_us is None:

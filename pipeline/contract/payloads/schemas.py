@@ -46,8 +46,8 @@ class Envelope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PayloadFormat:
-    """The format of payloads. `schema` is a schema file, or a folder of them. If it is empty, the topic's schema in
-    Pub/Sub is used."""
+    """The format of payloads. `schema` is the path of a schema file, or of a folder of such files. An empty `schema`
+    means the topic's schema in Pub/Sub."""
 
     encoding: Encoding = Encoding.JSON
     compression: Compression = Compression.AUTO

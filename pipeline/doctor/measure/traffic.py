@@ -253,8 +253,8 @@ class ThrowAwayTopic:
             self._subscriber.modify_ack_deadline(request=request, **self._resources.bounds)
 
     def _oldest(self, path: str) -> datetime:
-        """Read the oldest unacknowledged publish time by a snapshot, as the pipeline does. The snapshot has the
-        measurement's label."""
+        """Take a snapshot to read the publish time of the oldest unacknowledged message, as the pipeline does. The
+        snapshot has the measurement's label."""
         reads = SnapshotBacklog(self._subscriber, path, self._clock, labels=self._labels)
         return self._tried(reads.read).oldest_unacked
 

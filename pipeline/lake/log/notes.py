@@ -127,7 +127,7 @@ class WatermarkObject:
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
-                    f"the object has log entry {there.log_entry}, but the log ends with entry {now.log_entry}; delete "
+                    f"the object names log entry {there.log_entry}, but the log ends with {now.log_entry}; delete "
                     "the object, and the next tick writes a new one"
                 )
             return

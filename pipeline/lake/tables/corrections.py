@@ -114,7 +114,8 @@ class Sought:
 
 
 class Corrections:
-    """The `corrections` table, and the stored Position in each windowed table whose changes it records."""
+    """The `corrections` table. Also stores, for each windowed table whose changes are recorded, the Position up to
+    which this was done."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table

@@ -123,11 +123,11 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """Return the publish time of the first message in the histogram that holds the watermark; None if there is none.
+    """Return the publish time of the first message in the histogram for which the watermark waits; None if there is
+    none.
 
-    With the rule `frontier`, return the end of the pruned seconds instead, if there are any. No frontier is known until
-    tracking has read a band beyond their end.
-    """
+    With the rule `frontier`, return the end of the pruned seconds instead, if any seconds were pruned. No frontier is
+    known until tracking has read more than the band beyond this end."""
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
     holds = s.holding
