@@ -40,8 +40,8 @@ def resource(kind: str, name: str) -> str:
         raise Invalid(f"{name!r} is not a name such as projects/PROJECT/{kind}/ID")
     if not ID.fullmatch(parts[3]) or parts[3].lower().startswith("goog"):
         raise Invalid(
-            f"{name!r}: the id {parts[3]!r} must have 3 to 255 letters, digits or -_.~+%, begin with a letter, and not "
-            "with goog"
+            f"{name!r}: the id {parts[3]!r} must have 3 to 255 characters (letters, digits and "
+            "-_.~+%), and begin with a letter, but not with goog"
         )
     return name
 
