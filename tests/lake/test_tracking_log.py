@@ -165,6 +165,15 @@ def test_a_writer_that_loses_a_number_folds_the_entry_that_took_it_and_decides_a
     assert decision.candidate == at(60)
 
 
+def test_a_tick_that_overlaps_the_one_before_takes_no_entry_back(tmp_path: Path) -> None:
+    store = Watched(tmp_path)
+    log = TrackingLog(store, checkpoint_every=100)
+    told_so_far(log, ticks=2)
+    store.after = lambda _: bool(log.catch_up())
+    log.append(snapshot(150))
+    assert log_on(LakeSettings(uri=f"file:{tmp_path}")).catch_up() == log.catch_up()
+
+
 def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=4)

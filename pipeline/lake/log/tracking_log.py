@@ -48,6 +48,9 @@ ATTEMPTS = 100
 """Maximum number of attempts to append an entry. An attempt fails if another writer takes the number first. A few
 trackers never collide this often."""
 
+Moment = tuple[datetime, float]
+"""A wall-clock time and a value of the monotonic clock."""
+
 QUICK = timedelta(minutes=1)
 """If an entry was the newest one less than this time ago, it has not been archived yet, because housekeeping archives
 only entries that are older than an hour."""
@@ -77,8 +80,9 @@ whole state."""
 class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
-    Not thread-safe, but several instances may share a log. `kept_bytes` is the size of the cache for past entries,
-    which `entry` and `content` use.
+    Several instances may share a log. An instance is not thread-safe, but a tick that Dagster gave up and the next one,
+    which overlaps it, leave no gap. `kept_bytes` is the size of the cache for past entries, which `entry` and `content`
+    use.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class TrackingLog:
         with its number has been archived since."""
         self._objects = objects
         self._clock = clock
-        self._seen: tuple[datetime, float] | None = None
+        self._seen: Moment | None = None
         """The last wall-clock time and monotonic time at which the cached state was known to be current."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
@@ -100,7 +104,7 @@ class TrackingLog:
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked = Newest()
-        self._looked_at: tuple[datetime, float] | None = None
+        self._looked_at: Moment | None = None
         self._judged_by: str | None = None
 
     def catch_up(self) -> WatermarkState:
@@ -307,6 +311,10 @@ class TrackingLog:
         for _ in range(ATTEMPTS):
             if state is None:
                 state = self.catch_up() if self._is_compared else self.catch_up_to_append()
+            read_at, tail = self._seen, self._tail
+            if tail is not None and tail[0] != state.number:  # another thread, of a tick that overlaps, has folded on
+                state = self._standing = None
+                continue
             entry = build(state)
             if entry is None:
                 return state
@@ -316,7 +324,7 @@ class TrackingLog:
             except ObjectExists:
                 state = None
                 continue
-            if self._was_taken(number, entry, content):
+            if self._was_taken(number, entry, content, tail, read_at):
                 # Between our read and our write, another writer took the number and its entry was archived.
                 self._objects.delete(entry_name(number))
                 state = self._standing = None
@@ -329,9 +337,11 @@ class TrackingLog:
             "trackers that should not run against this lake"
         )
 
-    def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
+    def _was_taken(
+        self, number: int, entry: Entry, content: bytes, tail: tuple[int, bytes] | None, read_at: Moment | None
+    ) -> bool:
         """Return True if another entry had this number, and was archived (or even dropped) between our read and our
-        write.
+        write. `tail` is the entry that we folded last, and `read_at` the time of our read.
 
         Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
@@ -345,27 +355,27 @@ class TrackingLog:
         - The log ends with our entry: the number was not taken, but the previous entry is lost. The gap before ours
           reveals that.
         """
-        if self._is_quick(self._seen):
+        if self._is_quick(read_at):
             return False
         if number == 0:
             return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
-        if self._tail is None:
+        if tail is None:
             return True
         with suppress(ObjectMissing):
-            return self._objects.read(entry_name(number - 1)) != self._tail[1]
+            return self._objects.read(entry_name(number - 1)) != tail[1]
         archives = self._archive.ranges()
         if any(number in numbers for numbers in archives):
-            is_apart = not isinstance(entry, Compacted) and self._archive.content(number - 1) != self._tail[1]
+            is_apart = not isinstance(entry, Compacted) and self._archive.content(number - 1) != tail[1]
             return is_apart or self._archive.content(number) != content
         newer = [one for one in self.live_numbers() if one > number]
         if any(numbers[0] > number for numbers in archives) or newer[:1] not in ([], [number + 1]):
             return True
         return bool(newer) and not isinstance(entry, Compacted)
 
-    def _now(self) -> tuple[datetime, float] | None:
+    def _now(self) -> Moment | None:
         return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
 
-    def _is_quick(self, seen: tuple[datetime, float] | None) -> bool:
+    def _is_quick(self, seen: Moment | None) -> bool:
         """Return True if `seen` is less than QUICK ago by the wall clock and by the monotonic clock. The wall clock may
         be set, and the monotonic clock may stop while the machine sleeps."""
         now = self._now()
