@@ -22,7 +22,7 @@ def _unchecked(batch: micro_batch.WindowBatch, windows: Sequence[Window]) -> mic
 
 FAULTS: dict[str, tuple[AbstractContextManager[Any], int]] = {
     "retention drops rows and raises no boundary": (patch.object(KeptWindows, "raise_to", lambda *_: None), 0),
-    "an attempt does not look at the boundary again": (patch.object(micro_batch, "_attempt", _unchecked), 12),
+    "an attempt does not look at the boundary again": (patch.object(micro_batch, "_attempt", _unchecked), 26),
 }
 """Each with the seed from which on it is looked for: few seeds find the second."""
 
