@@ -118,7 +118,8 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
         since = "" if after is None else " since"
         yield (
             f"The messages published{since} are rejected: tracking knows of {messages(count)} without a valid event "
-            "time. `tidemark quarantine` says why; correct [message] or the publisher."
+            "time. `tidemark quarantine` says why (with pubsub.attach, `tidemark try --sample 20`); correct [message] "
+            "or the publisher."
         )
 
 

@@ -299,3 +299,4 @@ def test_a_silence_of_valid_messages_in_which_others_are_rejected_leads_to_quara
     assert log.tick(300).reason in (Reason.IDLE_ADVANCED, Reason.IDLE_HELD)
     rejected, _ = log.explain().moves
     assert rejected.startswith("The messages published since are rejected: tracking knows of 2 messages")
+    assert "(with pubsub.attach, `tidemark try --sample 20`)" in rejected
