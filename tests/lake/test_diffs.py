@@ -194,3 +194,4 @@ def test_kept_up_step_by_step_it_is_as_if_read_at_once(tmp_path_factory: pytest.
         same(index.update(), index_of(history).update())
     held = {int(second // 60) for step in steps if isinstance(step[0], float) for second in step}
     assert held <= set(numbers(index.held)), "no window with a heartbeat is left out"
+    assert not held or 39 in numbers(index.reached), "a run computes the last window of the hour, and reports the hour"

@@ -36,7 +36,8 @@ class WindowIndex:
 
     `held` are the windows that may contain a heartbeat, according to file statistics or, without statistics, to the
     hours by which the files are partitioned. `reached` are the windows that may contain a heartbeat or have one in
-    their lookback. `computed` are the computed windows.
+    their lookback, and the last window of each hour with a heartbeat, since Dagster materializes the hour when a run
+    computes a window after the hour has ended. `computed` are the computed windows.
 
     A window stays in `held` and `reached` after retention has deleted its heartbeats. KeptWindows excludes these
     windows.
@@ -46,6 +47,7 @@ class WindowIndex:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
         self._heartbeats, self._diffs, self._table = Follower(heartbeats), Follower(diffs), diffs
         self._windowing, self._lookback = windowing, lookback
+        self._in_hour = max(1, HOUR // windowing.length)
 
     def update(self) -> "WindowIndex":
         """Process the commits since the last call. Raises LakeError. Raises InvalidSettings if the computed windows
@@ -66,6 +68,8 @@ class WindowIndex:
             first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
             self.held.add(range(first, number_of(newest) + 1))
             self.reached.add(range(first, number_of(newest + self._lookback) + 1))
+            hour = number_of(newest) // self._in_hour + 1
+            self.reached.add(range(hour * self._in_hour - 1, hour * self._in_hour))
         return True
 
     def _compute(self, commit: Commit) -> bool:
@@ -85,7 +89,9 @@ class WindowIndex:
         high = microseconds(pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
         length_us = duration_us(self._windowing.length)
         self.held = Spans.of(low // length_us, high // length_us + 1)
-        self.reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
+        hour_ends = (high // length_us // self._in_hour + 1) * self._in_hour
+        reached = (high + duration_us(self._lookback)) // length_us + 1
+        self.reached = Spans.of(np.append(low // length_us, hour_ends - 1), np.append(reached, hour_ends))
 
     def _begin_computed(self, diffs: DeltaTable | None) -> None:
         refuse_other_length(self._table, diffs, self._windowing.length)
