@@ -63,7 +63,7 @@ def quarantine(
     for row in newest:
         terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
         attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())
-        payload = (row["payload"] or b"")[: SHOWN + 1].decode(errors="backslashreplace")
+        payload = (row["payload"] or b"")[: 4 * SHOWN + 4].decode(errors="backslashreplace")  # 4 bytes a character
         shown = (
             *(("detail", row["detail"]), ("message", row["message_id"]), ("rejected", row["landed_at"])),
             *(("ordering key", row["ordering_key"]), ("attributes", attributes), ("payload", payload)),
