@@ -8,11 +8,12 @@ reason, the new reason is recorded too.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, RejectionReason
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.errors import PubSubUnreachable
@@ -85,8 +86,9 @@ class Requeuer:
         for day in self.quarantine.days(meant.since):
             notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
             columns = [*TOLD, *(column.name for column in message_columns())]
+            told_us = pc.max(told["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
-                done += self._requeue(rows, day, notes, dry_run=dry_run)
+                done += self._requeue(rows, day, notes, from_us(told_us + 1), dry_run=dry_run)
                 tell(len(rows))
         if done.waiting.messages:
             raise PubSubUnreachable(
@@ -96,7 +98,7 @@ class Requeuer:
             )
         return done
 
-    def _requeue(self, rows: pa.Table, day: str, notes: list[str], *, dry_run: bool) -> Requeue:
+    def _requeue(self, rows: pa.Table, day: str, notes: list[str], told_at: datetime, *, dry_run: bool) -> Requeue:
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         noted = self.requeued.ids(touching(notes, first, last))
@@ -124,7 +126,7 @@ class Requeuer:
         if any(map(len, to_note)) and not dry_run:
             notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
         if any(map(len, to_tell)) and not dry_run:
-            self.rejudged.note(day, pa.concat_tables(to_tell), self.clock.now())
+            self.rejudged.note(day, pa.concat_tables(to_tell), max(self.clock.now(), told_at))
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:

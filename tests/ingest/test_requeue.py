@@ -3,6 +3,7 @@
 import gzip
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def test_what_passes_now_lands_once_and_what_fails_waits_on(world: World) -> Non
     before, again = world.rows("heartbeats"), world.requeue()
     assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1), "what was noted is not looked at"
     assert world.rows("heartbeats") == before
+
+
+def test_the_reason_of_the_last_requeue_counts_although_the_clock_was_set_back_since(world: World) -> None:
+    for reader, hours in ((HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:ts"))), 2), (WRONG, -1)):
+        world.clock.advance(timedelta(hours=hours))
+        world.reader = reader
+        world.requeue()
+    assert read_reasons(world.lake()).waiting == {"NO_STREAM_ID": TICKS * A_TICK, "UNREADABLE_EVENT_TIME": 1}
 
 
 def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, d
 
 TOLD = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
-NOTHING_TOLD = pa.table(dict.fromkeys(("message_id", *TOLD), NO_IDS))
+NOTHING_TOLD = pa.table({**dict.fromkeys(("message_id", *TOLD), NO_IDS), "judged_at_us": pa.nulls(0, pa.int64())})
 
 FOUND_AGAIN = "restore a backup, or delete it: the next requeue derives it again"
 REQUEUED = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
@@ -109,8 +109,8 @@ class Rejudged(OfDays):
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
         """Return the newest reason and detail of the messages that were judged again, by the day on which they were
-        rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason` and
-        `detail`. Days without such messages are left out."""
+        rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason`, `detail`
+        and `judged_at_us`. Days without such messages are left out."""
         return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
@@ -178,8 +178,10 @@ def _newest(found: Sequence[pa.Table]) -> pa.Table:
     if not found:
         return NOTHING_TOLD
     ordered = pa.concat_tables(found).sort_by("judged_at_us")
-    newest = ordered.group_by("message_id", use_threads=False).aggregate([(name, "last") for name in TOLD])
-    return newest.select(["message_id", *(f"{name}_last" for name in TOLD)]).rename_columns(["message_id", *TOLD])
+    columns = NOTHING_TOLD.column_names[1:]
+    newest = ordered.group_by("message_id", use_threads=False).aggregate([(name, "last") for name in columns])
+    newest = newest.select(["message_id", *(f"{name}_last" for name in columns)])
+    return newest.rename_columns(NOTHING_TOLD.column_names)
 
 
 def _attempt() -> str:
