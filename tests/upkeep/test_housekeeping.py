@@ -203,7 +203,7 @@ class Killed(BaseException):
 
 def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_its_end(tmp_path: Path) -> None:
     house = House(tmp_path)
-    house.history.compute(5, 9)
+    house.compute_silence(300, 2400)
     daily, whole_days = house.lake.own_table("daily"), Windowing(DAY, START)
     day = whole_days.containing(START)
     daily.prepare(daily.schema.append(pa.field("count", pa.int64())), "version", {day.key: "input"})
