@@ -42,7 +42,8 @@ SHOWN_SOURCE = 20_000
 """Maximum number of characters of a table's function or query that Dagster's UI shows."""
 
 TABLES = "tables"
-"""Name of the sensor, and of the `user` that owns its cached objects in `LakeResource`."""
+"""Name of the sensor that requests runs of custom tables. It is also the `user` under which the sensor's objects are
+cached in `LakeResource`."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
 """Maximum pause before a table whose runs keep failing is tried again. There is no pause once the table's file has

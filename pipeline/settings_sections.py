@@ -343,7 +343,9 @@ class WindowSettings(Section):
         if self.first.tzinfo is None or self.first.utcoffset() != ZERO:
             raise ValueError("first must be a time in UTC, such as 2026-01-01T00:00:00Z")
         if self.first < EPOCH or (self.first - EPOCH) % self.length:
-            raise ValueError("first must be the start of a window: a multiple of length since midnight UTC")
+            raise ValueError(
+                "windows.first must be the start of a window: midnight UTC plus a multiple of windows.length"
+            )
         return self
 
 

@@ -200,7 +200,7 @@ def test_a_rule_over_several_settings_names_the_file_and_the_variables_that_took
     assert load_settings(file).windows.first == datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
     message = refusal(file)
-    assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): first must be the start of a window" in message
+    assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): windows.first must be the start of a window" in message
 
 
 RECOMPUTES = 'write "never", "automatic", or "within" and a duration, such as "within 1h"'

@@ -45,8 +45,9 @@ class WindowsConfig(dg.Config):
 
 @dataclass(frozen=True)
 class WindowsAsset:
-    """An asset that runs compute by window: its key without the pipeline's prefix, its partitions, and the index of its
-    windows. `further` is how much longer the asset's lookback is than the lookback of `heartbeat_diffs`."""
+    """An asset that is computed window by window, in runs: its key without the pipeline's prefix, its partitions, and
+    the index of its windows. `further` is how much longer the asset's lookback is than the lookback of
+    `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey

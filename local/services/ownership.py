@@ -165,7 +165,8 @@ class Ownership:
         return Life.DEAD if now - self._looked[1] >= owner.tick.total_seconds() else Life.UNCLEAR
 
     def _heard(self, owner: Owner) -> datetime:
-        """Return the time of the owner's last sign of life, which is a decision or its record in `owner.json`."""
+        """Return the time of the owner's last sign of life: its newest decision or the time in `owner.json`, whichever
+        is later."""
         record = self._log.newest().record
         return owner.since if record is None else max(owner.since, record.decision.at)
 

@@ -82,7 +82,7 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
     """Run the checks concurrently, and return all findings in the order of the checks.
 
     - A check that exceeds its own time limit gets a finding that says so.
-    - If `within` is given, each check has at most `within` seconds, and no finding says that a check is overdue.
+    - If `within` is given, a check also has at most `within` seconds. A check that takes longer is left out silently.
     - A TidemarkError becomes a broken finding with the error's message. Any other error becomes a warning.
 
     The thread of an overdue check is abandoned, and ends with the process.

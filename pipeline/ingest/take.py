@@ -252,15 +252,16 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
 
 @dataclass
 class Batches:
-    """Pulls batches from a subscription until the budget is spent or the backlog is gone. With `until_spent`, only the
-    budget counts.
+    """Pulls batches from a subscription. A batch is small if it has less than SMALL_SHARE of the messages of a full
+    one. Pulling ends when the budget is spent and, unless `until_spent`, in these cases:
 
-    After a batch that is not full, a reading of `backlog` shows whether the backlog is gone; an empty pull does not
-    prove it. In two cases, the backlog counts as gone after a small batch: without `backlog`, and while an undecided
-    message `waits`, because every reading would find that message.
+    - A reading of `backlog` after a batch that is not full shows that the backlog is gone. An empty pull does not prove
+      this.
+    - With `backlog`, SMALL_BATCHES batches in a row were small.
+    - A batch is small, and there is no `backlog`, or an undecided message `waits`: every reading would find it.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
-    pull is short, and SMALL_BATCHES small batches in a row end the pulling.
+    pull is short.
     """
 
     subscription: PubSubSubscription

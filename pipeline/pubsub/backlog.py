@@ -196,8 +196,8 @@ OLDEST_POSSIBLE = timedelta(days=366)
 subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
-"""Age up to which a reading from the metrics is not overdue. A reading holds the watermark if it is overdue by more
-than `max_reading_age`. Without gaps in the metrics, the newest point is up to four minutes old."""
+"""A reading from the metrics is overdue once it is older than this. If it is overdue by more than `max_reading_age`,
+the watermark is held. Without gaps in the metrics, the newest point is up to four minutes old."""
 
 MAX_PAGES = 20
 """Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""

@@ -116,8 +116,8 @@ def make_report(
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """Return the variants to try: the rules `band` and `frontier` with the quantile of the policy. If the policy has no
-    quantile, add both rules with SHOWN_QUANTILE."""
+    """Return the variants to try. Without a quantile in the policy, these are the rules `band` and `frontier`, each
+    without a quantile and with SHOWN_QUANTILE. Otherwise, these are both rules with the policy's quantile."""
     variants = [Variant("band", present.quantile), Variant("frontier", present.quantile)]
     if not present.quantile:
         variants += [replace(variant, quantile=SHOWN_QUANTILE) for variant in variants]

@@ -83,8 +83,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The outcomes of a tuning, by variant and by band. Bands ascend, and `targets` descend. `ticks` is the number of
-    ticks."""
+    """The outcomes of a tuning, by variant and by band, in ascending order of the bands. `targets` are the late shares
+    to aim at, in descending order. `ticks` is the number of ticks."""
 
     tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
     targets: Sequence[float]

@@ -153,10 +153,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """Evidence of the rule `band`. The candidate is the least event time published from `start` to `end`.
+    """Evidence of the rule `band`. The candidate is the least event time of the messages published from `start` to
+    `end`.
 
-    `anchor` is the publish time of the newest valid message from before the band; None if it was not looked for.
-    """
+    `anchor` is the publish time of the newest valid message published more than `band` before `end`. It is None if it
+    was not looked for."""
 
     anchor: datetime | None
 

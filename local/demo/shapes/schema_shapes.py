@@ -116,7 +116,8 @@ TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
-    """Protobuf messages. Event times are numbers, so none is unreadable. A temperature that is text is left out."""
+    """Protobuf messages. Two faults of other shapes are impossible: an event time is a number, so it is always
+    readable, and a temperature cannot be text, so it is left out instead."""
 
     settings = SETTINGS % "protobuf"
     files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}

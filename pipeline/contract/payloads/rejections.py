@@ -128,7 +128,7 @@ class ValueBudget:
         self._deeper = DEEPEST
 
     def take(self, values: int) -> None:
-        """Subtract a number of values. Raises Unreadable if too few are left."""
+        """Subtract `values` from the values that the payload may still have. Raises Unreadable if too few are left."""
         self.left -= values
         if self.left < 0:
             raise too_many_values()

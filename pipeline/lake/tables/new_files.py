@@ -24,8 +24,9 @@ FILES_AT_ONCE = 16
 """Number of files written in parallel. Most of the time of a write to a bucket is spent waiting for the response."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of the columns whose minimum and maximum are written to a file's statistics: all types except binary and nested
-ones. If a minimum or maximum of such a column were missing, Arrow would compare with null and wrongly skip the file."""
+"""Types of the columns whose minimum and maximum are written to a file's statistics. Each column of these types needs
+both: if one were missing, Arrow would compare with null, and wrongly skip the file. Binary and nested types have
+none."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """LONGEST_BOUND is the maximum number of characters of a text in a file's statistics, because every reader of the table

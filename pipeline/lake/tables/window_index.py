@@ -131,8 +131,8 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the windows, from `windows.first` on, that the watermark has passed and whose
-        heartbeats are all kept. Raises LakeError."""
+        """Return the numbers of the windows, from `windows.first` on, that the watermark has passed and of whose
+        heartbeats retention has deleted none. Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
