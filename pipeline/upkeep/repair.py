@@ -28,11 +28,11 @@ from tidemark.pipeline.errors import (
     NewerFormat,
     ObjectMissing,
 )
-from tidemark.pipeline.lake.layout import HEARTBEATS, OWN_TABLES, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -66,7 +66,8 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`. `windows` are the checked windows that are computed from it."""
+    """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`. `windows` are the checked windows
+    that are computed from it."""
 
     path: str
     why: str
@@ -85,8 +86,8 @@ class Integrity:
     """The result of `check_windows` for the windows in `[start, end)`. `windows` and `files` are the numbers of checked
     windows and of their files.
 
-    `inputs` are the damaged files of `heartbeats`, and `own` the damaged windows of custom tables. `unknown` has a
-    sentence for each question that could not be answered.
+    `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables.
+    `unknown` has a sentence for each question that could not be answered.
     """
 
     start: datetime
@@ -157,6 +158,19 @@ def check_windows(
         DamagedInput(heartbeats.file_location(file.path), why, needed[file])
         for file, why in _looked_at(heartbeats, list(needed), tell)
     ]
+    for name in (QUARANTINE, CORRECTIONS):
+        table = lake.table(name)
+        try:
+            since = [
+                file
+                for file in data_files(table.current(), table.partition_column)
+                if file.partition >= first_day(start)
+            ]
+            found = [*_looked_at(table, since, tell)]
+        except CorruptObject as error:
+            unknown.append(str(error))
+        else:
+            inputs += [DamagedInput(table.file_location(file.path), why, ()) for file, why in found]
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)
@@ -311,10 +325,13 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
         for block in broken.blocked_by:
             yield Flaw(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
     for damaged in survey.integrity.inputs:
-        first, last = damaged.windows[0].key, damaged.windows[-1].key
-        made = f"Window {first} depends" if first == last else f"The windows {first} to {last} depend"
+        lost = "Its rows cannot be read"
+        if damaged.windows:
+            first, last = damaged.windows[0].key, damaged.windows[-1].key
+            made = f"Window {first} depends" if first == last else f"The windows {first} to {last} depend"
+            lost = f"{made} on it and cannot be computed"
         remedy = "restore a backup of the file, or the object's earlier generation"
-        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {made} on it and cannot be computed: {remedy}", True)
+        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {lost}: {remedy}", True)
     for own in survey.integrity.own:
         yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")
     for text in survey.integrity.unknown:

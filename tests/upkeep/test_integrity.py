@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.lake.builders import Beat
+from tests.lake.builders import Beat, append_rejected
 from tests.quality.staleness_history import WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor, forget_entry
+from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor, findings, forget_entry
 from tidemark.pipeline.watermark.state import Snapshot
 
 CLOSED = 5
@@ -108,9 +108,14 @@ def test_a_damaged_file_of_heartbeats_is_named_and_windows_that_need_it_are_not_
     house.files(4)[0].write_bytes(house.files(4)[0].read_bytes()[:-1])
     (file,) = [path for path in house.landed_files() if pq.ParquetFile(path).read()["event_time"][0].as_py() == at(70)]
     file.unlink()
+    append_rejected(house.lake.quarantine(), {})
+    (rejected,) = house.folder.glob("quarantine/*/*.parquet")
+    rejected.unlink()
     survey = house.look()
-    (damaged,) = survey.integrity.inputs
+    damaged, apart = survey.integrity.inputs
     assert (damaged.path, damaged.why) == (str(file), "it is gone")
+    assert (apart.path, apart.windows) == (str(rejected), ())
+    assert any("gone. Its rows cannot be read" in flaw.text for flaw in findings(survey, house.clock.now()))
     assert damaged.windows == WINDOWS[1:4]  # its own, and those whose lookback of 90 s reaches 70 s to 100 s
     assert broken(survey) == {1: Fault.DAMAGED, 4: Fault.DAMAGED}  # what is computed stands
     assert survey.needs_a_hand
