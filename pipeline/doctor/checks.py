@@ -32,6 +32,7 @@ CHECKS = (
     Check(CLOCK, rest.check_clock, is_quick=True, overdue=Level.WARNING),
     Check(LAKE, lake.check_lake, is_quick=True),
     Check(LAKE, lake.check_windowed_tables, is_quick=True, seconds=60.0, reported_elsewhere=(errors.LakeError,)),
+    Check(LAKE, lake.check_tables, seconds=60.0, reported_elsewhere=NO_LAKE),
     Check(LAKE, lake.check_owner, overdue=Level.WARNING, reported_elsewhere=NO_LAKE),
     Check(LAKE, lake.check_running, seconds=60.0, reported_elsewhere=(errors.LakeError,)),
     Check(VERSIONS, lake.check_lake_version, is_quick=True, seconds=60.0, reported_elsewhere=NO_LAKE),

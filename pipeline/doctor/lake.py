@@ -20,8 +20,8 @@ from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
-from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, OWN_TABLES, Lake
+from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, OWN_TABLES, QUARANTINE, Lake
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
@@ -200,6 +200,19 @@ def check_own_tables(setup: Setup) -> Iterator[Said]:
     """Check that the file of each custom table defines a valid table for this pipeline. Raises InvalidSettings."""
     if setup.settings.tables:
         yield ok(f"custom tables: {', '.join(own_tables(setup.settings))}")
+
+
+def check_tables(setup: Setup) -> Iterator[Said]:
+    """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing,
+    LakeUnreachable."""
+    lake = lake_of(setup)
+    for name in (HEARTBEATS, QUARANTINE, *lake.by_window()):
+        try:
+            lake.table(name).current()
+        except (BucketMissing, LakeUnreachable):
+            raise
+        except LakeError as error:
+            yield broken(f"{error}: put its `_delta_log` back from a copy (docs/how-to/repair.md#what-is-found)")
 
 
 MANY_WINDOWS = 200_000

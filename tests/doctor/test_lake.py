@@ -10,6 +10,7 @@ from tests.official_emulator import free_port
 from tests.quality.test_failing import Home, ended
 from tests.quality.test_gate import live
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.checks import CHECKS, LAKE
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
 from tidemark.pipeline.doctor.lake import check_lake, check_running
 from tidemark.pipeline.doctor.rest import check_clock
@@ -86,6 +87,14 @@ def test_clocks_that_differ_are_said_with_the_difference(world: World) -> None:
         finding = one_of(world.setup(), check_clock)
         assert (finding.level, said in finding.said) == (level, True)
         assert abs(ahead) < 120 or "1m5" in finding.said or "2m" in finding.said
+
+
+def test_a_table_with_a_damaged_log_is_broken_before_it_is_written_again(tmp_path: Path) -> None:
+    world = fakes.World(tmp_path)
+    live(world)
+    min((world.folder / "heartbeats" / "_delta_log").iterdir()).write_text("damaged")
+    found = examine(in_folder(world.folder), [check for check in CHECKS if check.subject == LAKE])
+    assert [one.said.rpartition("#")[2] for one in found if one.level is Level.BROKEN] == ["what-is-found)"]
 
 
 def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(tmp_path: Path) -> None:
