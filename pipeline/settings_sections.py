@@ -527,6 +527,14 @@ class SparkSettings(Section):
     all of them. A session on another Spark Connect server gets only `spark.sql.*`. `spark.jars` replaces the connector
     that a bucket needs."""
 
+    @field_validator("remote")
+    @classmethod
+    def _connectable(cls, value: str | None) -> str | None:
+        address = re.fullmatch(r"sc://(?:\[[^]/]+]|[^][:/\s]+)(?::(\d+))?(?:/.*)?", value or "sc://localhost")
+        if address is None or int(address[1] or 0) >= 1 << 16:
+            raise ValueError("write the address as sc://host:port, such as sc://localhost:15002, or leave it empty")
+        return value
+
     @field_validator("executor_environment")
     @classmethod
     def _unpackable(cls, value: str | None) -> str | None:

@@ -272,6 +272,8 @@ WRONG = [
     ("[lake]\nuri = 'file://host/path'", "write a folder as file:path"),
     ("[lake]\nuri = 's3://bucket'", "write a folder as file:path"),
     ("[metrics]\nlisten = '9464'", "host:port"),
+    ("[spark]\nremote = 'localhost:15002'", "sc://host:port"),
+    ("[spark]\nremote = 'sc://localhost:99999'", "sc://host:port"),
     ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
     ("[tables.t]\nfile = 't.py'\nkey = ['a']", "write key, lookback and window in the function's decorator"),
     ("watermark = 5", "valid dictionary"),
