@@ -163,15 +163,9 @@ def test_a_writer_that_loses_a_number_folds_the_entry_that_took_it_and_decides_a
     assert log.catch_up() == other.catch_up()
     # What the other wrote happened long before, and is in this decision's evidence.
     assert decision.candidate == at(60)
-
-
-def test_a_tick_that_overlaps_the_one_before_takes_no_entry_back(tmp_path: Path) -> None:
-    store = Watched(tmp_path)
-    log = TrackingLog(store, checkpoint_every=100)
-    told_so_far(log, ticks=2)
-    store.after = lambda _: bool(log.catch_up())
+    store.after = lambda _: bool(log.catch_up())  # the next tick, on the same object: Dagster gave this one up
     log.append(snapshot(150))
-    assert log_on(LakeSettings(uri=f"file:{tmp_path}")).catch_up() == log.catch_up()
+    assert log.catch_up() == other.catch_up(), "no entry is taken back"
 
 
 def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> None:
