@@ -96,11 +96,16 @@ def staleness_sensor(
         look = CheckInput(lake, pubsub_of(context, settings), USER, clock.now())
         results, request = list[dg.AssetCheckEvaluation](), Request((), "")
         if asking is not None:
-            found = _missed(look, context.log)
             results = [checks.late.reported(look)]
-            if not found.left:
-                results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
-            request = _request(context, look, found, asking, memory.requested)
+            try:
+                found = _missed(look, context.log)
+            except CorruptObject as error:  # other checks do not wait for a repair
+                said = f"missed heartbeats cannot be counted: {error}"
+                results.insert(0, checks.missed.reported(look, checks.verdict(passed=False, description=said)))
+            else:
+                if not found.left:
+                    results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
+                request = _request(context, look, found, asking, memory.requested)
         if not is_recent(memory.audited_at, look.now, AUDIT_EVERY):
             results += _audited(look, audits, context.log)
             memory.audited_at = look.now

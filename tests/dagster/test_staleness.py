@@ -18,7 +18,7 @@ from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, 
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.sensors.staleness import AUDIT_EVERY, STEPS_AT_ONCE
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import LakeFull, PermissionMissing, PubSubUnreachable
+from tidemark.pipeline.errors import CorruptObject, LakeFull, PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.readings import Subscriptions
@@ -152,6 +152,13 @@ def test_the_watermark_s_age_is_checked_and_fails_where_nobody_decides_however_y
         said = evaluations(ticking)["watermark_age"]
     assert (said.passed, said.metadata["age_seconds"].value) == (False, 431)
     assert (said.description or "").startswith("no decision for 1m21s, since 2026-11-21T05:36:20Z")
+
+    def damaged(*_: object) -> None:
+        raise CorruptObject("a file is damaged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quality_staleness.Staleness, "check", damaged)  # as if one of heartbeat_diffs were
+        assert evaluations(ticking)["missed"].description == "missed heartbeats cannot be counted: a file is damaged"
     clock.advance(seconds(539))
     said = evaluations(ticking_on(history, instance, clock=clock))["watermark_age"]
     assert (said.passed, said.severity) == (False, dg.AssetCheckSeverity.ERROR)
