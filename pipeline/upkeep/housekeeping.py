@@ -343,7 +343,7 @@ class Housekeeper:
                 yield f"{name}: {says}", figures
 
     def _remove_orphans(self) -> Iterator[Done]:
-        found = find_orphans(self._lake, self._settings.lake, self._clock.now() - GRACE)
+        found = find_orphans(self._lake, self._settings.lake, self._clock.now())
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}

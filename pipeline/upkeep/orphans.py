@@ -48,8 +48,9 @@ class Orphan:
     what: str
 
 
-def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
-    """Return the orphans written before a moment, sorted by name. Raises LakeError.
+def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timedelta = GRACE) -> list[Orphan]:
+    """Return the orphans that are older than `grace`, sorted by name. The age is measured at `now`, or at the newest
+    file's time if that is earlier: a machine's clock may be ahead of a bucket's. Raises LakeError.
 
     Orphans are:
     - a data file that is in no version of its table, as far back as the table's log goes
@@ -61,7 +62,9 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # files are listed before the tables are read: one committed meanwhile is not an orphan
         found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
-    old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
+    files = [info for info in found if info.type == pafs.FileType.File]
+    before = min(now, max((info.mtime for info in files), default=now)) - grace
+    old = {info.path.lstrip("/"): info for info in files if info.mtime <= before}
     by_window = lake.by_window()
     what = {name: text for name in old if (text := _left_by_a_kill(name)) is not None}
     for name in dict.fromkeys((*PARTITIONS, *by_window)):

@@ -383,7 +383,7 @@ class Surveyor:
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
         log = check_log(lake.tracking_log(), start, tell)
         tell("orphans", 0, 1)
-        orphans = find_orphans(lake, self._settings.lake, now - grace)
+        orphans = find_orphans(lake, self._settings.lake, now, grace)
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:

@@ -200,7 +200,7 @@ def test_the_file_that_a_killed_follower_left_is_an_orphan(place: Place) -> None
         place.follow(place.dying(DiesBeforeCommit))
     place.follow()
     far = at(timedelta(days=4000).total_seconds())
-    orphans = [orphan.name for orphan in find_orphans(place.lake, place.settings, far)]
+    orphans = [orphan.name for orphan in find_orphans(place.lake, place.settings, far, timedelta(0))]
     assert [name.split("/")[0] for name in orphans] == [CORRECTIONS]
     assert not any(file.endswith(orphans[0]) for file in place.files(CORRECTIONS))
 

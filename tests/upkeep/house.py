@@ -1,8 +1,10 @@
 """A lake that housekeeping and repair look at: its tables are made once for each kind of test, and copied."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +48,13 @@ class House:
     def decide(self, watermark: float) -> None:
         decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
         self.log.append(DecisionRecord(decision, None, None, Policy()))
+
+    def age(self, by: timedelta) -> None:
+        """Make every file older, except one that was just written."""
+        for path in filter(Path.is_file, self.folder.rglob("*")):
+            stamp = path.stat().st_mtime - by.total_seconds()
+            os.utime(path, (stamp, stamp))
+        (self.folder / "just-written").touch()
 
     def everything(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
