@@ -394,7 +394,9 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
             files = _files(lake.table(f"{OWN_TABLES}/{name}"))
             committed = max((file.added_at for file in files), default=EPOCH)
-            found.append(Failing.of([note for note in notes if note.at > committed], table=name))
+            # If the clock was set back since a failure, any commit counts.
+            standing = [note for note in notes if committed <= (note.at if note.at <= now else EPOCH)]
+            found.append(Failing.of(standing, table=name))
     return [one for one in found if one is not None]
 
 

@@ -118,6 +118,7 @@ def test_a_table_s_failures_are_over_with_its_next_commit_and_forgotten_a_day_af
     (mine,) = read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR)
     assert (mine.failures, mine.reason) == (1, "TableFailed: after")
     assert read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR + MINUTE) == []
+    assert read_failing_tables(lake, clock.now() - MINUTE / 2) == [], "the clock was set back after the failure"
 
 
 def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> None:
