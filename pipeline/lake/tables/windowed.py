@@ -268,11 +268,13 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the files in the run's folder. For a window without files, write an empty file first."""
+        """Yield the windows' files in the run's folder, which may also have files of unfinished tasks, in `_temporary`.
+        For a window without files, write an empty file first."""
         place, folder = self.files, self.place_of_run(run.name)
+        prefix = f"{folder}/{PARTITION}="
         found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
         paths = sorted(info.path.lstrip("/") for info in found if info.is_file and info.base_name.endswith(".parquet"))
-        keys = {path: path.removeprefix(f"{folder}/{PARTITION}=").partition("/")[0] for path in paths}
+        keys = {path: path.removeprefix(prefix).partition("/")[0] for path in paths if path.startswith(prefix)}
         empty = pa.schema([column for column in self.schema if column.name != PARTITION]).empty_table()
         for key in set(run.windows).difference(keys.values()):
             path = f"{folder}/{PARTITION}={key}/empty.parquet"
