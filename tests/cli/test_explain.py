@@ -186,3 +186,4 @@ def test_a_picture_for_a_ticket_is_what_the_json_says_also_of_a_past_decision(lo
         assert f"{found['plane']['messages']:,} messages that tracking has counted" in drawing
         assert len(found["plane"]["cells"]) == found["plane"]["messages"]
     assert found["lag"][-1][0] == found["at"] == iso(at(60))
+    assert "the picture cannot be written" in str(run("--picture", str(tmp_path)).exception)

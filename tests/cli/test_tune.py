@@ -129,6 +129,7 @@ def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path
         (["late.parquet", "--target", "one"], "one is not a share"),
         (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
         (["late.parquet", "--since", "1h"], "a trace is read whole"),
+        (["--since", "2100-01-01T00:00:00Z"], "is in the future"),
         (["late.parquet", "--by", "region"], "region is neither attribute:NAME nor stream_prefix:SEPARATOR"),
         (["late.parquet", "--by", "attribute:region", "--html", "page.html"], "the page shows all messages together"),
         (["late.parquet", "--html", "late.parquet"], "is the trace itself"),

@@ -12,7 +12,7 @@ from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
 from tidemark.pipeline.cli.output import columns, print_json, safe
 from tidemark.pipeline.cli.output import console as terminal
-from tidemark.pipeline.clock import SystemClock, format_duration
+from tidemark.pipeline.clock import SystemClock, format_duration, iso
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
@@ -86,12 +86,16 @@ def tune(
     if by is not None and html is not None:
         raise typer.BadParameter("--html cannot be combined with --by: the page shows all messages together")
     _refuse_page_at(html, trace)
-    settings, clock = load_settings(needs_file=trace is None), SystemClock()
+    clock = SystemClock()
     now = clock.now()
+    begins = now - SINCE if since is None else since_when(since, now) or now
+    if begins > now:
+        raise typer.BadParameter(f"--since {iso(begins)} is in the future; it is {iso(now)} now")
+    settings = load_settings(needs_file=trace is None)
     asked = Asked(
         settings,
         now,
-        since=SINCE if since is None else now - (since_when(since, now) or now),
+        since=now - begins,
         target=TARGET_LATE_SHARE if target is None else target,
         bands=BANDS if bands is None else durations(bands),
     )
