@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.table import FilterConjunctionType
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
-from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.delta_log import logged
@@ -64,11 +64,12 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of a partition are sorted by
     the column `order`, unless the partition is too large to be sorted in about 2 GB of memory. Raises TableConflict if
-    another process rewrites the same files, and LakeError.
+    another process rewrites the same files, and LakeError. An error about one partition is raised after the others.
     """
     current = table.current()
     if current is None:
         return
+    failed: LakeError | None = None
     by_partition = defaultdict[str, list[DataFile]](list)
     for file in data_files(current, table.partition_column):
         by_partition[file.partition].append(file)
@@ -82,14 +83,22 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
             continue
         target = target_bytes(size)
         of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
-        with table_errors(table.uri):
-            if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
-                did = current.optimize.z_order([order], of_partition, target, max_concurrent_tasks=1)
-            else:
-                did = current.optimize.compact(of_partition, target, max_concurrent_tasks=1)
+        try:
+            with table_errors(table.uri):
+                if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
+                    did = current.optimize.z_order([order], of_partition, target, max_concurrent_tasks=1)
+                else:
+                    did = current.optimize.compact(of_partition, target, max_concurrent_tasks=1)
+        except (LakeUnreachable, LakeUnwritable, LakeFull):
+            raise
+        except LakeError as error:
+            failed = failed or error
+            continue
         table.make_durable()
         bytes_after = json.loads(did["filesAdded"])["totalSize"]
         yield partition, {**figures, "files_after": did["numFilesAdded"], "bytes_after": bytes_after}
+    if failed is not None:
+        raise failed
 
 
 def target_bytes(size: int) -> int:

@@ -18,7 +18,7 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at
-from tidemark.pipeline.errors import WindowExpired
+from tidemark.pipeline.errors import CorruptObject, WindowExpired
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.observe.facts import read_waiting
@@ -72,6 +72,17 @@ def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:
 
 
 # Compaction
+
+
+def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_are_done(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    for number in range(MANY):
+        append_beats(house.lake.heartbeats(), columns_of([Beat("b", HOUR.total_seconds() + number)]))
+    next(house.folder.glob("heartbeats/event_hour=2026-11-21T06Z/*.parquet")).write_bytes(b"damaged")
+    done = compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
+    assert next(done)[0] == "2026-11-21T05Z"
+    with pytest.raises(CorruptObject):
+        next(done)
 
 
 @pytest.mark.parametrize("bound", ["SORTED_ROWS", "SORTED_BYTES"])
