@@ -314,7 +314,7 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
     worst = words(max(message.lag_us for message in delaying) / SECOND_US)
     return (
         "Some messages whose payload was rejected have readable times, and lag more than 99 % of the landed messages, "
-        f"at most {worst}: {_listed(named)}. Such a message holds the watermark like any other message if it lags no "
+        f"up to {worst}: {_listed(named)}. Such a message holds the watermark like any other message if it lags no "
         "more than the band, or if tracking does not receive its payload."
     )
 
