@@ -1,6 +1,6 @@
 """A Dagster project whose hourly report waits until an hour is complete in a table that another system fills.
 
-pip install 'tidemark-pubsub'
+pip install DIRECTORY_OR_WHEEL_OF_TIDEMARK
 tidemark --config pipeline.toml provision
 dagster dev -f definitions.py
 """

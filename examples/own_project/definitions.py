@@ -1,6 +1,6 @@
 """A custom Dagster project with two tidemark pipelines, and an asset over the closed windows of the first pipeline.
 
-pip install 'tidemark-pubsub'
+pip install DIRECTORY_OR_WHEEL_OF_TIDEMARK
 dagster dev -f definitions.py
 """
 

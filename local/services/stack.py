@@ -234,7 +234,7 @@ def refuse_taken_ports(settings: Settings) -> None:
             raise ServiceFailed(
                 f"something listens at port {port} already: stop it, or choose another port with dagster.{name} in "
                 f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs other "
-                "ports: `tidemark init --ports 34000 FOLDER` writes settings with new ports"
+                "ports: `tidemark init --ports 24000 FOLDER` writes settings with new ports"
             )
 
 

@@ -247,7 +247,7 @@ class LakeLandings:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
         named = self._by.column(["attributes"])
-        least = [(name, "min") for name in (*columns[1:], *(["stream_id"] if streams else []))]
+        least = [(name, "min") for name in (*columns[2:], *(["stream_id"] if streams else []))]
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
@@ -257,13 +257,14 @@ class LakeLandings:
             if len(self._left_out):  # an id is that of a message, or of one heartbeat in a message
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
-            first = rows.group_by("message_id", use_threads=False).aggregate(least)
+            # A redelivery keeps both. An emulator that starts again gives the same ids to other messages.
+            first = rows.group_by(columns[:2], use_threads=False).aggregate(least)
             landed_us = microseconds(first["landed_at_min"])
             wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)
             yield Batch(
-                publish_us=microseconds(first["publish_time_min"])[wanted],
+                publish_us=microseconds(first["publish_time"])[wanted],
                 event_us=microseconds(first["event_time_min"])[wanted],
-                tracked_us=microseconds(first["publish_time_min"])[wanted],
+                tracked_us=microseconds(first["publish_time"])[wanted],
                 landed_us=landed_us[wanted],
                 streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
             )

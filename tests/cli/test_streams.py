@@ -99,11 +99,11 @@ def test_the_silent_are_those_without_a_heartbeat_in_the_newest_window_however_l
         }
     ]
     said = run("--silent").stdout
-    assert said.splitlines()[-1] == f"1 of 1 streams without a heartbeat from {iso(WINDOWS[2].start)} on"
+    assert said.splitlines()[-1] == f"1 of 1 silent streams, without a heartbeat from {iso(WINDOWS[2].start)} on"
     put(computed.diffs(), "later", {KEYS[1]: beats(1, "z", after=10.000001), KEYS[3]: []})
     assert [row["stream_id"] for row in rows("--silent")] == ["b", "z", "a", "c"]
     assert [row["last_event_time"][-10:] for row in rows("--silent", "--limit", "2")] == ["T00:00:40Z", "40.000001Z"]
-    assert "1 of 4 streams without a heartbeat" in run("--silent", "--limit", "1").stdout
+    assert "1 of 4 silent streams, without" in run("--silent", "--limit", "1").stdout
 
 
 def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(computed: Lake) -> None:

@@ -143,7 +143,7 @@ def _held(facts: Mapping[str, Any]) -> str:
 def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
-        yield "start the pipeline (`tidemark up`), or look for a stopped process with `tidemark up --status`"
+        yield "start the pipeline (`tidemark up`); if it runs, `tidemark up --status` names a process that has stopped"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     if facts.get("lost_at_most"):
@@ -152,7 +152,10 @@ def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
         yield "`tidemark repair` recomputes stale windows, if the sensor `staleness` does not"
     if facts.get("late") or facts.get("missed"):
         yield "`tidemark tune` says which band is enough"
-    if failing:
+    changed = found.details.get("settings_changed")
+    if changed:
+        yield "restart `tidemark up`, so that it reads the changed settings"
+    if any(one != changed for one in failing):
         yield "read the failed run's or tick's log in Dagster's UI"
     if facts.get("quarantined"):
         yield "`tidemark quarantine` shows why messages are rejected"

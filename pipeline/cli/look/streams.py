@@ -108,7 +108,7 @@ def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -
     ]
     print_rows(
         rows,
-        f"{len(rows)} of {silent.num_rows} streams without a heartbeat from {iso(newest.start)} on",
+        f"{len(rows)} of {silent.num_rows} silent streams, without a heartbeat from {iso(newest.start)} on",
         as_json=as_json,
     )
 
