@@ -86,7 +86,7 @@ def put_down(files: Mapping[str, str], folder: Path) -> list[Path]:
         for one in written:
             one.unlink(missing_ok=True)
         said = f"{path} cannot be written: {error}"
-        if isinstance(error, FileExistsError):
+        if isinstance(error, FileExistsError) and path.exists():  # else a file is in the place of the folder
             said = f"the file {path} already exists; it was not overwritten. Move it away, or name another folder"
         raise InvalidSettings(said) from error
     return written

@@ -267,6 +267,8 @@ def test_init_writes_the_ports_the_beginning_of_event_time_and_the_topic_that_ar
     assert served.tracking_path == "projects/acme-prod/subscriptions/beats-tracking"
     emulated = init(tmp_path / "c", "--topic", "beats").settings.pubsub
     assert (emulated.emulator_host, emulated.topic_path) == ("127.0.0.1:8085", "projects/tidemark-local/topics/beats")
+    (tmp_path / "file").touch()
+    assert "cannot be written" in said_here(ROOT, ("init", str(tmp_path / "file")), {}).err
 
 
 @pytest.mark.parametrize(
