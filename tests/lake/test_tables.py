@@ -109,6 +109,7 @@ FAULTS = [
     ),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick retries"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
+    (CommitFailedError("Unsupported table features required: [RowTracking]"), LakeError, "another tool has turned on"),
 ]
 
 

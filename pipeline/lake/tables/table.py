@@ -520,6 +520,11 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     try:
         yield
     except CommitFailedError as error:
+        if "Unsupported table features" in str(error):
+            raise LakeError(
+                f"another tool has turned on features of {uri} with which tidemark cannot write: {error}. Nothing was "
+                "committed; drop these features with that tool, or restore a backup of the table"
+            ) from error
         raise TableConflict(
             f"other writers committed to {uri} first, several times in a row: {error}. Nothing was committed; try again"
         ) from error
