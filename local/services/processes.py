@@ -160,8 +160,8 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Become the supervisor of the folder, and end the services that an earlier supervisor left running. Raises
-        AlreadyRunning if the earlier supervisor is alive, and NewerFormat."""
+        """Become the supervisor of the folder, and end the services that an earlier supervisor left running, in reverse
+        order. Raises AlreadyRunning if the earlier supervisor is alive, and NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
@@ -171,7 +171,7 @@ class Supervisor:
                     f"already running as {owner}, in {self.state_folder}. Stop it first: Ctrl-C in its terminal, "
                     f"`tidemark up --stop`, or `kill {owner.process}`"
                 )
-            for name, noted_process in noted.services.items():
+            for name, noted_process in reversed(list(noted.services.items())):
                 if (process := noted_process.running()) is not None:
                     self.say(f"stopping {name} (process {process.pid}), left over from an earlier start")
                     _end(process)

@@ -189,6 +189,13 @@ def kill(house: House, name: str) -> None:
     until("it has ended", lambda: not is_alive(pid))
 
 
+def test_what_an_earlier_start_left_is_ended_from_the_last_to_the_first(house: House) -> None:
+    for name in ("one", "two"):
+        house.supervisor.start(house.spec(name, FOR_EVER))
+    house.supervisor.take_over()
+    assert [line.partition(" (")[0] for line in house.said] == ["stopping two", "stopping one"]
+
+
 def test_a_folder_that_can_no_longer_be_written_ends_nothing_and_is_said_once(house: House) -> None:
     house.supervisor.take_over()
     house.supervisor.start(house.spec("one", FOR_EVER))
