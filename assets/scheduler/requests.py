@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -96,11 +95,11 @@ class OneAsks:
         if earlier is not None and not earlier.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
         chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
-        try:
-            return chosen.result(CHOOSE_WITHIN_SECONDS)
-        except TookTooLong:
+        if not wait((chosen,), CHOOSE_WITHIN_SECONDS).done:
             chosen.cancel()  # it may not have begun, if another sensor's choice is under way
             return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        try:
+            return chosen.result()
         except Exception as error:  # whatever the error, the tick's work is durable and is reported
             log.error("the choice of windows failed", exc_info=error)
             return Request((), f"no window is requested, because the choice failed: {error}")

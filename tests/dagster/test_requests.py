@@ -230,6 +230,11 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     clock.advance(-timedelta(hours=1))
     assert asking.request("tracking", lambda: some, LOG) is some  # windows do not wait until the clock is there again
 
+    def unanswered() -> Request:
+        raise TimeoutError("the storage does not answer")
+
+    assert asking.request("tracking", unanswered, LOG).sentence.endswith("failed: the storage does not answer")
+
 
 def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() -> None:
     world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(20))

@@ -19,6 +19,7 @@ from tests.dagster.test_sensors import checks
 from tests.official_emulator import free_port
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
+from tidemark.assets.sensors import by_runs
 from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
@@ -142,7 +143,10 @@ class Told(Observer):
         self.landed, self.tracked_by_runs = look()
 
 
-def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: Ticking) -> None:
+def test_each_run_that_ends_is_counted_once_and_those_of_others_never(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_runs, "RUNS_AT_ONCE", 1)
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)  # before the process began
     looked, told = EndedRuns(), Told()
     looked.tell(ticking.runs, told, SystemClock().now())
