@@ -9,7 +9,7 @@ disturbs no reader, because the replaced files are kept for VERSIONS_KEPT.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -280,8 +280,8 @@ class Housekeeper:
         if hour is not None:
             yield self._dropped(HEARTBEATS, hour.strftime(HOUR_FORMAT), f"of event hours before {iso(hour)}")
         if first is not None:
-            for name in self._lake.by_window():
-                yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
+            before_key, what = windowing.containing(first).key, f"of windows before {iso(first)}"
+            yield from _of_each(self._lake.by_window(), lambda name: [self._dropped(name, before_key, what)])
 
     def _drop_days(self, name: str, keep: timedelta | None, what: str) -> Iterator[Done]:
         if keep is None:
@@ -347,9 +347,10 @@ class Housekeeper:
         yield _done(did, says, f"no version {ended}")
 
     def _trim_own(self) -> Iterator[Done]:
-        for name in self._lake.own_tables():
-            for says, figures in self._trim(f"{OWN_TABLES}/{name}"):
-                yield f"{name}: {says}", figures
+        def trimmed(name: str) -> Iterator[Done]:
+            return ((f"{name}: {says}", figures) for says, figures in self._trim(f"{OWN_TABLES}/{name}"))
+
+        return _of_each(self._lake.own_tables(), trimmed)
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now())
@@ -363,6 +364,18 @@ class Housekeeper:
         """Return the watermark, or the current time if that is earlier; None if there is no watermark."""
         watermark = self._lake.tracking_log().newest().watermark
         return None if watermark is None else min(watermark, self._clock.now())
+
+
+def _of_each(tables: Iterable[str], do: Callable[[str], Iterable[Done]]) -> Iterator[Done]:
+    """Do a chore for each table. The first error is raised after the other tables are done."""
+    failed: LakeError | None = None
+    for name in tables:
+        try:
+            yield from do(name)
+        except LakeError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _done(figures: Figures, says: str, otherwise: str) -> Done:

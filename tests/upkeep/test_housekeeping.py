@@ -354,7 +354,10 @@ def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) 
     house.decide(2 * HOUR.total_seconds())
     (house.folder / entry_name(1)).write_bytes(b"damaged")
     write_deltalake(house.folder / "tables/foreign", pa.table({"a": [1]}))
+    (house.folder / "tables/mine").mkdir()
     chores = house.tidy(windows=DAY)
+    assert of(chores, "earlier versions", "tables")[0].says.startswith("mine: ")
+    assert of(chores, "retention", "windows")[-2].says.startswith("no rows of tables/mine")
     failed = {(chore.name, chore.about): chore.sentence for chore in chores if chore.failed}
     assert entry_name(1) in failed.pop(("packing", "tracking log"))
     assert [about for _, about in failed] == ["windows", "tables", "lake"]
