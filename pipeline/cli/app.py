@@ -157,6 +157,9 @@ PRIVATE = 0o077
 def main() -> None:
     """Run the command with the shell's arguments, and exit with the command's exit code."""
     os.umask(PRIVATE)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 for as long as the process lives
     when_stopped(signal.default_int_handler)
     code = run_command(sys.argv[1:])
     # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.

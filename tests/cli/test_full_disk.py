@@ -23,6 +23,12 @@ def test_a_full_disk_is_one_message_and_no_traceback(arguments: list[str]) -> No
     assert "No space left on device" in ran.stderr
 
 
+def test_a_closed_output_is_no_failure() -> None:
+    command = f"exec {Path(sys.executable).with_name('tidemark')} --version >&-"
+    ran = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("prepare", ["ulimit -f 1", "mkdir place; touch place/workspace.yaml"])
 def test_init_leaves_no_file_if_it_cannot_write_all_of_them(prepare: str, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("tidemark")
