@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex, window_numbers
 from tidemark.pipeline.lake.tables.windowed import MadeWindows
-from tidemark.pipeline.windows import Window, Windowing
+from tidemark.pipeline.windows import Spans, Window, Windowing
 
 NO_TIME = timedelta(0)
 
@@ -115,7 +115,8 @@ class Followed:
         A window is not due while part of its input is not computed yet, because it would have to be computed again
         afterwards. Raises LakeError.
         """
-        inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
+        inputs = self.computed.inputs(own, lookback)
+        waiting = Spans(*self.computed.reached_by(self.waiting, own, lookback))
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
         keys = [own.numbered(number).key for number in inputs.numbers.tolist()]
@@ -123,7 +124,7 @@ class Followed:
         return [
             number
             for number, key in zip(inputs.numbers.tolist(), keys, strict=True)
-            if key not in done and number in whole and not any(number in span for span in waiting)
+            if key not in done and number in whole and number not in waiting
         ]
 
 
