@@ -290,16 +290,6 @@ def test_the_newest_take_their_turn_and_rest_up_to_ten_minutes_after_failures(
     assert chosen(wanted, history, now) == turn
 
 
-def test_windows_that_go_on_failing_together_are_tried_by_quarters_of_what_failed() -> None:
-    history = [attempt(range(6, 70), number) for number in (2, 1, 0)]
-    assert chosen([range(70)], history, 100) == list(range(69, 53, -1))
-    history.insert(0, attempt(range(54, 70), 101, failed=False))
-    assert chosen([range(54)], history, 102) == list(range(53, 37, -1))
-    assert chosen([range(6)], history, 102) == list(range(5, -1, -1))  # those had never failed
-    history.insert(0, attempt(range(38, 54), 103))
-    assert chosen([range(54)], history, 300) == list(range(53, 49, -1))
-
-
 @bounded
 @given(st.sets(st.integers(0, 59), max_size=3), st.integers(1, 60))
 def test_all_but_the_windows_that_always_fail_are_computed_before_long(bad: set[int], max_windows: int) -> None:
@@ -335,15 +325,12 @@ def run_of(windows: int, began: float, ended: float) -> Attempt:
     return Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog=True)
 
 
-def test_live_windows_end_within_ten_minutes_of_the_watermark() -> None:
+def test_live_windows_end_within_ten_minutes_of_the_watermark_unless_it_is_far_behind() -> None:
     found = front(1205)
     assert (found.first_live, found.first_open) == (WINDOWING.number_of(at(605)), WINDOWING.number_of(at(1200)))
     assert found.gap == seconds(55), "the watermark goes on as the clock does"
     day = Front.of(Windowing(timedelta(days=1), START), at(0), at(1))
     assert day.first_live == day.first_open - 1, "the newest closed window, however long"
-
-
-def test_nothing_is_live_while_the_watermark_is_far_behind() -> None:
     behind = front(0, 3601)
     assert (behind.first_live, behind.gap) == (behind.first_open, LONGEST)
 
