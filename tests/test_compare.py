@@ -2,52 +2,12 @@
 
 from datetime import timedelta
 
-import numpy as np
 import pytest
 
-from benchmarks.compare import rules
 from benchmarks.compare.measure import compare
-from benchmarks.compare.rules import Watermark, beam, flink, spark
-from benchmarks.compare.traces import SECOND_US, START_US, Traffic, traces
+from benchmarks.compare.traces import traces
 
 BOUND = timedelta(seconds=10)
-
-
-def traffic(*messages: tuple[float, float]) -> Traffic:
-    """Messages by event time and the moment of reading, in seconds from the start."""
-    event, read = (np.array(column) * SECOND_US for column in zip(*messages, strict=True))
-    event_us, read_us = (START_US + column.astype(np.int64) for column in (event, read))
-    counted = np.ones(len(messages), dtype=np.bool_)
-    return Traffic("by hand", read_us, event_us, read_us, read_us, counted, START_US)
-
-
-def at(mark: Watermark, seconds: float) -> float | None:
-    """The watermark in force at a moment, in seconds from the start; None: there is none."""
-    step = np.searchsorted(mark.at_us, START_US + round(seconds * SECOND_US), side="right") - 1
-    value = int(mark.value_us[step])
-    return None if step < 0 or value < 0 else (value - START_US) / SECOND_US
-
-
-@pytest.fixture(autouse=True)
-def _one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "READERS", 1)
-
-
-def test_flink_s_is_the_greatest_event_time_less_the_bound_and_never_back() -> None:
-    mark = flink(traffic((100, 101), (50, 102), (130, 131)), BOUND, idleness=False)
-    assert [at(mark, moment) for moment in (100.5, 101.5, 102.5, 131.5)] == [None, 90, 90, 120]
-
-
-def test_spark_s_moves_between_batches() -> None:
-    mark = spark(traffic((100, 101.3), (130, 131.3)), BOUND)
-    assert [at(mark, moment) for moment in (101.5, 102.0, 131.9, 132.0)] == [None, 90, 90, 120]
-    assert mark.ready_after_us == SECOND_US
-
-
-def test_beam_s_is_the_least_of_the_last_minute_and_the_present_after_a_minute_without_any() -> None:
-    mark = beam(traffic(*((moment, moment + 2) for moment in range(0, 101, 2))))
-    assert 30 <= (at(mark, 100) or 0) <= 45
-    assert at(mark, 200) == 200
 
 
 @pytest.fixture

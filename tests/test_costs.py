@@ -3,10 +3,8 @@
 import random
 from pathlib import Path
 
-import pytest
 from google.pubsub_v1 import SubscriberClient
 
-from benchmarks import scale
 from benchmarks.calls import CLOCK, Counted, Ticks, counted_client
 from tests.dagster.house import publish
 from tidemark.local.emulator.model import PubSubModel
@@ -19,15 +17,6 @@ from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tools import costs
-
-
-def test_the_price_of_readings_follows_the_backlog_and_the_budget_bounds_it() -> None:
-    at_the_end, at_each_tick, bounded = (dollars for _, _, dollars in costs.an_outage())
-    assert at_each_tick == pytest.approx(at_the_end * costs.MISSION.ticks / 2)
-    assert bounded < at_each_tick / 100
-    assert all(costs.tables())
-    longer = [dollars for _, _, dollars in costs.an_outage(hours=48)]
-    assert longer[1] == pytest.approx(4 * at_each_tick)
 
 
 def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keeps_the_account(tmp_path: Path) -> None:
@@ -55,11 +44,3 @@ def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keep
         assert used.pulls - before.pulls == counted.calls["Pull"]
         assert (used.tracked - before.tracked, used.landed - before.landed, used.ticks - before.ticks) == (10, 10, 1)
         assert used.landed_bytes > before.landed_bytes
-
-
-def test_a_round_that_is_full_ends_early() -> None:
-    low, high = (scale.Load("continuous", rate) for rate in (33_000, 333_000))
-    assert low.cycle_seconds == scale.ROUND_SECONDS
-    assert 2 * high.rate * high.cycle_seconds == scale.ROUND_MESSAGES
-    assert high.commits_a_minute > low.commits_a_minute
-    assert all(scale.tables())

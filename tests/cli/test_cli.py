@@ -294,10 +294,3 @@ def test_publishing_warns_of_a_compared_field_that_no_message_has_and_of_nothing
     said = empty.tidemark("publish", *options, TIDEMARK_MESSAGE__FIELDS='{"pressure": "number"}')
     assert (said.code, "warning no message of the shape json has a value for pressure" in said.err) == (0, True)
     assert "warning no message was due in 0.001s: each stream publishes every 30s; name a longer --for" in said.err
-
-
-def test_a_shape_that_would_be_read_as_another_stream_is_refused(tmp_path: Path) -> None:
-    place = init(tmp_path / "p", "--shape", "seconds")
-    said = place.tidemark("publish", "--shape", "seconds", TIDEMARK_MESSAGE__STREAM_ID="payload:id")
-    assert said.code == 1
-    assert "would be read as one of the stream" in said.err

@@ -117,21 +117,6 @@ def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) ->
     assert f"no decision was in force at {iso(at(19))}: the first in the log was made at {iso(at(20))}" in said(result)
 
 
-@pytest.mark.parametrize(
-    ("time", "why"),
-    [
-        ("noon", "noon is not a time"),
-        ("0001-01-01T00:00:00+14:00", "not between the years 1970 and 9000"),
-        ("2026-11-21T05:20:00", "has no time zone; write it as 2026-11-21T05:20:00Z"),
-        ("2026-11-21", "has no time zone; write it as 2026-11-21T00:00:00Z"),
-    ],
-)
-def test_a_time_that_cannot_be_read_is_refused(log: Log, time: str, why: str) -> None:
-    result = run("--at", time)
-    assert result.exit_code == 2
-    assert why in said(result)
-
-
 def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_named(log: Log) -> None:
     log.objects.delete(entry_name(3))
     found = facts()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.test_cli import Place
 from tests.lake.builders import append_rejected, put
-from tests.lake.test_streams import KEYS, WINDOWS, beats
+from tests.lake.test_streams import KEYS, beats
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
@@ -160,12 +160,6 @@ def test_table_window_time_and_number_say_what_is_shown(corrected: Place) -> Non
     refused = corrected.tidemark("diffs", "--corrections", "--table", "another")
     assert refused.code == 1
     assert f"there is no table another; the tables are {HEARTBEAT_DIFFS}" in refused.err
-
-
-def test_what_is_no_window_is_refused(corrected: Place) -> None:
-    said = corrected.tidemark("diffs", "--corrections", "--window", str(WINDOWS[0].start))
-    assert said.code == 2
-    assert "not a window key" in said.err
 
 
 def test_a_lake_without_any_says_how_to_have_them_noted(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tests.ingest.fakes import World, WorldSubscription
 from tests.watermark.builders import START, at
 from tidemark.pipeline.cli import here
 from tidemark.pipeline.cli.app import app
-from tidemark.pipeline.cli.repair import release
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
 from tidemark.pipeline.watermark.decision import Reason
@@ -177,14 +176,6 @@ def test_a_reading_that_names_no_message_is_not_said_to_be_one(operator: Operato
     assert "oldest unacknowledged" not in said
 
 
-def test_a_user_without_a_name_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found")
-
-    monkeypatch.setattr(getpass, "getuser", nobody)
-    assert release.operator().startswith(f"uid-{os.getuid()}@")
-
-
 def test_a_release_takes_into_account_messages_that_tracking_never_saw(stuck: Operator) -> None:
     stuck.world.log.append(Lost("an entry, for the test"))
     stuck.world.track()
@@ -217,10 +208,3 @@ def test_where_base_was_never_read_nothing_is_released(operator: Operator) -> No
     operator.world.wait(60)
     assert "was never read" in told(operator.run("--before", time_of(30), "--yes"))
     assert operator.world.lake().tracking_log().catch_up().released_before is None
-
-
-def test_there_is_nothing_to_release_twice(stuck: Operator) -> None:
-    stuck.facts("--before", time_of(200), "--yes")
-    for before in (150, 200):
-        assert "are already released" in told(stuck.run("--before", time_of(before), "--yes"))
-    assert stuck.facts("--before", time_of(220), "--yes")["released"] is True

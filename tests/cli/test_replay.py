@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.clock import ManualClock
 from tests.lake.builders import Beat, append_beats, columns_of
-from tests.replay.traces import Held, record, sparse, steady, write_trace
+from tests.replay.traces import Held, record, steady, write_trace
 from tests.watermark.builders import at, flat, seconds
 from tests.watermark.exact_rule import exact_late
 from tidemark.pipeline.cli.app import app
@@ -113,23 +113,6 @@ def test_there_is_one_row_a_tick_with_what_the_sensors_would_have_decided_and_wh
     assert facts["decisions"] == str(tmp_path / "decisions.parquet")
     assert sum(facts["reasons"].values()) == len(rows)
     assert told("replay", trace, "--band", "2m")["late"] == 0
-
-
-def test_each_option_is_the_policy_s_and_what_is_not_given_is_its_default(tmp_path: Path) -> None:
-    trace = write_trace(sparse(1, minutes=20), tmp_path / "trace.parquet")
-    options = ["--rule", "frontier", "--band", "1m30s", "--tick", "7s", "--quantile", "0.25", "--no-anchor"]
-    facts = told("replay", trace, *options, "--idle", "hold", "--idle-timeout", "30s", "--slack", "2s")
-    given = {"rule": "frontier", "band": 90.0, "tick": 7.0, "quantile": 0.25, "anchor": False, "idle": "hold"}
-    slack = {"reading_slack": 2.0, "base_slack": 2.0}
-    assert facts["policy"] == told("replay", trace)["policy"] | given | {"idle_timeout": 30.0} | slack
-
-
-def test_a_later_beginning_of_what_tracking_knows_holds_until_base_is_there(tmp_path: Path) -> None:
-    trace = write_trace(steady(1, per_second=1, minutes=5), tmp_path / "trace.parquet")
-    facts = told("replay", trace, "--complete-from", "2026-11-21T05:24:00Z")
-    assert facts["reasons"]["HELD_INCOMPLETE"] >= 24
-    assert facts["longest_hold"]["reason"] == "HELD_INCOMPLETE"
-    assert facts["longest_hold"]["begin"] == facts["first_tick"]
 
 
 def test_messages_acknowledged_before_publication_or_never_are_counted_and_reported(tmp_path: Path) -> None:

@@ -59,15 +59,6 @@ def test_fields_that_no_sample_has_are_named(place: Place) -> None:
     assert "every value of temperature has another type" in said.out
 
 
-def test_what_is_no_attribute_no_time_and_no_file_is_refused(place: Place) -> None:
-    file = write(place, {})
-    assert place.tidemark("try", file, "--attribute", "stream_id").code == 2
-    assert place.tidemark("try", file, "--published", "yesterday").code == 2
-    assert place.tidemark("try").code == 2
-    said = place.tidemark("try", str(place.folder / "gone.json"))
-    assert (said.code, "gone.json cannot be read" in said.err) == (1, True)
-
-
 def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_host: str) -> None:
     place = place_in(tmp_path, emulator_host)
     pubsub = place.settings.pubsub

@@ -145,12 +145,6 @@ def test_impossible_options_are_refused_before_the_work(folder: Path, arguments:
     assert (folder / "late.parquet").read_bytes() == before
 
 
-def test_a_page_that_cannot_be_written_is_an_error_that_says_what_to_do(folder: Path) -> None:
-    arguments = ("tune", "late.parquet", "--bands", "10s", "--html", "/proc/page.html")
-    told = tidemark(folder, *arguments)
-    assert (told.code, "the page cannot be written to /proc/page.html" in told.err) == (1, True)
-
-
 def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(folder: Path) -> None:
     trace = Source(seconds=60).trace()
     replace(trace, landed_us=np.full_like(trace.landed_us, NEVER)).write(folder / "outstanding.parquet")

@@ -79,25 +79,10 @@ def test_scripts_read_the_decision_with_the_evidence_that_explain_has(shell: She
     assert (found["newest_closed_window"], found["lake"]) == (window, f"file:{shell.folder}/lake")
 
 
-def test_without_a_decision_that_is_said_plainly(shell: Shell) -> None:
-    assert shell.run() == (0, f"no decision has been made in file:{shell.folder}/lake yet\n", "")
-    found = shell.facts()
-    assert {found[name] for name in ("watermark", "decided_at", "reason", "newest_closed_window")} == {None}
-    assert set(found["evidence"].values()) == {None}
-    code, _, err = shell.run("--wait-for", iso(at(0)), "--timeout", "0s")
-    assert (code, "there is no watermark yet. no decision has been made in" in err) == (1, True)
-
-
 def test_a_time_or_the_end_of_a_window_that_is_reached_ends_the_wait_at_once(shell: Shell, log: Log) -> None:
     for time in ("2026-11-21T05:20:49.25Z", "2026-11-21T05:20Z", "2026-11-21T06:20:49+01:00", "2026-11-21T05-19Z"):
         assert shell.facts("--wait-for", time) == shell.facts()
     assert shell.clock.now() == at(110)
-
-
-def test_what_is_nearly_a_windows_key_is_exit_code_2(shell: Shell, log: Log) -> None:
-    for key in ("2026-11-21 05-19Z", "2026-11-21T05-60Z", "2026-11-21T5-19Z", "9999-12-31T23-59Z"):
-        code, _, err = shell.run("--wait-for", key)
-        assert (code, key in err) == (2, True)
 
 
 def test_a_time_that_is_not_reached_is_exit_code_1_with_how_far_it_is_and_why(shell: Shell, log: Log) -> None:

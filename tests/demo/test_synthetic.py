@@ -16,16 +16,13 @@ from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
-from tidemark.local.demo.fitting import trial_of
 from tidemark.local.demo.shapes.json_shapes import JsonObject
 from tidemark.local.demo.synthetic import BATCH, Published, publish
 from tidemark.local.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import LakeUnwritable, SubscriptionMissing
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
@@ -184,10 +181,3 @@ def test_publishing_is_refused_where_the_settings_read_messages_otherwise(tmp_pa
         "(NO_EVENT_TIME: payload:at is absent or null)"
     ) in said.err
     assert JsonObject().settings.strip() in said.err
-
-
-def test_times_that_would_be_read_in_another_unit_are_told() -> None:
-    contract = Settings(message=MessageSettings(event_time_unit="s")).contract
-    _, difference = trial_of(SOURCE, HeartbeatReader(contract), SystemClock().now())
-    assert difference is not None
-    assert "its publish time" in difference

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from dagster._cli.api import grpc_command
 
-from tidemark.local.services.stack import CODE_SERVER_THREADS, TOKEN
+from tidemark.local.services.stack import CODE_SERVER_THREADS
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import load_settings
@@ -81,11 +81,6 @@ def check_variables(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatc
         load_settings()
 
 
-def variables_of(file: Path) -> dict[str, str]:
-    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
-    return dict(line.split("=", 1) for line in lines)
-
-
 @pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
 def test_a_units_command_exists_and_it_gets_no_secret_that_it_does_not_need(file: Path) -> None:
     found = unit(file)
@@ -98,12 +93,6 @@ def test_a_units_command_exists_and_it_gets_no_secret_that_it_does_not_need(file
         "tidemark-status": set(),
     }
     assert secrets == needs.get(file.stem, {"secrets.database"})
-
-
-def test_the_variables_of_the_units_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_variables(variables_of(UNITS / "environment.example"), monkeypatch)
-    secrets = {name: value for file in UNITS.glob("secrets.*") for name, value in variables_of(file).items()}
-    assert secrets == {"DAGSTER_POSTGRES_PASSWORD": "", TOKEN: ""}, "names alone"
 
 
 def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.machine import bare, java_saying
 from tidemark.local.services import emulator_choice
 from tidemark.local.services.emulator_choice import choose_emulator
-from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.errors import InvalidSettings
 
 
 @pytest.fixture
@@ -48,12 +48,6 @@ def test_without_the_official_emulator_our_own_is_taken_and_that_is_reported(bar
     assert chosen.name == "tidemark's own Pub/Sub (the official emulator is not on this machine)"
     own = [sys.executable, "-m", "tidemark.pipeline.cli", "pubsub", "--host=127.0.0.1", "--port=8085"]
     assert chosen.command("127.0.0.1", 8085) == own
-
-
-def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:
-    java_saying(bare_machine, "17.0.1")
-    with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):
-        choose_emulator("official")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "", "::"])  # noqa: S104  what is refused

@@ -15,7 +15,6 @@ from tidemark.local.services.processes import (
     STATE_FILE,
     Noted,
     ServiceSpec,
-    StopAsked,
     Supervisor,
     noted_file,
     noted_in,
@@ -103,13 +102,6 @@ def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(house: 
     assert said.endswith("the port is taken")
     assert "line 39" in said
     assert "line 3\n" not in said
-
-
-def test_a_start_ends_soon_after_it_was_asked_to_stop(house: House) -> None:
-    house.supervisor.is_asked_to_stop = lambda: house.log("A server") != ""
-    with pytest.raises(StopAsked):
-        house.supervisor.start(house.spec("A server", f"print('up', flush=True); {FOR_EVER}", is_ready=lambda: False))
-    assert is_alive(house.pid("A server")), "whoever started it stops it"
 
 
 def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(house: House) -> None:

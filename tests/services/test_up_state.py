@@ -152,9 +152,3 @@ def test_a_damaged_note_tells_nothing_and_is_cleared(up: Up, content: str) -> No
     assert up_state(up.settings).owner is None
     up.stop()
     assert not (folder / STATE_FILE).exists()
-
-
-def test_a_folder_that_cannot_be_written_is_said_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ServiceFailed, match=r"records its processes in .*dagster\.storage"):
-        Supervisor(tmp_path / "file" / "state", SystemClock(), print).take_over()
