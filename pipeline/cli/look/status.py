@@ -87,14 +87,14 @@ def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
 def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
     facts, standing = found.facts, found.details.get("standing_still")
     behind, normal = facts["behind_now"], normal_delay(found.details.get("windows", ()))
-    usual = f"; normally, windows are ready {rough(normal)} after their end" if normal is not None else ""
+    within = "" if normal is None else f"; half of the newest windows were computed within {rough(normal)} of their end"
     if facts["decided"] is None:
         yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes one"
     elif behind is None:
         yield "yellow", "there is no watermark yet"
     else:
         side = "behind" if behind >= timedelta(0) else "ahead of"
-        yield "red" if standing else "green", f"{rough(abs(behind))} {side} now{usual}"
+        yield "red" if standing else "green", f"{rough(abs(behind))} {side} now{within}"
     if standing:
         yield "red", standing
     elif facts["decided"] is not None:
