@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the model for one hour, once the watermark says that the hour is complete: run_hour.sh 2026-11-22T09:00:00Z 11:00
+# Runs the model for one hour, from its start, once the watermark has reached its end:
+#   run_hour.sh 2026-11-22T09:00:00Z 2026-11-22T10:00:00Z
 # By cron each hour; tidemark, dbt and $CONFIG, $DATABASE, $WATERMARK are the environment's.
 set -eu
 hour=$1 end=$2
