@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -216,9 +217,13 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
     return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, unknown)
 
 
+HEARTBEAT = ("stream_id", "event_time", "publisher_id")
+"""The columns that the copies of a heartbeat share, if its publisher sets ids."""
+
+
 class LakeLandings:
-    """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. It is
-    assumed to have been tracked when it was published.
+    """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. Of a
+    heartbeat's copies, the trace has the oldest. A message is assumed to have been tracked when it was published.
 
     All messages are read from one version of the table, one partition at a time. A partition has all copies of its
     messages. Memory is proportional to the largest partition.
@@ -251,7 +256,9 @@ class LakeLandings:
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                rows = files.to_table(columns=[*columns, *([named] if streams else [])], use_threads=False)
+                chosen = list(dict.fromkeys([*columns, *HEARTBEAT, *([named] if streams else [])]))
+                rows = files.to_table(columns=chosen, use_threads=False)
+            rows = rows.filter(_is_first(rows))
             if streams:
                 rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
             if len(self._left_out):  # an id is that of a message, or of one heartbeat in a message
@@ -268,6 +275,13 @@ class LakeLandings:
                 landed_us=landed_us[wanted],
                 streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
             )
+
+
+def _is_first(rows: pa.Table) -> pa.Array:
+    """Return for each landed message whether none with the same publisher's id, stream and event time is older."""
+    times = pl.DataFrame(rows.select([*HEARTBEAT, "publish_time"]))
+    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(HEARTBEAT)
+    return times.select(is_oldest | pl.col("publisher_id").is_null()).to_series().to_arrow()
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:

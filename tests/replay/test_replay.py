@@ -276,8 +276,9 @@ def test_decisions_made_before_an_entry_was_called_lost_are_not_reported_as_diff
     assert verdict.decisions >= 2
 
 
-def test_messages_that_are_left_out_are_not_in_the_trace(tmp_path: Path) -> None:
+def test_messages_that_are_left_out_and_later_copies_are_not_in_the_trace(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2")]))
+    copies = [Beat("a", 3, "3", publisher_id="p", publish_time=4), Beat("a", 3, "4", publisher_id="p", publish_time=64)]
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2"), *copies]))
     (batch,) = LakeLandings(lake.heartbeats(), left_out=pa.array(["1"])).batches()
-    assert len(batch) == 1
+    assert sorted(from_us(us) for us in batch.publish_us.tolist())[1:] == [at(4)]
