@@ -4,6 +4,7 @@ doctor`."""
 import json
 import os
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cli.command import Said, said_by_the_program, said_here
+from tests.cli.command import TIDEMARK, Said, said_by_the_program, said_here
 from tests.cli.test_cli import Place
 from tests.lake.test_log_codec import of_a_later_version
 from tests.official_emulator import free_port
@@ -88,6 +89,16 @@ def test_a_second_up_on_the_lake_is_refused_before_anything_is_started(house: Ho
     (broken,) = [one["said"] for one in diagnosed["findings"] if "another pipeline" in one["said"]]
     assert diagnosed["broken"] >= 1
     assert broken in refused.err
+
+
+def test_a_reader_that_closed_the_pipe_does_not_end_up(house: House) -> None:
+    house.own()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [TIDEMARK, "up"]
+    with os.fdopen(writer) as pipe:
+        done = subprocess.run(command, cwd=house.folder, env=house.variables(), stdout=pipe, stderr=-1, check=False)
+    assert b"already running as process" in done.stderr, "it went on until it was refused"
 
 
 def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None:

@@ -45,7 +45,8 @@ def up(
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        with suppress(OSError):  # a full disk must not end the pipeline
+        # Neither a full disk nor a closed pipe, for which Rich raises SystemExit, may end the pipeline or its stop.
+        with suppress(OSError, SystemExit):
             terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
     if status or stop or as_json:
