@@ -152,15 +152,6 @@ def test_provisioning_creates_tracking_before_base_and_finds_it_all_the_second_t
     assert pubsub.base_path in empty.tidemark("provision").out
 
 
-def test_publishing_to_a_topic_that_is_not_there_says_what_to_do(empty: Place) -> None:
-    options = ["--streams", "1", "--since", "1m", "--for", "0s", "--truth", str(empty.folder / "truth.parquet")]
-    said = empty.tidemark("publish", *options)
-    assert said.code == 1
-    (line,) = [line for line in said.err.splitlines() if line.startswith("tidemark: ")]
-    assert "does not exist" in line
-    assert "tidemark provision" in line
-
-
 # status, explain, diffs
 
 

@@ -104,13 +104,6 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert "This was decided " in said(run())
 
 
-def test_without_a_watermark_an_alternative_names_the_one_that_there_would_be(tmp_path: Path, log: Log) -> None:
-    Log(tmp_path / "young").tick(6)
-    result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/young/lake"})
-    assert "HELD_NO_DATA" in said(result)
-    assert f"band = 5s a watermark, {iso(at(-0.75))} (ADVANCED)" in said(result)
-
-
 def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) -> None:
     result = run("--at", iso(at(19)))
     assert isinstance(result.exception, LakeError)

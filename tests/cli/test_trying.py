@@ -53,12 +53,6 @@ def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place
     assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
 
 
-def test_fields_that_no_sample_has_are_named(place: Place) -> None:
-    said = place.tidemark("try", write(place, {"temperature": "warm"}), *ATTRIBUTES, *PUBLISHED)
-    assert "no sample has a value for status" in said.out
-    assert "every value of temperature has another type" in said.out
-
-
 def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_host: str) -> None:
     place = place_in(tmp_path, emulator_host)
     pubsub = place.settings.pubsub

@@ -201,12 +201,3 @@ def test_a_key_without_its_z_is_refused_wherever_a_window_or_a_time_is_named(
 ) -> None:
     code, _, err = computed_shell.run(*arguments, "2026-11-21T05-19", command=command)
     assert (code, "is ambiguous: write" in err) == (2, True)
-
-
-def test_where_nothing_lands_nothing_is_computed(computed_shell: Shell) -> None:
-    settings = computed_shell.folder / "tidemark.toml"
-    settings.write_text(
-        settings.read_text() + '[pubsub]\nproject = "project"\nattach = true\nbase_subscription = "theirs"\n'
-    )
-    code, _, err = computed_shell.run("--wait-for", HELD, "--computed")
-    assert (code, "`tidemark watermark --computed` needs landed messages" in err) == (1, True)
