@@ -234,7 +234,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
 
     Raises InvalidSettings, which lists every wrong setting with its value, its source and the rule that it breaks.
     """
-    named = path or os.environ.get("TIDEMARK_CONFIG")
+    named = path or os.environ.get("TIDEMARK_CONFIG") or None
     file = Path("tidemark.toml" if named is None else named).resolve()
     how = "name an existing one" if path else NO_FILE if named is None else "fix --config or $TIDEMARK_CONFIG"
     has_file = needs_file or named is not None or file.exists()
@@ -260,7 +260,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
 def _read_toml(file: Path, how_to_name_it: str) -> tuple[dict[str, Any], ReadFrom]:
     try:
         text = file.read_bytes()
-        return tomllib.loads(text.decode()), ReadFrom.of(file, text)
+        return tomllib.loads(text.decode("utf-8-sig")), ReadFrom.of(file, text)
     except FileNotFoundError as error:
         raise InvalidSettings(f"there is no settings file {file}; {how_to_name_it}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

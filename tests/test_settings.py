@@ -128,7 +128,7 @@ def test_a_variable_that_names_no_setting_is_refused(
 
 
 def test_variables_that_name_folders_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written('[watermark]\nband = "7s"\n')
+    file = written("\ufeff" + '[watermark]\nband = "7s"\n')
     monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
     monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "/somewhere")
     assert load_settings().watermark.band == timedelta(seconds=7)
@@ -292,7 +292,7 @@ def test_a_missing_settings_file_is_reported_by_how_it_was_named(
     message = refusal(tmp_path / "absent.toml")
     assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name an existing one"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    monkeypatch.setenv("TIDEMARK_CONFIG", "")
     with pytest.raises(InvalidSettings, match=r"tidemark\.toml; name one with --config or \$TIDEMARK_CONFIG, or have"):
         load_settings()
     monkeypatch.setenv("TIDEMARK_CONFIG", "gone.toml")

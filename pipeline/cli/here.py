@@ -33,7 +33,7 @@ def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
 
 def config_file() -> Path:
     """Return the path of the settings file that the command uses."""
-    return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
+    return Path(os.environ.get("TIDEMARK_CONFIG") or "tidemark.toml").resolve()
 
 
 def refuse_attached(settings: Settings, command: str) -> None:
