@@ -20,7 +20,8 @@ from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, cor
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
-from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.assets.scheduler.turns import resting_sentence, take_turn
 from tidemark.assets.sensors.watching import Jobs, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windows
@@ -255,12 +256,19 @@ def tables_sensor(
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)
-                newest = [windowing.numbered(number) for number in due[-WINDOWS_PER_RUN:]]
+                job, counts = compute_job(table.name), found[table.name].counts
+                attempts = ended_attempts(runs, windowing, job, counts)
+                newest_first = (range(number, number + 1) for number in reversed(due))
+                chosen, resting = take_turn(newest_first, attempts, clock.now(), WINDOWS_PER_RUN)
+                said += [f"{table.name}: {resting_sentence(resting, windowing)}"] if resting else []
+                if not chosen:
+                    continue
+                newest = [windowing.numbered(number) for number in sorted(chosen)]
                 context.log.info(
                     "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
                 )
                 tags = {DEFINITION: found[table.name].mark}
-                requests.append(run_over(settings, compute_job(table.name), newest, tags))
+                requests.append(run_over(settings, job, newest, tags))
         why = "; ".join(said) or "every closed window is computed"
         return dg.SensorResult(run_requests=requests) if requests else why
 

@@ -1,7 +1,7 @@
 """Finds the runs of this pipeline's jobs, and the windows that they compute. The Dagster instance may also have other
 pipelines, with jobs of the same names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -55,11 +55,18 @@ class Runs:
         return dg.RunsFilter(tags={PIPELINE: pipeline_tags(self.settings.lake.uri)}, **more)
 
 
-def ended_attempts(runs: Runs, windowing: Windowing) -> Attempts:
-    """Return the newest runs of the job COMPUTE_WINDOWS that succeeded or failed, newest first."""
-    statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
-    records = runs.newest(COMPUTE_WINDOWS, RUNS_LOOKED_AT, statuses)
-    found = (attempt_of(record, windowing, ended_at(record)) for record in records)
+def ended_attempts(
+    runs: Runs,
+    windowing: Windowing,
+    job_name: str = COMPUTE_WINDOWS,
+    counts: Callable[[dg.RunRecord], bool] = lambda _: True,
+) -> Attempts:
+    """Return the newest runs of a job over windows that succeeded or failed, newest first. Failed runs for which
+    `counts` is false are left out."""
+    success, failure = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
+    records = runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
+    counted = (record for record in records if record.dagster_run.status is success or counts(record))
+    found = (attempt_of(record, windowing, ended_at(record)) for record in counted)
     return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
 
 

@@ -1,6 +1,7 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -179,6 +180,24 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
         (observed,) = told(result)
         assert observed.metadata["version"].value == live.definition("python").version
         assert read_failing_tables(live.house.lake, SystemClock().now()) == []
+
+
+def test_windows_that_fail_together_are_tried_one_by_one_until_the_file_changes(
+    tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "FIRST_REST", timedelta(0))
+    bad = f"SELECT window, stream_id, IF(window = '{WINDOWS[1]}', raise_error('no'), 1) AS one FROM {{heartbeats}}"
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, computed, sql=bad)
+        for _ in range(turns.SUSPECT):
+            assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[2]}"]}
+            assert "no" in live.fails()
+        assert asked(live.ticking) == {"compute_sql": [WINDOWS[2]]}
+        (result,) = live.runs()
+        assert result.success
+        assert asked(live.ticking) == {"compute_sql": [WINDOWS[1]]}
+        live.write("sql", COUNTS)
+        assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[1]}"]}
 
 
 def test_a_file_that_cannot_be_used_when_dagster_loads_the_pipeline_stops_nobody_else(
