@@ -127,14 +127,3 @@ def test_two_questions_at_once_and_windows_of_two_lengths_are_refused(
     said = run("--silent", "--started")
     assert said.exit_code == 2
     assert "give only one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())
-
-
-def test_a_window_that_is_not_computed_is_reported_as_such(lake: Lake) -> None:
-    nothing = run()
-    assert isinstance(nothing.exception, LakeError)
-    assert "no window has been computed" in str(nothing.exception)
-    put(lake.diffs(), "run", {KEYS[0]: beats(0, "a")})
-    another = run("--silent", "--window", KEYS[4])
-    assert isinstance(another.exception, LakeError)
-    assert f"window {KEYS[4]} has not been computed" in str(another.exception)
-    assert f"the last is {KEYS[0]}" in str(another.exception)
