@@ -90,14 +90,17 @@ class OneAsks:
 
     def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
         """Run `choose` for the sensor `user`, and return its request. If the choice fails, takes too long, or comes too
-        soon after another sensor's request, return a request without windows that says why."""
-        earlier = self._under_way.get(user)
-        if earlier is not None and not earlier.done():
+        soon after another sensor's request, return a request without windows that says why. If a choice took too long,
+        the next call returns the windows that it found."""
+        chosen = self._under_way.get(user)
+        if chosen is not None and not chosen.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
-        chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
-        if not wait((chosen,), CHOOSE_WITHIN_SECONDS).done:
-            chosen.cancel()  # it may not have begun, if another sensor's choice is under way
-            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        if chosen is None or chosen.cancelled() or chosen.exception() or not chosen.result().windows:
+            chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
+            if not wait((chosen,), CHOOSE_WITHIN_SECONDS).done:
+                chosen.cancel()  # it may not have begun, if another sensor's choice is under way
+                return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        del self._under_way[user]
         try:
             return chosen.result()
         except Exception as error:  # whatever the error, the tick's work is durable and is reported

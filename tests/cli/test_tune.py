@@ -2,12 +2,10 @@
 
 import json
 import os
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.cli.command import Said, said_here
@@ -15,7 +13,6 @@ from tests.lake.builders import append_rejected
 from tests.tuning.tuning_traces import MemoryTrace, Source, ending_before, record
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.replay.trace import NEVER
 from tidemark.pipeline.settings import load_settings
 
 CONFIG = """\
@@ -143,14 +140,6 @@ def test_impossible_options_are_refused_before_the_work(folder: Path, arguments:
     assert told.code == 2
     assert says in " ".join(told.err.replace("│", " ").split())
     assert (folder / "late.parquet").read_bytes() == before
-
-
-def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(folder: Path) -> None:
-    trace = Source(seconds=60).trace()
-    replace(trace, landed_us=np.full_like(trace.landed_us, NEVER)).write(folder / "outstanding.parquet")
-    told = tidemark(folder, "tune", "outstanding.parquet")
-    assert told.code == 1
-    assert "no message with an event time has landed" in told.err
 
 
 def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:
