@@ -22,7 +22,7 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.state import Released, WatermarkState
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Windowing
 
 LINES = 20
 """Maximum number of printed lines. Each line covers a range of publish times with outstanding messages."""
@@ -62,15 +62,21 @@ def release(
 @dataclass(frozen=True, slots=True)
 class Preview:
     """The effect of a release: the outstanding messages that it covers, the decision `without` it and the one with it
-    (`released`), the windows that would close, and `notes` on accuracy. Both decisions use the newest readings."""
+    (`released`), the numbers of the windows that would close, and `notes` on accuracy. Both decisions use the newest
+    readings."""
 
     release: Released
     base: EffectiveReading
     outstanding: Outstanding
     without: Decision
     released: Decision
-    closing: list[Window]
+    closing: range
+    windowing: Windowing
     notes: tuple[str, ...]
+
+    def key(self, index: int) -> str:
+        """Return the key of the closing window at this index."""
+        return self.windowing.numbered(self.closing[index]).key
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
@@ -108,9 +114,11 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
         firsts = (None if tracked_us is None else from_us(tracked_us), landed)
         begin = min((moment for moment in firsts if moment is not None), default=None)
-    closed = settings.windowing.closed_at(released.watermark, begin)
-    closing = [window for window in closed if not window.is_closed_at(without.watermark)]
-    return Preview(release, base, found, without, released, closing, tuple(_notes(state, decided.decision, found)))
+    windowing, closing = settings.windowing, range(0)
+    if begin is not None and released.watermark is not None:
+        closing = range(windowing.number_of(begin), windowing.number_of(released.watermark))
+    notes = tuple(_notes(state, decided.decision, found))
+    return Preview(release, base, found, without, released, closing, windowing, notes)
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
@@ -154,8 +162,8 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "without": without,
         "with": released,
         "windows_closing": len(closing),
-        "first_window": closing[0].key if closing else None,
-        "last_window": closing[-1].key if closing else None,
+        "first_window": preview.key(0) if closing else None,
+        "last_window": preview.key(-1) if closing else None,
     }
 
 
@@ -190,14 +198,13 @@ def _show(preview: Preview) -> None:
     stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With the release, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
-    keys = [window.key for window in preview.closing]
-    match len(keys):
+    match len(preview.closing):
         case 0:
             say("No window would close.")
         case 1:
-            say(f"One window would close: {keys[0]}.")
+            say(f"One window would close: {preview.key(0)}.")
         case many:
-            say(f"{many:,} windows would close: {keys[0]} to {keys[-1]}.")
+            say(f"{many:,} windows would close: {preview.key(0)} to {preview.key(-1)}.")
     say(
         f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
         "the watermark. Until base has landed all such messages, only messages published from that "
