@@ -136,7 +136,7 @@ class _Field:
         self._one = _converter(entry.fields_by_name["value"] if self._is_map else field, known)
 
     def of(self, message: Any, budget: ValueBudget) -> Any:
-        if self._has_presence and not message.HasField(self.name):
+        if self._has_presence and not type(message).HasField(message, self.name):
             return None
         value = getattr(message, self.name)
         if self._is_map:

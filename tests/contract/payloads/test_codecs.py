@@ -199,9 +199,9 @@ def test_both_forms_are_read_as_the_same_plain_values(codec: ProtobufCodec) -> N
 
 
 def test_names_are_those_of_the_proto_file_in_camel_case_as_well() -> None:
-    text = 'syntax = "proto3"; message A { int64 event_time = 1; } message B {}'
+    text = 'syntax = "proto3"; message A { int64 event_time = 1; optional string HasField = 2; } message B {}'
     codec = ProtobufCodec(definition(text, Encoding.PROTOBUF))
-    assert codec.text(b'{"eventTime": 5}') == codec.text(b'{"event_time": 5}') == {"event_time": 5}
+    assert codec.text(b'{"eventTime": 5}') == codec.text(b'{"event_time": 5}') == {"event_time": 5, "HasField": None}
 
 
 def test_a_compiled_descriptor_set_needs_no_compiler(tmp_path: Path) -> None:
