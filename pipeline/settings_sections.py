@@ -585,6 +585,12 @@ class DagsterSettings(Section):
                 raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
         return value
 
+    @model_validator(mode="after")
+    def _two_ports(self) -> Self:
+        if self.web_port == self.code_port:
+            raise ValueError("web_port and code_port must be two different ports")
+        return self
+
     @property
     def ui(self) -> str:
         """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else the UI of `tidemark up` on

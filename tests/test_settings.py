@@ -224,6 +224,7 @@ WRONG = [
     ("[windows]\nlength = '7m'", "the window length must be one of 1m, 2m, 3m"),
     ("[windows]\nfirst = 2026-01-01T00:00:00", "first must be a time in UTC"),
     ("[windows]\nfirst = 2026-01-01T00:01:00Z", "first must be the start of a window"),
+    ("[dagster]\nweb_port = 4266", "web_port and code_port must be two different ports"),
     ("[windows]\nfirst = 1969-12-31T00:00:00Z", "first must be the start of a window"),
     ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
     ("[pubsub]\nemulator_host = '8085'", "host:port"),
