@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -279,6 +278,8 @@ class LakeLandings:
 
 def _is_first(rows: pa.Table) -> pa.Array:
     """Return for each landed message whether none with the same publisher's id, stream and event time is older."""
+    import polars as pl  # here, because `status` imports this module and does not need Polars
+
     times = pl.DataFrame(rows.select([*HEARTBEAT, "publish_time"]))
     is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(HEARTBEAT)
     return times.select(is_oldest | pl.col("publisher_id").is_null()).to_series().to_arrow()
