@@ -169,13 +169,9 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
 def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
     keys = [window.key for window in windows]
-    # Take the fences before listing the input; otherwise an older computation could replace a newer one. Opening the
-    # tables in parallel, with `heartbeats` among them, saves a third of a second in a bucket.
-    opening: list[Callable[[], Any]] = [
-        *(partial(table.fence, keys) for table in batch.tables),
-        batch.heartbeats.current,
-    ]
-    *fences, _ = (found for _, found in read_ahead(lambda opened: opened(), opening))
+    # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each looks for
+    # new commits, in a bucket by several requests.
+    fences = [fence for _, fence in read_ahead(lambda table: table.fence(keys), batch.tables)]
     files = batch.heartbeats.files_between(windows[0].start - batch.lookback, windows[-1].end)
     # Check after listing: retention raises its boundary before it removes a row, so the listed input is complete.
     batch.refuse_expired(windows)

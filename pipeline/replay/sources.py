@@ -15,7 +15,14 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.objects import read_ahead
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
+from tidemark.pipeline.lake.tables.heartbeats import (
+    IDENTITY,
+    IDENTITY_SOURCE,
+    PARTITION,
+    Heartbeats,
+    identities,
+    messages_of,
+)
 from tidemark.pipeline.lake.tables.quarantine import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey, Tick
@@ -216,10 +223,6 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
     return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, unknown)
 
 
-HEARTBEAT = ("stream_id", "event_time", "publisher_id")
-"""The columns that the copies of a heartbeat share, if its publisher sets ids."""
-
-
 class LakeLandings:
     """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. Of a
     heartbeat's copies, the trace has the oldest. A message is assumed to have been tracked when it was published.
@@ -255,7 +258,7 @@ class LakeLandings:
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                chosen = list(dict.fromkeys([*columns, *HEARTBEAT, *([named] if streams else [])]))
+                chosen = list(dict.fromkeys([*columns, *IDENTITY_SOURCE, *([named] if streams else [])]))
                 rows = files.to_table(columns=chosen, use_threads=False)
             rows = rows.filter(_is_first(rows))
             if streams:
@@ -277,12 +280,12 @@ class LakeLandings:
 
 
 def _is_first(rows: pa.Table) -> pa.Array:
-    """Return for each landed message whether none with the same publisher's id, stream and event time is older."""
+    """Return for each landed row whether no copy of its heartbeat was published earlier."""
     import polars as pl  # here, because `status` imports this module and does not need Polars
 
-    times = pl.DataFrame(rows.select([*HEARTBEAT, "publish_time"]))
-    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(HEARTBEAT)
-    return times.select(is_oldest | pl.col("publisher_id").is_null()).to_series().to_arrow()
+    published = pl.DataFrame(identities(rows).append_column("publish_time", rows["publish_time"]))
+    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(IDENTITY)
+    return published.select(is_oldest).to_series().to_arrow()
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
