@@ -51,7 +51,7 @@ LOCAL_REMEDY = (
     f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
     f"{sys.executable}"
 )
-"""What to do if executors on the driver's machine cannot run tidemark."""
+"""The remedy if executors on the driver's machine cannot run tidemark."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
