@@ -20,7 +20,7 @@ NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
 
 SETTINGS = """\
 # The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
-# docs/reference/settings.md. What they share, such as [message], is written into each file.
+# docs/reference/settings.md. Write what the pipelines share, such as [message], into each file.
 [pubsub]
 project = "{pubsub.project}"                 # on Google's service: yours
 topic = "{pubsub.topic}"

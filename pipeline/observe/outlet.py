@@ -4,8 +4,8 @@ Pipelines with equal `[metrics]` settings share an outlet, which the first tick 
 outlets; processes of runs do not.
 
 The port serves `/metrics`, `/healthz` and `/livez` for monitoring systems, and the page for browsers. It answers only
-GET requests and changes nothing. Monitoring systems get only counts, ages and names of sensors. The page also names
-streams, but shows no other content of messages.
+GET and HEAD requests, and changes nothing. Monitoring systems get only counts, ages and names of sensors. The page also
+names streams, but shows no other content of messages.
 
 OTLP is sent from a thread of this module, because the thread of OpenTelemetry's SDK restarts in forked processes.
 """
@@ -147,8 +147,7 @@ class ProcessOutlet:
             case "/healthz":
                 problems = self.problems()
                 status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-                said = {"healthy": not problems, "problems": problems}
-                return status, JSON, json.dumps(said).encode() + b"\n"
+                return status, JSON, json.dumps({"healthy": not problems, "problems": problems}).encode() + b"\n"
             case "/metrics" if self._telemetry is not None and self._telemetry.scrape is not None:
                 return HTTPStatus.OK, TEXT, self._telemetry.scrape()
         asked = {name: values[-1] for name, values in parse_qs(query).items()}
@@ -200,7 +199,9 @@ def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServe
             for name, value in HEADERS.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(b"" if self.command == "HEAD" else content)
+
+        do_HEAD = do_GET
 
         def version_string(self) -> str:
             return "tidemark"

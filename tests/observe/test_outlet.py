@@ -238,9 +238,9 @@ def test_a_missing_library_is_named_where_the_definitions_are_built(
             check_libraries(MetricsSettings(export=export))
 
 
-def asked(port: int, *hosts: str, path: str = "/metrics") -> tuple[int, bytes]:
+def asked(port: int, *hosts: str, path: str = "/metrics", method: str = "GET") -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.putrequest("GET", path, skip_host=True)
+    connection.putrequest(method, path, skip_host=True)
     for host in hosts:
         connection.putheader("Host", host)
     connection.endheaders()
@@ -255,6 +255,7 @@ def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_an
     outlet, port = outlet_of(metrics, ["metrics.example"]), metrics.address[1]
     for host in ("127.0.0.1:9464", "localhost", "[::1]:9464", "10.0.0.7:9464", "metrics.example:80"):
         assert asked(port, host, path="/healthz") == (200, b'{"healthy": true, "problems": []}\n'), host
+        assert asked(port, host, path="/healthz", method="HEAD") == (200, b""), host
     for path in ("/metrics", "/healthz", "/livez"):
         for hosts in (("rebound.example:9464",), ("127.0.0.1", "rebound.example")):
             status, content = asked(port, *hosts, path=path)
