@@ -42,7 +42,7 @@ WORK = TypeAdapter(Work)
 def measure_large(machine: Machine, rounds: int, scale: float) -> list[Measure]:
     """Seconds and megabytes of ours, on a warm server, and of the faster of the two engines, each run a process."""
     world = machine.world()
-    fill_hours(world, scale, HOURS)
+    _fill(world, scale)
     work = work_of(world, SPAN * HOURS)
     seconds: dict[str, list[float]] = {name: [] for name in ("tidemark", *ENGINES)}
     peaks: dict[str, list[float]] = {name: [] for name in seconds}
@@ -79,8 +79,8 @@ def measure_large(machine: Machine, rounds: int, scale: float) -> list[Measure]:
     ]
 
 
-def fill_hours(world: World, scale: float, hours: int) -> None:
-    """Land an hour, and what it holds once more for each further hour."""
+def _fill(world: World, scale: float) -> None:
+    """Land an hour, and what it holds once more for each further one of HOURS."""
     lookback = world.settings.windows.lookback
     fill(world, START - lookback, START + SPAN, scale)
     table = world.heartbeats.pinned()
@@ -88,7 +88,7 @@ def fill_hours(world: World, scale: float, hours: int) -> None:
         raise ServiceFailed("nothing has landed for the benchmark")
     files, _ = new_files(world.lake, world.clock)
     hour = table.to_pyarrow_dataset().to_table(filter=pc.field("event_time") >= pa.scalar(START))
-    for number in range(1, hours):
+    for number in range(1, HOURS):
         later = _later(hour, SPAN * number)
         for first in range(0, len(later), ROWS_OF_A_FILE):
             files.add(files.write(later.slice(first, ROWS_OF_A_FILE)), {})

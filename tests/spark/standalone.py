@@ -1,6 +1,6 @@
 """A standalone cluster on loopback, and a Connect server on it: a master and workers, each a JVM of its own.
 
-    with cluster(folder, python=bare_python()) as spread:      # executors that lack tidemark
+    with cluster(folder) as spread:                            # executors that lack tidemark
         settings = Settings(spark=spread.classic())            # for a session of this process, or
         with connect_server(folder, spread) as address: ...    # for clients of a server on the same cluster
         spread.kill_worker(0)
@@ -30,6 +30,7 @@ from tidemark.pipeline.spark.java import java_home
 
 READY_WITHIN_SECONDS = 90
 MADE_WITHIN_SECONDS = 600
+WORKERS = 2
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)
 SMALL = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.executor.cores": "1"}
 OF_PYSPARK = ("pandas", "pyarrow", "numpy")
@@ -44,7 +45,6 @@ class Cluster:
     master: str
     folder: Path
     supervisor: Supervisor
-    python: Path | None
 
     def classic(self, **more: object) -> SparkSettings:
         """The settings of a session whose driver is this process."""
@@ -52,20 +52,16 @@ class Cluster:
 
     def connected(self, **more: object) -> SparkSettings:
         """The settings of a Connect server on this cluster, at a port of its own."""
-        address = f"sc://localhost:{free_port()}"
-        return SparkSettings.model_validate(
-            {"remote": address, "config": {**SMALL, "spark.master": self.master}, **more}
-        )
+        return self.classic(remote=f"sc://localhost:{free_port()}", **more)
 
-    def kill_worker(self, number: int) -> list[int]:
-        """SIGKILL to a worker, its executors and their Python processes, as if its machine were gone; their ids."""
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker, its executors and their Python processes, as if its machine were gone."""
         name = f"worker-{number}"
         (process,) = [one.process for one in self.supervisor.running if one.spec.name == name]
         lost = [process, *process.children(recursive=True)]
         for one in lost:
             one.kill()
         psutil.wait_procs(lost)
-        return [one.pid for one in lost]
 
     def restart_worker(self, number: int) -> None:
         """Start a worker that was killed again, and wait until the master knows it."""
@@ -79,15 +75,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster(
-    folder: Path, *, python: Path | None = None, workers: int = 2, environment: Mapping[str, str] | None = None
-) -> Iterator[Cluster]:
-    """A cluster until the block is left. With `python`, that is the machines' own Python: `$PYSPARK_PYTHON` in the
-    workers' environment names it. Each worker has one core and 1 GB, and `environment` beside this process's."""
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster of two workers until the block is left. The machines' own Python is `bare_python`: `$PYSPARK_PYTHON` in
+    the workers' environment names it. Each worker has one core and 1 GB."""
     supervisor = Supervisor(folder / "services", SystemClock(), lambda _: None)
-    own = {"PYSPARK_PYTHON": str(python)} if python else {}
     try:
-        yield Cluster(_started(supervisor, folder, workers, {**own, **(environment or {})}), folder, supervisor, python)
+        yield Cluster(_started(supervisor, folder), folder, supervisor)
     finally:
         supervisor.stop()
 
@@ -131,12 +124,12 @@ def _run(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=MADE_WITHIN_SECONDS)
 
 
-def _started(supervisor: Supervisor, folder: Path, workers: int, environment: Mapping[str, str]) -> str:
+def _started(supervisor: Supervisor, folder: Path) -> str:
     port = free_port()
     arguments = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
     supervisor.start(_daemon("master", "master.Master", arguments, folder, {}, lambda: listens(HOST, port)))
     url = f"spark://{HOST}:{port}"
-    for number in range(workers):
+    for number in range(WORKERS):
         name = f"worker-{number}"
         arguments = ["--host", HOST, "--webui-port", str(free_port()), "--cores", "1", "--memory", "1g"]
         log = supervisor.log_file(name)
@@ -146,12 +139,12 @@ def _started(supervisor: Supervisor, folder: Path, workers: int, environment: Ma
                 "worker.Worker",
                 [*arguments, "--work-dir", str(folder / name), url],
                 folder,
-                environment,
+                {"PYSPARK_PYTHON": str(bare_python())},
                 lambda log=log: "Successfully registered" in log.read_text(errors="replace"),  # type: ignore[misc]
             ),
             wait=False,
         )
-    for number in range(workers):
+    for number in range(WORKERS):
         supervisor.wait_until_ready(f"worker-{number}")
     return url
 

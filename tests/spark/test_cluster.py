@@ -81,7 +81,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster"), python=bare_python()) as running:
+    with cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
@@ -220,7 +220,7 @@ def test_an_archive_in_a_bucket_comes_by_sparks_connector_and_its_absence_is_sai
     client.bucket(bucket).blob(archive.name).upload_from_filename(str(archive), timeout=300)
     carried = {"executor_environment": f"gs://{bucket}/{archive.name}"}
     work = [("windows", {"lake": str(house_with_beats(tmp_path / name).folder)}) for name in ("classic", "connect")]
-    with cluster(tmp_path, python=bare_python()) as own:  # the shared one's cores belong to the last place's server
+    with cluster(tmp_path) as own:  # the shared one's cores belong to the last place's server
         able = {"config": own.classic().config | spark_storage_config(lake_apart) | {JARS: str(gcs_connector())}}
         assert "no Google connector" in start(own.classic(**carried), work[0]).communicate()[1]
         assert answers_of(start(own.classic(**(able | carried)), work[0])) == [RIGHT]
