@@ -17,7 +17,7 @@ from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
-from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnwritable
+from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeFull, LakeUnwritable
 from tidemark.pipeline.observe.recorder import CHECKED
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
@@ -99,7 +99,7 @@ def staleness_sensor(
             results = [checks.late.reported(look)]
             try:
                 found = _missed(look, context.log)
-            except CorruptObject as error:  # other checks do not wait for a repair
+            except (CorruptObject, InvalidSettings) as error:  # a damaged table, or windows of another length
                 said = f"missed heartbeats cannot be counted: {error}"
                 results.insert(0, checks.missed.reported(look, checks.verdict(passed=False, description=said)))
             else:

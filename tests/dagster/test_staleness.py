@@ -55,11 +55,12 @@ def ticking_on(
     recompute_missed: str = "automatic",
     clock: ManualClock | None = None,
     max_lag: timedelta | None = None,
+    length: timedelta = LENGTH,
     **checks: Any,
 ) -> Ticking:
     settings = Settings(
         pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
-        windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, recompute_missed=recompute_missed),
+        windows=WindowSettings(length=length, lookback=LOOKBACK, recompute_missed=recompute_missed),
         watermark=WatermarkSettings(tick=seconds(10), max_lag=max_lag),
         lake=LakeSettings(uri=f"file:{history.folder / 'lake'}"),
         checks=CheckSettings(**checks),
@@ -160,7 +161,9 @@ def test_the_watermark_s_age_is_checked_and_fails_where_nobody_decides_however_y
         patched.setattr(quality_staleness.Staleness, "check", damaged)  # as if one of heartbeat_diffs were
         assert evaluations(ticking)["missed"].description == "missed heartbeats cannot be counted: a file is damaged"
     clock.advance(seconds(539))
-    said = evaluations(ticking_on(history, instance, clock=clock))["watermark_age"]
+    checked = evaluations(ticking_on(history, instance, clock=clock, length=2 * LENGTH))
+    assert "the settings ask for windows of 2m" in (checked["missed"].description or "")
+    said = checked["watermark_age"]
     assert (said.passed, said.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert said.metadata["age_seconds"].value > said.metadata["max_age_seconds"].value == 600
 
