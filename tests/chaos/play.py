@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import dagster as dg
 import duckdb
@@ -21,6 +22,7 @@ from tests.chaos.house import ROOT, STARTED_WITHIN_SECONDS, House, is_provisione
 from tests.chaos.plan import Plan, Trouble, without
 from tests.chaos.summary import Summary
 from tests.official_emulator import free_port
+from tidemark.local.demo import synthetic
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.processes import Supervisor
@@ -130,8 +132,9 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
     """Play it, and stop all that was started. Raises ServiceFailed where nothing came of waiting, AssertionError where
     `tidemark up` does not start."""
     began, settings, not_played = clock.monotonic(), house.settings, []
-    source = Source(asked.source, settings, house.truth, asked.first(clock), clock, CALLS_TAKE)
+    source = Source(asked.source, settings, house.truth, asked.first(clock), clock)
     with ExitStack() as undone:
+        undone.enter_context(patch.object(synthetic, "CALL_TIMEOUT", CALLS_TAKE))
         plan, disk = asked.plan, None
         if asked.disk_megabytes is not None:
             why_none = undone.enter_context(small_disk(house.lake, asked.disk_megabytes))
