@@ -161,12 +161,8 @@ def check_windows(
     for name in (QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            since = [
-                file
-                for file in data_files(table.current(), table.partition_column)
-                if file.partition >= first_day(start)
-            ]
-            found = [*_looked_at(table, since, tell)]
+            of_table = data_files(table.current(), table.partition_column)
+            found = [*_looked_at(table, [file for file in of_table if file.partition >= first_day(start)], tell)]
         except CorruptObject as error:
             unknown.append(str(error))
         else:
@@ -434,9 +430,11 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
 
     Returns the lower bound of the watermark after the loss, or None if there is no evidence for one. The bound is the
     watermark in the newest record of the log witness, or the end of the newest computed window if that is later. Raises
-    LakeError.
+    LakeError, also if the entry is intact.
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
+    if not isinstance(_entry_or_damage(log, number), str):
+        raise LakeError(f"entry {number} is intact, so nothing was changed; `tidemark repair` names the damaged ones")
     known = [log.watermark_noted()]
     if computed:
         with suppress(ValueError):  # the windows had another length

@@ -91,6 +91,8 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
     said = house.repair()
     assert said.code == 1
     assert f"once had entry {newest.number}, when the watermark was at 2026-11-21T05:30:00Z: its end" in said.out
+    slip = house.place.tidemark("repair", "--forget", str(newest.number - 2))
+    assert (slip.code, f"entry {newest.number - 2} is intact" in slip.err) == (1, True)
     forgotten = house.place.tidemark("repair", "--forget", str(newest.number - 1))
     assert forgotten.code == 0, forgotten.err
     again = house.repair()

@@ -1,5 +1,6 @@
 """What doctor says of the lake's place, its clock and its versions."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.quality.test_gate import live
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, LAKE
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_lake, check_running
+from tidemark.pipeline.doctor.lake import check_lake, check_lake_version, check_running
 from tidemark.pipeline.doctor.rest import check_clock
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.settings import Settings
@@ -89,9 +90,12 @@ def test_clocks_that_differ_are_said_with_the_difference(world: World) -> None:
         assert abs(ahead) < 120 or "1m5" in finding.said or "2m" in finding.said
 
 
-def test_a_table_with_a_damaged_log_is_broken_before_it_is_written_again(tmp_path: Path) -> None:
+def test_a_lost_end_of_the_log_and_a_table_with_a_damaged_log_are_broken(tmp_path: Path) -> None:
     world = fakes.World(tmp_path)
     live(world)
+    shutil.rmtree(world.folder / "tracking")
+    finding = one_of(in_folder(world.folder), check_lake_version)
+    assert (finding.level, "the tracking log is empty, but it once had" in finding.said) == (Level.BROKEN, True)
     min((world.folder / "heartbeats" / "_delta_log").iterdir()).write_text("damaged")
     found = examine(in_folder(world.folder), [check for check in CHECKS if check.subject == LAKE])
     assert [one.said.rpartition("#")[2] for one in found if one.level is Level.BROKEN] == ["what-is-found)"]

@@ -167,8 +167,8 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
         raise typer.BadParameter(str(error)) from error
     if found is None:
         raise LakeError(
-            f"it is unknown which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
-            "log has no watermark. Name the windows with --from and --to"
+            f"no window of {settings.lake.uri} is known to be closed: no heartbeat has landed, or the tracking log has "
+            "no watermark above the first window's end. Name the windows with --from and --to"
         )
     return found
 
