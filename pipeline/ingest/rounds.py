@@ -258,7 +258,7 @@ class RoundDone:
 
     @property
     def is_dry(self) -> bool:
-        return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
+        return self.messages < SMALL_SHARE * min(min(BATCH_MESSAGES.values()) * self.share.readers, ROUND_MESSAGES)
 
 
 Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]

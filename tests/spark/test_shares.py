@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.payloads.schemas import Encoding
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.counting import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
+from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.ingest.rounds import (
     DRY_ROUNDS,
     PLAN,
@@ -228,3 +228,4 @@ def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(
     assert run.ended is Ended.RAN_DRY
     assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
     assert total(done).landed.messages + len(held) == 50
+    assert not RoundDone(0, Share(on.settings, MINUTE, 750, 250), Settled(Ingested(module.ROUND_MESSAGES)), 1, 1).is_dry
