@@ -7,46 +7,41 @@ Real parts: tidemark's own Pub/Sub server, Spark Connect, Dagster's daemon and c
 import argparse
 import json
 import os
-import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
-from tidemark.local.demo.script import USUAL_PORTS, free_port
-from tidemark.local.demo.synthetic import Published, Source
+from benchmarks.watched import (
+    JITTER,
+    PERIOD,
+    STREAMS,
+    Memory,
+    Pipeline,
+    RunOfDrain,
+    Ticks,
+    pipeline,
+    reports,
+    runs_of_drain,
+    ticks_of,
+)
+from tidemark.local.demo.synthetic import Published
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.own_files import dagster_home
-from tidemark.local.services.processes import Supervisor
-from tidemark.local.services.stack import start_emulator, start_stack
+from tidemark.local.services.stack import start_stack
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.settings import Settings, load_settings
 
-STREAMS, PERIOD = 10_000, timedelta(seconds=30)
 PER_SECOND = STREAMS / PERIOD.total_seconds()
 """What the sources publish in real time: a multiple of real time is a multiple of this."""
 
 LOOK_EVERY = timedelta(seconds=3)
 
 CONFIG = """\
-[pubsub]
-emulator_host = "127.0.0.1:{emulator}"
-emulator = "local"
-
-[message.fields]
-temperature = "number"
-status = "text"
-
-[windows]
 length = "{window}"
-first = "{first}"
 
 [ingest]
 readers = {readers}
@@ -54,16 +49,8 @@ readers = {readers}
 [lake]
 uri = "file:lake"
 
-[spark]
-remote = "sc://localhost:{spark}"
-
 [spark.config]
 "spark.master" = "local[{places},4]"
-
-[dagster]
-storage = "dagster"
-web_port = {web}
-code_port = {code}
 """
 
 
@@ -124,45 +111,16 @@ def main() -> None:
 
 def play(asked: Asked, console: Console, clock: Clock) -> Shown:
     """The backlog, the pipeline, live traffic, silence, the comparison. Stops what it started, whatever happens."""
-    began = clock.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"{clock.monotonic() - began:6.0f} s  {text}", highlight=False)
-
-    start = _minute(clock.now()) - timedelta(seconds=asked.messages / PER_SECOND)
-    supervisor = Supervisor(asked.folder.resolve(), clock, say)
-    supervisor.take_over()
-    shutil.rmtree(asked.folder, ignore_errors=True)
-    asked.folder.mkdir(parents=True)
-    config = (asked.folder / "tidemark.toml").resolve()
-    config.write_text(_config(asked, start))
-    settings = load_settings(config)
-    source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=timedelta(seconds=8))
-    truth = asked.folder / "truth.parquet"
-    publishing = Source(source, settings, truth, start, clock)
-    try:
-        return _play(asked, settings, config, publishing, start, truth, supervisor, say, clock)
-    finally:
-        try:
-            publishing.stop()
-        finally:
-            supervisor.stop()
+    start = clock.now().replace(second=0, microsecond=0) - timedelta(seconds=asked.messages / PER_SECOND)
+    source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=JITTER)
+    more = CONFIG.format(window=asked.window, readers=asked.readers, places=asked.readers + 2)
+    first = start - timedelta(hours=1)
+    with pipeline(asked.folder, source, start, first, more, console, clock, emulator="local") as played:
+        return _play(asked, played, start, clock)
 
 
-def _play(
-    asked: Asked,
-    settings: Settings,
-    config: Path,
-    publishing: Source,
-    start: datetime,
-    truth: Path,
-    supervisor: Supervisor,
-    say: Callable[[str], None],
-    clock: Clock,
-) -> Shown:
-    start_emulator(supervisor, settings)
-    provision_here(settings, clock)
-    publishing.start()
+def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> Shown:
+    settings, publishing, supervisor, say = played.settings, played.source, played.supervisor, played.say
     while publishing.sent < asked.messages or publishing.reached < clock.now() - timedelta(seconds=1):
         publishing.raise_failure()
         clock.sleep(0.2)
@@ -170,7 +128,7 @@ def _play(
     say(f"{backlog:,} messages of {STREAMS:,} streams wait, up to {iso(reached)}; the sources go on live")
     with Memory(supervisor.running, clock) as memory:
         pipeline_began = clock.monotonic()
-        start_stack(supervisor, settings, config)
+        start_stack(supervisor, settings, played.config)
         watched = reports(
             settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
         )
@@ -192,7 +150,7 @@ def _play(
         everything = {window.key for window in settings.windowing.closed_at(last.end, start)}
         next(report for report in watched if everything <= set(report.computed))
     say("comparing every row with the truth")
-    found = compare(truth, asked.folder / "lake", settings.windows)
+    found = compare(publishing.truth, asked.folder / "lake", settings.windows)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
     drains, ticks = runs_of_drain(dagster_home(settings)), ticks_of(dagster_home(settings))
     return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)
@@ -228,21 +186,6 @@ def _shown(
         ticks={name: asdict(seen) for name, seen in ticks.items()},
         peak_memory_mb={name: round(size / (1 << 20), 1) for name, size in memory.peaks.items()},
     )
-
-
-def _config(asked: Asked, start: datetime) -> str:
-    ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
-    return CONFIG.format(
-        window=asked.window,
-        first=iso(start.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
-        readers=asked.readers,
-        places=asked.readers + 2,
-        **ports,
-    )
-
-
-def _minute(moment: datetime) -> datetime:
-    return moment.replace(second=0, microsecond=0)
 
 
 if __name__ == "__main__":

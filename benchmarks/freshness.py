@@ -5,7 +5,6 @@
 import argparse
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,23 +18,18 @@ from rich.console import Console
 
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
-from benchmarks.watched import reports, ticks_of
-from tidemark.local.demo.script import USUAL_PORTS, free_port
-from tidemark.local.demo.synthetic import Source
+from benchmarks.watched import JITTER, PERIOD, STREAMS, Pipeline, pipeline, reports, ticks_of
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.own_files import dagster_home
-from tidemark.local.services.processes import Supervisor
-from tidemark.local.services.stack import start_emulator, start_stack
+from tidemark.local.services.stack import start_stack
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import EmulatorKind, LakeSettings
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, Windowing
 
-STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
 SETTLES = timedelta(seconds=100)
 """Decisions and windows before that are not counted: the first run warms Spark up, and ticks move to where they are
 aimed."""
@@ -60,17 +54,7 @@ Beside = Callable[[Settings], AbstractContextManager[None]]
 """What else is played while windows are counted."""
 
 CONFIG = """\
-[pubsub]
-emulator_host = "127.0.0.1:{emulator_port}"
-emulator = "{emulator}"
-
-[message.fields]
-temperature = "number"
-status = "text"
-
-[windows]
 length = "1m"
-first = "{first}"
 
 [watermark]
 rule = "{rule}"
@@ -79,14 +63,6 @@ tick = "{tick}s"
 [lake]
 uri = "{lake}"
 endpoint = "{endpoint}"
-
-[spark]
-remote = "sc://localhost:{spark_port}"
-
-[dagster]
-storage = "dagster"
-web_port = {web_port}
-code_port = {code_port}
 """
 
 
@@ -169,64 +145,23 @@ class _Place:
 def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda _: nullcontext()) -> Fresh:
     """Live traffic from the start, and what is played `beside` it, until so many windows are counted. Stops what it
     started, whatever happens."""
-    began = clock.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"{clock.monotonic() - began:6.0f} s  {text}", highlight=False)
-
-    folder = asked.folder.resolve()
-    supervisor = Supervisor(folder, clock, say)
-    supervisor.take_over()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    config = folder / "tidemark.toml"
     start = clock.now()
-    with _lake(asked) as place:
-        config.write_text(_config(asked, start, place.lake))
-        return _play(asked, place, load_settings(config), config, start, supervisor, say, beside)
-
-
-def _play(
-    asked: Played,
-    place: _Place,
-    settings: Settings,
-    config: Path,
-    start: datetime,
-    supervisor: Supervisor,
-    say: Callable[[str], None],
-    beside: Beside,
-) -> Fresh:
-    clock, folder = supervisor.clock, config.parent
     source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=JITTER, duplicates=0, broken=0, silent=0)
-    publishing = Source(source, settings, folder / "truth.parquet", start, clock)
-    try:
-        start_emulator(supervisor, settings)
-        provision_here(settings, clock)
-        publishing.start()
-        start_stack(supervisor, settings, config)
-        counted_from = clock.now() + SETTLES
-        with beside(settings):
-            return _watch(asked, place, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
-    finally:
-        try:
-            publishing.stop()
-        finally:
-            supervisor.stop()
+    with _lake(asked) as place:
+        lake = {"lake": place.lake.uri, "endpoint": place.lake.endpoint or ""}
+        more, first = CONFIG.format(rule=asked.rule, tick=asked.tick, **lake), start - asked.first
+        with pipeline(asked.folder, source, start, first, more, console, clock, emulator=asked.emulator) as played:
+            start_stack(played.supervisor, played.settings, played.config)
+            counted_from = clock.now() + SETTLES
+            with beside(played.settings):
+                return _watch(asked, place, played, counted_from, clock)
 
 
-def _watch(
-    asked: Played,
-    place: _Place,
-    settings: Settings,
-    publishing: Source,
-    counted_from: datetime,
-    keep_up: Callable[[], None],
-    say: Callable[[str], None],
-    clock: Clock,
-) -> Fresh:
-    windowing = settings.windowing
+def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetime, clock: Clock) -> Fresh:
+    settings, windowing = played.settings, played.settings.windowing
     looked_at = settings.model_copy(update={"lake": place.past}) if asked.lake != DISK else settings
-    watched = reports(looked_at, publishing, keep_up, say, clock, patience=PATIENCE, every=LOOK_EVERY[asked.lake])
+    keep_up, every = played.supervisor.restart_what_died, LOOK_EVERY[asked.lake]
+    watched = reports(looked_at, played.source, keep_up, played.say, clock, patience=PATIENCE, every=every)
     report = next(
         report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
     )
@@ -252,7 +187,7 @@ def _watch(
         ticks={name: asdict(seen) for name, seen in ticks_of(dagster_home(settings)).items()},
         ready_by_window={iso(window.start): seconds for window, seconds in ready.items()},
     )
-    say(fresh.sentence())
+    played.say(fresh.sentence())
     return fresh
 
 
@@ -286,18 +221,6 @@ def _calls(place: _Place, since: datetime, ticks: int) -> dict[str, float]:
     """The calls of each class that the pipeline made for a tick, runs included; none of a lake on disk."""
     found = Counter(call.price_class for call in place.calls() if call.at >= since.timestamp())
     return {charge: round(found[charge] / max(1, ticks), 1) for charge in ("A", "B")} if found else {}
-
-
-def _config(asked: Played, start: datetime, lake: LakeSettings) -> str:
-    return CONFIG.format(
-        lake=lake.uri,
-        endpoint=lake.endpoint or "",
-        rule=asked.rule,
-        tick=asked.tick,
-        emulator=asked.emulator,
-        first=iso(start.replace(minute=0, second=0, microsecond=0) - asked.first),
-        **{f"{name}_port": free_port(usual) for name, usual in USUAL_PORTS.items()},
-    )
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """A run of the whole pipeline, watched: what the lake comes to hold, the memory of its processes, and what Dagster has
 noted of ticks and runs."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -12,20 +13,100 @@ from typing import Self
 
 import dagster as dg
 import psutil
+from rich.console import Console
 
+from tidemark.local.demo.script import USUAL_PORTS, free_port
 from tidemark.local.demo.synthetic import Source
-from tidemark.local.services.processes import StartedService
-from tidemark.pipeline.clock import Clock, format_duration
+from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.services.processes import StartedService, Supervisor
+from tidemark.local.services.stack import start_emulator
+from tidemark.pipeline.clock import Clock, format_duration, iso
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST
-from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.pubsub.provision import provision_here
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import EmulatorKind
 
 SAMPLE_EVERY_SECONDS = 1.0
 TICKS_AT_MOST = 5000
 SAY_EVERY_SECONDS = 15.0
+
+STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
+
+CONFIG = """\
+[pubsub]
+emulator_host = "127.0.0.1:{emulator}"
+emulator = "{kind}"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+
+[windows]
+first = "{first}"
+"""
+"""The settings of a whole pipeline. The values that differ follow, beginning with those of `[windows]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A folder with settings, and a source that publishes to the emulator that runs there. `start_stack` starts the
+    rest."""
+
+    config: Path
+    settings: Settings
+    source: Source
+    supervisor: Supervisor
+    say: Callable[[str], None]
+
+
+@contextmanager
+def pipeline(
+    folder: Path,
+    made: SyntheticSource,
+    start: datetime,
+    first: datetime,
+    more: str,
+    console: Console,
+    clock: Clock,
+    *,
+    emulator: EmulatorKind,
+) -> Iterator[Pipeline]:
+    """Empty the folder, and publish `made` from `start` on there. Windows begin in the hour of `first`; `more` is the
+    rest of the settings. Stops what was started, whatever happens."""
+    began, folder = clock.monotonic(), folder.resolve()
+
+    def say(text: str) -> None:
+        console.print(f"{clock.monotonic() - began:6.0f} s  {text}", highlight=False)
+
+    supervisor = Supervisor(folder, clock, say)
+    supervisor.take_over()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+    hour = iso(first.replace(minute=0, second=0, microsecond=0))
+    config = folder / "tidemark.toml"
+    config.write_text(CONFIG.format(kind=emulator, first=hour, **ports) + more)
+    settings = load_settings(config)
+    source = Source(made, settings, folder / "truth.parquet", start, clock)
+    with ExitStack() as stopped:
+        stopped.callback(supervisor.stop)
+        stopped.callback(source.stop)
+        start_emulator(supervisor, settings)
+        provision_here(settings, clock)
+        source.start()
+        yield Pipeline(config, settings, source, supervisor, say)
 
 
 @dataclass(frozen=True, slots=True)
