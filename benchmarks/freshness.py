@@ -165,7 +165,7 @@ def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetim
     report = next(
         report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
     )
-    lake = Lake(settings.lake, settings.message.kinds, clock)
+    lake = Lake(looked_at.lake, settings.message.kinds, clock)
     log = lake.tracking_log()
     entries = (log.entry(number) for number in log.numbers())
     decisions = [entry.decision for entry in entries if isinstance(entry, DecisionRecord)]
