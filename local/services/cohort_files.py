@@ -32,6 +32,7 @@ emulator = "local"                         # Google's official emulator ignores 
 
 {windows}[dagster]
 name = "{name}"
+location = "definitions.py"                # the name that `dagster dev -f definitions.py` gives it
 
 [lake]
 uri = "file:lakes/{name}"                  # on Google's service: gs://bucket/{name}

@@ -46,7 +46,7 @@ def check_lake(setup: Setup) -> Iterator[Said]:
 
 def check_state(setup: Setup) -> Iterator[Said]:
     """Check that the folder for Dagster's storage, the logs and `services.json` is writable."""
-    yield from _folder(Path(setup.settings.dagster.storage), "Dagster's storage", "dagster.storage")
+    yield from _folder(Path(setup.settings.dagster.storage), "`tidemark up`'s storage", "dagster.storage")
 
 
 def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:

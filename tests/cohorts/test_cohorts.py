@@ -153,7 +153,8 @@ def test_init_writes_pipelines_side_by_side_that_share_nothing_but_the_topic(tmp
     assert (said.code, said.err) == (0, "")
     assert "for name in eu america rest; do tidemark --config $name.toml provision; done" in said.out
     settings = [load_settings(folder / f"{name}.toml") for name in ("eu", "america", "rest")]
-    assert [one.dagster.name for one in settings] == ["eu", "america", "rest"]
+    named = [(one.dagster.name, one.dagster.location) for one in settings]
+    assert named == [(name, "definitions.py") for name in ("eu", "america", "rest")]
     assert {one.pubsub.topic_path for one in settings} == {"projects/tidemark-local/topics/heartbeats"}
     assert {one.pubsub.emulator_host for one in settings} == {"127.0.0.1:34000"}
     own = [(one.pubsub.base_path, one.pubsub.tracking_path, one.lake.uri) for one in settings]

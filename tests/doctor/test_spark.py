@@ -17,7 +17,7 @@ from tests.spark.machine import script
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_dagster_storage, check_own_tables, judged
+from tidemark.pipeline.doctor.lake import check_dagster_storage, check_own_tables, check_state, judged
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,
@@ -183,6 +183,7 @@ def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one
     assert "`tidemark up` makes it. If your own Dagster runs this pipeline, set DAGSTER_HOME" in said(
         check_dagster_storage, Level.OK, **absent
     )
+    assert said(check_state, Level.OK, **absent).startswith("`tidemark up`'s storage is the folder")
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         found = revisions(instance)
     assert set(found) == {"runs", "events", "schedules"}
