@@ -269,7 +269,6 @@ def carry_environment(session: SparkSession, archive: str) -> None:
     ToolMissing if Spark cannot read gs://.
     """
     config = environment_config(archive)
-    check_archive(config)
     if session.conf.get(CARRIED, "") == (named := identity(archive)):
         return
     if is_connected(session) and is_brought(session):
@@ -308,7 +307,9 @@ def _link(session: SparkSession) -> None:
 
 
 def identity(archive: str) -> str:
-    """Return a text that identifies the archive's content: its address, or its path, size and modification time."""
+    """Return a text that identifies the archive's content: its address, or its path, size and modification time.
+    Raises InvalidSettings if the archive is unusable."""
+    check_archive({ARCHIVE: archive})
     if is_address(archive):
         return archive
     state = Path(archive).stat()

@@ -16,7 +16,7 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive
-from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, manifest_of, own_manifest, pack
+from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, identity, manifest_of, own_manifest, pack
 from tidemark.pipeline.spark.session import server_config, session_config
 
 IMPORTS = "import sys, tidemark.pipeline.ingest.rounds as r; print(sys.executable, r.__file__, sys.argv[1])"
@@ -94,7 +94,7 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(InvalidSettings, match="tidemark provision --executors"):
-            check_archive({ARCHIVE: str(file)})
+            identity(str(file))
     with tarfile.open(file, "w:gz") as archive:
         archive.add(__file__, "manifest.yaml")
     with pytest.raises(InvalidSettings, match="was not made by `tidemark provision --executors`"):
