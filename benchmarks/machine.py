@@ -1,7 +1,6 @@
 """The real parts that are measured: a Pub/Sub on loopback, Spark Connect, and lakes on this disk."""
 
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from benchmarks.traffic import LIVE_RATE, REGULAR
+from tidemark.local.demo.script import free_port
 from tidemark.local.demo.synthetic import publish
 from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.local.services.processes import Supervisor
@@ -182,9 +182,9 @@ def machine(folder: Path, emulator: EmulatorKind, say: Callable[[str], None]) ->
     settings = settings.model_copy(
         update={
             "pubsub": settings.pubsub.model_copy(
-                update={"emulator": emulator, "emulator_host": f"127.0.0.1:{_free_port()}", "project": "tidemark-bench"}
+                update={"emulator": emulator, "emulator_host": f"127.0.0.1:{free_port(0)}", "project": "tidemark-bench"}
             ),
-            "spark": settings.spark.model_copy(update={"remote": f"sc://localhost:{_free_port()}", "master": None}),
+            "spark": settings.spark.model_copy(update={"remote": f"sc://localhost:{free_port(0)}"}),
         }
     )
     supervisor = Supervisor(folder, SystemClock(), say)
@@ -197,9 +197,3 @@ def machine(folder: Path, emulator: EmulatorKind, say: Callable[[str], None]) ->
             parts.stop()
     finally:
         supervisor.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,7 +6,7 @@ on: publishers, the reader, Cloud Monitoring's sampling, and a second tracker's 
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,6 +19,7 @@ from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.fakes import CONTRACT, Crash
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.lake.builders import InMemory
 from tests.simulation.lake import Codec
 from tests.watermark.builders import START
 from tidemark.local.emulator.faults import Faults
@@ -26,7 +27,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import ObjectExists, ObjectMissing, PubSubError, ReadingUnavailable
+from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, track
@@ -44,30 +45,6 @@ BAND = timedelta(seconds=10)
 SECOND = timedelta(seconds=1)
 LASTS, QUIET, AT_MOST = timedelta(minutes=3), timedelta(minutes=5), timedelta(hours=1)
 """How long somebody publishes; how long the world goes on once everything is acknowledged, and at most until then."""
-
-
-class Memory:
-    """Objects in memory."""
-
-    uri = "memory:"
-
-    def __init__(self) -> None:
-        self._objects: dict[str, bytes] = {}
-
-    def create(self, name: str, content: bytes) -> None:
-        if self._objects.setdefault(name, content) is not content:
-            raise ObjectExists(name)
-
-    def read(self, name: str) -> bytes:
-        if name not in self._objects:
-            raise ObjectMissing(name)
-        return self._objects[name]
-
-    def names(self, prefix: str) -> Iterator[str]:
-        return iter(sorted(name for name in self._objects if name.startswith(prefix)))
-
-    def delete(self, name: str) -> None:
-        self._objects.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -132,7 +109,7 @@ class World:
         slack = timedelta(seconds=late)
         rule = rng.choice(["band", "band", "frontier"])
         self.policy = Policy(rule=rule, band=BAND, idle="hold", base_slack=slack, reading_slack=slack)
-        self.objects = Memory()
+        self.objects = InMemory({})
         self.monitoring = Monitoring(self)
         self.by_monitoring = rng.random() < 0.5
         self.never_acknowledged: dict[str, datetime] = {}  # valid messages, and their event times that count

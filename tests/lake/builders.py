@@ -1,6 +1,6 @@
 """Short ways to write what lands in the lake."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import ObjectExists
+from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
@@ -24,6 +24,31 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 LATER = 600.0
 """When everything lands and every run computes, in seconds from the start."""
+
+
+class InMemory:
+    """An `ObjectStore` that is quick to make, so that a kill at each write can be tried."""
+
+    uri = "memory:"
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self.contents = dict(contents)
+
+    def create(self, name: str, content: bytes) -> None:
+        if name in self.contents:
+            raise ObjectExists(name)
+        self.contents[name] = content
+
+    def read(self, name: str) -> bytes:
+        if name not in self.contents:
+            raise ObjectMissing(name)
+        return self.contents[name]
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return iter(sorted(name for name in self.contents if name.startswith(prefix)))
+
+    def delete(self, name: str) -> None:
+        self.contents.pop(name, None)
 
 
 def version_of(heartbeats: Heartbeats) -> int | None:

@@ -1,6 +1,6 @@
 """Archives of the tracking log: nothing that was said is lost, whoever is killed, and nobody goes on from the past."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lake.builders import InMemory
 from tests.watermark.builders import at, published, reading
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable
 from tidemark.pipeline.lake.log import packing as log_packing
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
@@ -73,31 +74,6 @@ def contents_told(ticks: int) -> Mapping[str, bytes]:
 def contents_of(objects: ObjectStore) -> dict[int, bytes]:
     log = log_on(objects)
     return {number: log.content(number) for number in log.numbers()}
-
-
-class InMemory:
-    """Objects that are quick to make, so that a kill at each write can be tried."""
-
-    uri = "memory:"
-
-    def __init__(self, contents: Mapping[str, bytes]) -> None:
-        self.contents = dict(contents)
-
-    def create(self, name: str, content: bytes) -> None:
-        if name in self.contents:
-            raise ObjectExists(name)
-        self.contents[name] = content
-
-    def read(self, name: str) -> bytes:
-        if name not in self.contents:
-            raise ObjectMissing(name)
-        return self.contents[name]
-
-    def names(self, prefix: str) -> Iterator[str]:
-        return iter(sorted(name for name in self.contents if name.startswith(prefix)))
-
-    def delete(self, name: str) -> None:
-        self.contents.pop(name, None)
 
 
 class Failing(InMemory):
