@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tidemark.pipeline.observe.facts import read_report, read_waiting
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 
+PROGRAMS = Path(sys.executable).parent
 NAMES = ("heartbeats", "orders")
 BACKLOG, LIVE = timedelta(minutes=62), timedelta(seconds=30)
 """An hour ends in the backlog: their asset is asked for it."""
@@ -44,19 +46,19 @@ class Played:
     """Partitions of the project's own asset over the windows of `orders`."""
 
 
-def play(folder: Path, python: Path, postgres: str | None, say: Callable[[str], None]) -> Played:
-    """Play it in an empty folder, with the Dagster and the tidemark of this Python's environment."""
+def play(folder: Path, say: Callable[[str], None]) -> Played:
+    """Play it in an empty folder."""
     clock = SystemClock()
     ports = {name: free_port() for name in ("spark", "code")}
     with running_own_pubsub(folder / "pubsub.log") as emulator:
-        pipelines = _written(folder, emulator, ports, clock, postgres)
+        pipelines = _written(folder, emulator, ports, clock)
         supervisor = Supervisor(folder / "state", clock, say)
         try:
-            _start(supervisor, folder, python, ports["code"], pipelines, postgres)
-            publishing = [_publish(folder, python, name) for name in NAMES]
+            _start(supervisor, folder, ports["code"], pipelines)
+            publishing = [_publish(folder, name) for name in NAMES]
             assert [one.wait(600) for one in publishing] == [0, 0]
             _until_computed(pipelines, supervisor, clock, say)
-            with _instance(folder, postgres) as instance:
+            with _instance(folder) as instance:
                 found = {
                     name: compare(folder / f"{name}.parquet", folder / f"{name}-lake", each.windows)
                     for name, each in pipelines.items()
@@ -66,15 +68,13 @@ def play(folder: Path, python: Path, postgres: str | None, say: Callable[[str], 
             supervisor.stop()
 
 
-def _written(
-    folder: Path, emulator: str, ports: dict[str, int], clock: Clock, postgres: str | None
-) -> dict[str, Settings]:
+def _written(folder: Path, emulator: str, ports: dict[str, int], clock: Clock) -> dict[str, Settings]:
     """The project's files; the settings of its pipelines."""
     (folder / "assets").mkdir()
     (folder / "assets" / "__init__.py").write_text(their_project.ASSETS)
     (folder / "their_definitions.py").write_text(their_project.DEFINITIONS)
     (folder / "workspace.yaml").write_text(their_project.WORKSPACE.format(**ports))
-    (folder / "dagster.yaml").write_text(their_project.INSTANCE + (their_project.POSTGRES if postgres else ""))
+    (folder / "dagster.yaml").write_text(their_project.INSTANCE)
     first = iso(clock.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=2))
     for name in NAMES:
         text = their_project.SETTINGS.format(name=name, emulator=emulator, first=first, **ports)
@@ -85,36 +85,33 @@ def _written(
     return settings
 
 
-def _environment(folder: Path, postgres: str | None) -> dict[str, str]:
-    more = {"THEIR_POSTGRES": postgres} if postgres else {}
-    return {"DAGSTER_HOME": str(folder), "GRPC_ENABLE_FORK_SUPPORT": "0", **more}
+def _environment(folder: Path) -> dict[str, str]:
+    return {"DAGSTER_HOME": str(folder), "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
-def _start(
-    supervisor: Supervisor, folder: Path, python: Path, code: int, pipelines: dict[str, Settings], postgres: str | None
-) -> None:
+def _start(supervisor: Supervisor, folder: Path, code: int, pipelines: dict[str, Settings]) -> None:
     token = token_environment()
-    environment = {**_environment(folder, postgres), **token}
+    environment = {**_environment(folder), **token}
     supervisor.state_folder.mkdir()
     supervisor.start(spark_server(pipelines["orders"], supervisor.state_folder, token))
     subprocess.run(
-        [str(python.with_name("dagster")), "instance", "info"],
+        [str(PROGRAMS / "dagster"), "instance", "info"],
         cwd=folder,
         env={**os.environ, **environment},
         check=True,
         capture_output=True,
         timeout=120,
     )
-    server = [str(python), "-m", CODE_SERVER, "-m", "their_definitions", "-h", HOST, "-p", str(code)]
+    server = [sys.executable, "-m", CODE_SERVER, "-m", "their_definitions", "-h", HOST, "-p", str(code)]
     supervisor.start(
         ServiceSpec("code", [*server, "--max-workers", "24"], folder, environment, lambda: listens(HOST, code), 120)
     )
-    supervisor.start(ServiceSpec("daemon", [str(python.with_name("dagster-daemon")), "run"], folder, environment))
+    supervisor.start(ServiceSpec("daemon", [str(PROGRAMS / "dagster-daemon"), "run"], folder, environment))
 
 
-def _publish(folder: Path, python: Path, name: str) -> "subprocess.Popen[bytes]":
+def _publish(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     """Publish in the background: what lasts is the live part."""
-    command = [str(python.with_name("tidemark")), "--config", f"{name}.toml", "publish", "--streams", "40"]
+    command = [str(PROGRAMS / "tidemark"), "--config", f"{name}.toml", "publish", "--streams", "40"]
     times = ["--since", f"{BACKLOG.total_seconds():g}s", "--for", f"{LIVE.total_seconds():g}s", "--jitter", "2s"]
     more = ["--duplicates", "0.05", "--truth", f"{name}.parquet"]
     return subprocess.Popen([*command, *times, *more], cwd=folder, stdout=subprocess.DEVNULL)
@@ -148,9 +145,9 @@ def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str
 
 
 @contextmanager
-def _instance(folder: Path, postgres: str | None) -> Iterator[dg.DagsterInstance]:
+def _instance(folder: Path) -> Iterator[dg.DagsterInstance]:
     before = dict(os.environ)
-    os.environ.update(_environment(folder, postgres))
+    os.environ.update(_environment(folder))
     try:
         with dg.DagsterInstance.get() as instance:
             yield instance

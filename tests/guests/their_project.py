@@ -133,7 +133,3 @@ run_coordinator:
   config: {dequeue_interval_seconds: 1}
 run_launcher: {module: tidemark.resources.run_launcher, class: WatchedRunLauncher}
 """
-
-POSTGRES = """
-storage: {postgres: {postgres_url: {env: THEIR_POSTGRES}}}
-"""
