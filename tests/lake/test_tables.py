@@ -67,10 +67,15 @@ def event_times_in(path: str) -> list[int]:
 def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 0)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 20_000, publish_time=1)]))
+    found = lake.heartbeats()
+    found.rows = lambda *given: pa.table({"hour": given[3]})  # type: ignore[method-assign]
+    assert [len(found.published_between(at(second), at(second + 2)) or ()) for second in (0, 20_000)] == [2, 0]
     table_of(lake).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
     append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 7000)]))
     assert lake_in(tmp_path).heartbeats().files_between(at(6900), at(7100)).rows >= 1
-    assert lake_in(tmp_path).heartbeats().extent().rows == 2
+    assert lake_in(tmp_path).heartbeats().extent().rows == 3
+    assert len(lake_in(tmp_path).heartbeats().published_between(at(7000), at(7002)) or ()) == 1
 
 
 def land(heartbeats: Heartbeats, load: object, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -102,11 +107,7 @@ def test_a_file_that_was_written_before_the_table_had_another_kind_is_not_added(
 
 
 FAULTS = [
-    (
-        OSError(122, "Disk quota exceeded (os error 122)"),
-        LakeFull,
-        "no space is left.*continues from the durable state",
-    ),
+    (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continues from the durable"),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick retries"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
     (CommitFailedError("Unsupported table features required: [RowTracking]"), LakeError, "another tool has turned on"),

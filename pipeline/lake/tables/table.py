@@ -243,7 +243,7 @@ class LakeTable:
         If a file is damaged or missing, raise DamagedFile. If the dict `damaged` is given, skip the file instead, and
         add its path and partition to the dict. Raises LakeError.
         """
-        pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions else []
+        pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions is not None else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
             with suppress(pa.ArrowException, OSError):
@@ -271,10 +271,18 @@ class LakeTable:
     ) -> pa.Table | None:
         """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. `start`
         and `end` must be whole seconds. If the dict `damaged` is given, damaged files are skipped and added to it, as
-        in `rows`."""
+        in `rows`.
+
+        The dataset has only partitions with such rows, because one of all files takes seconds for a year of hours."""
         table, published = self.current(), pc.field("publish_time")
-        wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-        return None if table is None else self.rows(table, columns, wanted, damaged=damaged)
+        if table is None:
+            return None
+        files, since, before = listed(table), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
+        if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:
+            first, last = (files[f"{bound}.publish_time"].cast(MOMENT) for bound in ("min", "max"))
+            files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, since)), True))
+        partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
+        return self.rows(table, columns, (published >= since) & (published < before), partitions, damaged)
 
     def scanned(
         self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
@@ -490,19 +498,16 @@ def data_files(
     given, return only files of these partitions, which is much faster in a table of many files."""
     if table is None:
         return []
-    files = listed(table)
-    return as_data_files(
-        files if partitions is None else of_partitions(files, partition_column, partitions), partition_column
-    )
+    files = listed(table) if partitions is None else of_partitions(listed(table), partition_column, partitions)
+    return as_data_files(files, partition_column)
 
 
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
     """Convert a result of `listed` to DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
-    bounds = (
-        files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest")
-    )  # Arrow is slow at converting times
+    # Arrow is slow at converting times.
+    bounds = (files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest"))
     return [
         DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))
         for path, rows, size, partition, added_ms, oldest_us, newest_us in zip(*columns, *bounds, strict=True)
