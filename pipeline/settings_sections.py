@@ -182,6 +182,7 @@ def _recompute_within(written: str) -> timedelta:
 
 TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
+Owner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]  # Dagster's rule
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
 ReadingKind = Literal["auto", "snapshot", "monitoring"]
@@ -574,7 +575,7 @@ class DagsterSettings(Section):
     storage: Annotated[str, Effect.ANEW] = ".tidemark/dagster"
     """Folder of Dagster's own storage, with the processes' logs beside it. If it is lost, all data and the watermark
     are still in the lake."""
-    owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
+    owners: list[Owner] = Field(default_factory=lambda: ["team:data-engineering"])
     """Owners that the assets show: `team:name` or an e-mail address."""
 
     @field_validator("allowed_hosts")

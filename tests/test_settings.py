@@ -215,6 +215,7 @@ WRONG = [
     ("[dagster]\nallowed_hosts = ['http://ui.lan']", "is not a host name"),
     ("[dagster]\nallowed_hosts = ['ui.lan:80']", "is not a host name"),
     ("[dagster]\nallowed_hosts = ['']", "is not a host name"),
+    ("[dagster]\nowners = ['data']", "match pattern"),
     ("[pubsub]\nretention = '5m'", "greater than or equal to 10m"),
     ("[watermark]\ntick = '20m'", "less than or equal to 10m"),
     ("[watermark]\nidle_timeout = '0s'", "greater than 0s"),

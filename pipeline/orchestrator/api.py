@@ -109,7 +109,7 @@ class DagsterApi:
                 "code server (`tidemark up` starts it), or reload the location in the UI, and try again"
             )
         for repository in location["repositories"]:
-            for one in repository["pipelines"]:
+            for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # a table's may end alike
                 is_it = one["name"] == job or one["name"].endswith(f"_{job}")
                 if is_it and any(mark in one["tags"] for mark in marks):
                     return repository["name"], one["name"]
