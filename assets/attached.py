@@ -24,9 +24,9 @@ materialize the others."""
 
 @dataclass
 class CompleteWindows:
-    """Finds complete partitions of `complete_windows` that are not materialized yet. Dagster's storage is asked which
-    are materialized, because a tick can fail before Dagster stores its events. It is asked again only once another
-    partition is complete, or if the last tick left some partitions."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage which
+    ones are materialized, because a tick can fail after it has returned its events. It asks again only once a further
+    partition is complete, or if the last tick did not get to all of them."""
 
     settings: Settings
     partitions: Partitions
@@ -47,8 +47,8 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return the materializations of the next complete partitions, and a request without windows, so that no run
-        starts."""
+        """Return a request without windows, because no run is needed, and the materializations of the next complete
+        partitions."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
@@ -56,9 +56,9 @@ class CompleteWindows:
     def _next(
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
-        """Return materializations of the next missing partitions in order, at most AT_ONCE. The search begins at the
-        partition that contains `state.complete_from`, or after the newest materialized partition if that is earlier, so
-        that none is skipped. A partition that ends in the future by this machine's clock is left for later."""
+        """Return materializations of the next missing partitions in order, at most AT_ONCE. To skip none, the search
+        begins at the earlier of two points: the partition that contains `state.complete_from`, and the end of the
+        newest materialized partition. A partition that ends in the future by this machine's clock is left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

@@ -28,8 +28,8 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""The assets whose old tick events housekeeping deletes. `complete_windows` is left out, because its events record
-which partitions are materialized."""
+"""Housekeeping deletes the old tick events of these assets. `complete_windows` is not among them, because its events
+record which partitions are materialized."""
 
 ON_COMPUTED: dg.AutomationCondition[Any] = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
@@ -54,8 +54,8 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Return the specs of the topic and of both subscriptions. If your own asset `topic` stands for the topic, the
-    topic gets no spec."""
+    """Return the specs of the topic and of both subscriptions. If `topic` is the key of your own asset for the topic,
+    return only those of the subscriptions."""
     pubsub = settings.pubsub
     part = f" It receives only the messages that pass its filter: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
@@ -150,7 +150,7 @@ def spec(
     deps: Sequence[dg.AssetKey] = (),
     **more: Any,
 ) -> dg.AssetSpec:
-    """Build the spec of an asset without a decorated function."""
+    """Build the spec of an asset that is not defined by a decorated function."""
     upstream = [key_of(settings, dep) for dep in deps]
     return dg.AssetSpec(
         key_of(settings, key), deps=upstream, description=description, **shown(settings, uri, columns), **more

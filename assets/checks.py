@@ -39,8 +39,8 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class CheckInput:
-    """The input of a check: the lake, the subscriptions and the current time. The check uses the objects that
-    `LakeResource` caches for `user`."""
+    """The input of a check: the lake, the subscriptions and the current time. `user` is the name under which
+    `LakeResource` caches the objects that the check uses."""
 
     lake: LakeResource
     pubsub: Subscriptions
@@ -246,8 +246,8 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(HEARTBEATS, is_due=lambda settings: bool(settings.message.fields) and not settings.pubsub.attach)
 def fields_present(look: CheckInput) -> dg.AssetCheckResult:
-    """Find the fields of `[message.fields]` that are null in every heartbeat of the last hour. A field is null if it is
-    absent from the payload, or of another kind than configured."""
+    """Find the fields of `[message.fields]` that are null in every heartbeat of the last hour. A field is null if the
+    payload lacks it, or if its value is not of the configured kind."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
     found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - RECENT)

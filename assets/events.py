@@ -16,8 +16,8 @@ REASON = "reason/"
 """Prefix of the metadata that counts rejected messages by reason. The reason follows the prefix."""
 
 ACCEPTED = "accepted_messages"
-"""Name of the metadata that counts the messages whose heartbeats landed, without quarantined messages. The events of a
-requeue lack this metadata, because a requeue pulls no messages."""
+"""Name of the metadata that counts the messages landed in heartbeats. Quarantined messages do not count. The events of
+a requeue lack this metadata, because a requeue pulls no messages."""
 
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:

@@ -45,11 +45,11 @@ UNABLE_PAUSE = timedelta(minutes=10)
 pull."""
 
 OVERTIME = timedelta(minutes=5)
-"""Maximum time by which a run may exceed its planned time. After that, ticks pull again, because the run may hang."""
+"""A run may take this much longer than planned. After that, ticks pull again, because the run may hang."""
 
 AGAIN_WITHIN = timedelta(minutes=10)
-"""If another run is needed this soon after a run that caught up, ticks cannot keep up. The new run then uses its full
-time, even after it has caught up."""
+"""If a run caught up and another one is needed within this time, ticks cannot keep up. The new run then keeps reading
+for its full time, even after it has caught up."""
 
 
 def _reported(
@@ -175,8 +175,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Return a sentence that says why the backlog needs readers on Spark. Return None if ticks can land the backlog, or
-    if no reading of it is recent."""
+    """Return why the backlog needs readers on Spark, as a sentence. Return None if ticks can land the backlog, or if no
+    recent reading tells how large it is."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None

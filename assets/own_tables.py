@@ -43,8 +43,8 @@ SHOWN_SOURCE = 20_000
 """Maximum number of characters of a table's function or query that Dagster's UI shows."""
 
 TABLES = "tables"
-"""Name of the sensor that requests runs of custom tables. It is also the `user` under which the sensor's objects are
-cached in `LakeResource`."""
+"""Name of the sensor that requests runs of custom tables. `LakeResource` caches the sensor's objects under this
+name."""
 
 LONGEST_PAUSE = timedelta(minutes=10)
 """Maximum pause before a table whose runs keep failing is tried again. There is no pause once the table's file has
@@ -165,8 +165,8 @@ class TableNow:
 
 
 def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
-    """Read a table's current file. It is imported again only if it has changed since `known`, the last usable
-    definition, was read."""
+    """Read a table's current file. `known` is the last usable definition. The file is imported again only if it has
+    changed since `known` was read."""
     mark = _mark(settings, loaded)
     try:
         return TableNow(_usable(settings, loaded, known), mark)
@@ -180,11 +180,11 @@ def _mark(settings: Settings, loaded: TableDefinition) -> str:
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
     """Return the table that the current file defines, or `known` if the file is unchanged. Raises InvalidSettings if
-    the file is unusable. Raises TableFailed if, since Dagster loaded the table, the window length has changed, or the
-    table has gained or lost its key.
+    the file is unusable. Raises TableFailed if the window length differs from the one that Dagster loaded, or if only
+    one of the two definitions has a key.
 
-    If the file was unusable when Dagster loaded it, a new key is not an error. Until Dagster loads the table again, no
-    check covers this key.
+    Exception: if the file was unusable when Dagster loaded it, the table may have a key now. No check covers this key
+    until Dagster loads the file again.
     """
     if not loaded.file:
         return loaded

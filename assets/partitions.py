@@ -29,7 +29,7 @@ class Partitions:
 
     @property
     def listed(self) -> Windowing:
-        """The partitions that Dagster lists, as the windows of a `Windowing`."""
+        """The partitions that Dagster lists. Each partition is a window of this `Windowing`."""
         since = datetime(self.loaded_at.year - YEARS_BEFORE, 1, 1, tzinfo=UTC)
         longer = Windowing(max(self.windowing.length, HOUR), since)
         return Windowing(longer.length, longer.containing(max(since, self.windowing.first)).start)

@@ -28,8 +28,8 @@ ABOUT = (
 )
 
 MOST_REQUESTS = 3
-"""Maximum number of runs that a code server requests: after a failed run, it pauses and requests another one. If all of
-them fail, an operator has to read their logs."""
+"""Maximum number of runs that a code server requests for one contract. After a failed run, it pauses and requests the
+next. If all of them fail, an operator has to read their logs."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:

@@ -45,9 +45,8 @@ class WindowsConfig(dg.Config):
 
 @dataclass(frozen=True)
 class WindowsAsset:
-    """An asset that is computed window by window, in runs: its key without the pipeline's prefix, its partitions, and
-    the index of its windows. `further` is how much longer the asset's lookback is than the lookback of
-    `heartbeat_diffs`."""
+    """An asset that runs compute window by window: its key without the pipeline's prefix, its partitions, and the index
+    of its windows. `further` is the asset's lookback less the lookback of `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -114,8 +113,8 @@ class WindowsAsset:
             yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """Return the windows of the run's partitions that are already computed, or that have a heartbeat in them or in
-        their lookback. Windows before the retention boundary are left out, unless there are no others. Raises
+        """Return the windows of the run's partitions that are computed already, or whose interval or lookback has a
+        heartbeat. Windows before the retention boundary are left out, unless there are no others. Raises
         WindowNotClosed if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
@@ -159,8 +158,9 @@ def batch_parts(
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows, except `tables`, which are opened meanwhile, as
-    `heartbeats` is. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is used."""
+    """Return the arguments of a `WindowBatch` over these windows, except its `tables`. To save time, open `tables` and
+    `heartbeats` in parallel. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is
+    used."""
 
     heartbeats = lake.heartbeats("run")
     with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used
@@ -223,8 +223,8 @@ def _tag(context: Context, windows: Sequence[Window]) -> None:
 
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
-    """Make the UI show these partitions as in progress, and as failed if the run fails. The event for this is not
-    public: if this version of Dagster lacks it, do nothing."""
+    """Make the UI show these partitions as in progress, and as failed if the run fails. This needs a private class of
+    Dagster's. If this version of Dagster lacks it, do nothing."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:
@@ -236,8 +236,9 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
-    """Convert events, as a job reports them, into the result of a run that materializes the asset. Dagster itself
-    reports the partitions of such a run, and refuses evaluations of another asset's checks."""
+    """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports such
+    an asset's partitions, so their metadata is passed to it. Checks of other assets are dropped, because Dagster would
+    refuse them."""
     checks = []
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):

@@ -111,8 +111,8 @@ def _index(lake: LakeResource) -> WindowIndex:
 
 
 def sentence_of(computed: ReplacedWindows) -> str:
-    """Describe a run's result in a sentence: the computed windows, their input, and the windows that were left alone
-    because another run had computed them from equally new input."""
+    """Describe a run's result in a sentence: the computed windows and their input. Also name the windows that were left
+    alone, because another run had computed them from input at least as new."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"

@@ -71,8 +71,7 @@ def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapp
 
 
 CHOICE = "choice"
-"""The `user` that owns the cached objects in `LakeResource` for choosing windows. All requesting
-sensors share it."""
+"""`LakeResource` caches the objects for choosing windows under this name, which all requesting sensors share."""
 
 
 class OneAsks:
@@ -192,11 +191,12 @@ class NothingDue:
     _found: tuple[Hashable, datetime] | None = None
 
     def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
-        """Record that a check found a due window or, with the facts `known`, that it found none."""
+        """Record a check's result. If no window was due, `known` has the facts behind this result."""
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """True if the last check found no due window and need not be repeated yet."""
+        """True if the last check found no due window, the facts are still `known`, and the check need not be repeated
+        yet."""
         return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
 
 
@@ -216,7 +216,7 @@ def pause_of(
     """Return why no run of a job may be requested now, or None if one may be. Runs whose process has died are first
     reported as failed. There are two reasons:
 
-    - A run is under way. `does` is the end of the sentence about it.
+    - A run is under way. The reason is then `run <id>`, followed by the words in `does`.
     - The pause after failed runs is not over. It grows with each consecutive failure, up to `longest`. A failed run for
       which `counts` is false ends the series, as a success does.
     """

@@ -42,8 +42,9 @@ FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minut
 for a window, and LONGEST_PAUSE for a job."""
 
 SUSPECT, STEP = 2, 4
-"""If windows fail together SUSPECT times in a row, the next run takes one STEP-th of them, and so on, until the failing
-window is alone. SUSPECT is not 1, because a single failure may be an interruption."""
+"""If windows fail together SUSPECT times in a row, the next run takes only one in STEP of them. Each further failure
+divides their number by STEP again, until the failing window is alone. SUSPECT is not 1, because a single failure may be
+an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
