@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -134,6 +134,10 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
     assert len(rows_of(lake)) == 1
     append_beats(heartbeats, columns_of([Beat("a", 1)]))
     assert len(rows_of(lake)) == 2
+    others = DeltaTable(heartbeats.uri)
+    others.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(LakeError, match=r"another tool has turned on .*deletionVectors, without which"):
+        append_beats(heartbeats, columns_of([Beat("a", 2)]))
 
 
 def commits(tmp_path: Path) -> list[Path]:

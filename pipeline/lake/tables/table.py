@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 from deltalake.table import FilterConjunctionType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -66,6 +72,11 @@ SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
 
 DAY_FORMAT = "%Y-%m-%d"
+
+READ = {"timestampNtz"}
+"""Delta's reader features that do not change which rows a file has, nor under which names. A table with another one,
+such as deletion vectors, is refused: its deleted rows would come back, and a replaced file would stay beside the new
+one."""
 
 CUT = timedelta(milliseconds=1)
 """Time to add to the newest event time in a file's statistics, so that it is an upper bound. The Delta library
@@ -157,8 +168,10 @@ class LakeTable:
             return table
 
     def _readable(self, table: DeltaTable) -> DeltaTable:
-        metadata = table.metadata()
+        metadata, protocol = table.metadata(), table.protocol()
         refuse_newer(self.uri, metadata.configuration)
+        if unread := {*(protocol.reader_features or ("columnMapping",) * (protocol.min_reader_version > 1))} - READ:
+            raise DeltaProtocolError(f"{', '.join(sorted(unread))}, without which its rows cannot be read")
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
             raise LakeError(
@@ -304,9 +317,7 @@ class LakeTable:
                 fragment_readahead=1,
                 use_threads=False,
             )
-            for batch in scanner.to_batches():
-                if len(batch):
-                    yield pa.Table.from_batches([batch])
+            yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
 
     def landed(self) -> pa.Table:
         """Return one row per file of the newest version, the last landed file first. In addition to the columns of
@@ -319,8 +330,7 @@ class LakeTable:
             return pa.schema(columns).empty_table()
         for name, bound in (("first", "min"), ("last", "max")):
             files = files.append_column(name, pc.fill_null(files[f"{bound}.landed_at"].cast(MOMENT), from_us(0)))
-        files = files.append_column("rows", pc.fill_null(files["num_records"], 0))
-        return files.sort_by([("last", "descending")])
+        return files.append_column("rows", pc.fill_null(files["num_records"], 0)).sort_by([("last", "descending")])
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
         """Estimate how many rows have landed since a moment. Returns the number, and the paths of the files with such
@@ -524,10 +534,10 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     what to do. If `gone` is given, a missing file raises what `gone` returns."""
     try:
         yield
-    except CommitFailedError as error:
-        if "Unsupported table features" in str(error):
+    except (CommitFailedError, DeltaProtocolError) as error:
+        if isinstance(error, DeltaProtocolError) or "Unsupported table features" in str(error):
             raise LakeError(
-                f"another tool has turned on features of {uri} with which tidemark cannot write: {error}. Nothing was "
+                f"another tool has turned on features of {uri} that tidemark cannot handle: {error}. Nothing was "
                 "committed; drop these features with that tool, or restore a backup of the table"
             ) from error
         raise TableConflict(
