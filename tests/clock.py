@@ -1,8 +1,20 @@
-"""A clock of the tests' own."""
+"""A clock of the tests' own, and waiting by the machine's."""
 
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import EPOCH
+
+WITHIN_SECONDS = 60
+
+
+def until(what: str, reached: Callable[[], bool]) -> None:
+    """Return once it is so. Raises AssertionError where it does not become so."""
+    limit = time.monotonic() + WITHIN_SECONDS
+    while not reached():
+        assert time.monotonic() < limit, f"not within {WITHIN_SECONDS} s: {what}"
+        time.sleep(0.05)
 
 
 class ManualClock:

@@ -1,5 +1,6 @@
 """Starting and stopping the official emulator and `tidemark pubsub` for tests, on a free port of loopback."""
 
+import signal
 import socket
 import subprocess
 import time
@@ -43,12 +44,17 @@ def _running(command: list[str], address: str, log: Path) -> Iterator[str]:
         wait_until_ready(process, address, log)
         yield address
     finally:
-        process.terminate()
-        try:
-            process.wait(STOPPED_WITHIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask the process to end, and kill it if it does not."""
+    process.send_signal(number)
+    try:
+        process.wait(STOPPED_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -23,7 +23,7 @@ from uuid import uuid4
 from google.api_core import exceptions as api
 
 from benchmarks.attach.checking import A_CELL, Checked, check, decisions_of, event_times_of, record_of
-from tests.official_emulator import running_emulator, running_own_pubsub
+from tests.official_emulator import end, running_emulator, running_own_pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -165,12 +165,7 @@ def _running(name: str, folder: Path, command: list[str], address: str = "") -> 
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, signal.SIGINT)
 
 
 def _require(holds: bool, otherwise: str) -> None:

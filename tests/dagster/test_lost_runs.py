@@ -12,7 +12,7 @@ from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
-from tests.dagster.test_run_launcher import until
+from tests.clock import until
 from tests.official_emulator import free_port
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job

@@ -4,8 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
 
+from tests.clock import until
 from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
 from tidemark.local.services.processes import listens
@@ -45,13 +45,6 @@ def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
         patch.setenv("TIDEMARK_DAGSTER_STORAGE", str(storage))
         with dg.DagsterInstance.from_config(str(home)) as instance:
             yield instance
-
-
-def until(what: str, reached: Callable[[], bool]) -> None:
-    limit = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < limit, f"not within {SECONDS} s: {what}"
-        time.sleep(0.1)
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The comparison with the truth finds every kind of difference: each is planted in a lake that was right."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -147,50 +148,33 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> World:
     return World()
+
+
+def planted(stream: str, number: int, **values: Any) -> Callable[[World], None]:
+    """The row of a heartbeat has other values."""
+    return lambda world: world.diff(stream, number).update(values)
+
+
+def added(stream: str, number: int, **values: Any) -> Callable[[World], None]:
+    """There is one more row, like that of a heartbeat."""
+    return lambda world: world.diffs.append({**world.diff(stream, number), **values})
 
 
 def without_a_row(world: World) -> None:
     world.diffs.remove(world.diff("stream-0", 2))
 
 
-def with_an_invented_row(world: World) -> None:
-    invented = START + 7 * SECOND
-    world.diffs.append({**world.diff("stream-0", 0), "event_time": invented, "message_id": "invented"})
-
-
-def with_a_row_twice(world: World) -> None:
-    world.diffs.append(dict(world.diff("stream-1", 3)))
-
-
-def with_a_copy_as_a_row_of_its_own(world: World) -> None:
-    world.diffs.append({**world.diff("stream-0", 0), "message_id": "copy"})
-
-
-def in_another_window(world: World) -> None:
-    world.diff("stream-1", 5)["window"] = "2026-11-21T05-21Z"
-
-
-def of_another_message(world: World) -> None:
-    world.diff("stream-1", 5)["message_id"] = "stream-1-4"
-
-
-def published_too_early(world: World) -> None:
-    row = world.diff("stream-1", 5)
-    row["publish_time"] = row["publish_time"] - timedelta(minutes=1)
-
-
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
         (without_a_row, {"missing": 1}),
-        (with_an_invented_row, {"not in the truth": 1}),
-        (with_a_row_twice, {"more than once": 2}),
-        (with_a_copy_as_a_row_of_its_own, {"more than once": 2}),
-        (in_another_window, {"in another window": 1}),
-        (of_another_message, {"another message": 1}),
-        (published_too_early, {"published before it was sent": 1}),
+        (added("stream-0", 0, event_time=START + 7 * SECOND, message_id="invented"), {"not in the truth": 1}),
+        (added("stream-1", 3), {"more than once": 2}),
+        (planted("stream-1", 5, window="2026-11-21T05-21Z"), {"in another window": 1}),
+        (planted("stream-1", 5, message_id="stream-1-4"), {"another message": 1}),
+        (planted("stream-1", 5, publish_time=START), {"published before it was sent": 1}),
     ],
 )
 def test_every_kind_of_difference_is_found_and_named(
@@ -238,64 +222,30 @@ def test_a_heartbeat_is_late_only_if_none_of_its_copies_landed_in_time(world: Wo
     assert world.compared(tmp_path).late == 1
 
 
-def without_a_rejected_one(world: World) -> None:
-    world.quarantine.pop()
-
-
-def without_any_rejected_one(world: World) -> None:
-    world.quarantine.clear()
-
-
-def for_another_reason(world: World) -> None:
-    world.quarantine[0]["reason"] = RejectionReason.IN_THE_FUTURE.value
-
-
-def with_another_payload(world: World) -> None:
-    world.quarantine[0]["payload"] = b"repaired"
-
-
-def without_its_payload(world: World) -> None:
-    world.quarantine[0]["payload"] = None
-
-
-def with_another_attribute(world: World) -> None:
-    world.quarantine[0]["attributes"] = [("stream_id", "stream-9")]
-
-
-def with_one_attribute_more(world: World) -> None:
-    world.quarantine[0]["attributes"] = [("stream_id", "stream-0"), ("added", "later")]
-
-
-def without_its_attributes(world: World) -> None:
-    world.quarantine[0]["attributes"] = []
-
-
-def with_a_good_one(world: World) -> None:
-    world.quarantine.append({**world.quarantine[0], "message_id": "stream-0-0"})
+def rejected(**values: Any) -> Callable[[list[Row]], list[Row]]:
+    """The first row of quarantine has other values."""
+    return lambda rows: [{**rows[0], **values}, *rows[1:]]
 
 
 @pytest.mark.parametrize(
     ("plant", "differences"),
     [
-        (without_a_rejected_one, 1),
-        (without_any_rejected_one, 2),
-        (for_another_reason, 1),
-        (with_another_payload, 1),
-        (without_its_payload, 1),
-        (with_another_attribute, 1),
-        (with_one_attribute_more, 1),
-        (without_its_attributes, 1),
-        (with_a_good_one, 1),
+        (lambda rows: rows[:1], 1),
+        (lambda _: [], 2),
+        (rejected(reason=RejectionReason.IN_THE_FUTURE.value), 1),
+        (rejected(payload=b"repaired"), 1),
+        (rejected(payload=None), 1),
+        (rejected(attributes=[("stream_id", "stream-9")]), 1),
+        (rejected(attributes=[("stream_id", "stream-0"), ("added", "later")]), 1),
+        (rejected(attributes=[]), 1),
+        (lambda rows: [*rows, {**rows[0], "message_id": "stream-0-0"}], 1),
     ],
 )
 def test_every_difference_in_quarantine_is_found(
-    world: World, tmp_path: Path, plant: Callable[[World], None], differences: int
+    world: World, tmp_path: Path, plant: Callable[[list[Row]], list[Row]], differences: int
 ) -> None:
-    plant(world)
+    world.quarantine = plant(world.quarantine)
     comparison = world.compared(tmp_path)
     assert comparison.quarantine_differences == differences
     assert comparison.differences == 0
-    kept: dict[str, int] = {}
-    for row in world.quarantine:
-        kept[row["reason"]] = kept.get(row["reason"], 0) + 1
-    assert comparison.quarantined == kept
+    assert comparison.quarantined == Counter(row["reason"] for row in world.quarantine)

@@ -1,7 +1,6 @@
 """Records calls: those to gRPC servers of the tests by an interceptor, those to Cloud Storage by a proxy in a process
 of its own, because some callers keep Python's lock while they wait for an answer."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +10,12 @@ from typing import Any
 
 import grpc
 
+from tests.gcs.apart import apart
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
 from tests.identity.documented import permissions_of_http, permissions_of_rpc
 from tidemark.pipeline.doctor.identity import Permission
 
-STOP_SECONDS = 15.0
 OF_THE_TESTS = ("/storage/v1/b?", "/_internal/")
 """Making buckets, and asking whether the server is ready."""
 
@@ -71,21 +70,8 @@ def recorded_buckets(folder: Path) -> Iterator[RecordedBuckets]:
     """The server, until the block is left."""
     calls = folder / "calls"
     calls.touch()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.identity.recording", str(calls)],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield RecordedBuckets(process.stdout.readline().strip(), calls)
-    finally:
-        process.stdin.close()  # which ends it
-        process.wait(STOP_SECONDS)
-        process.stdout.close()
+    with apart("tests.identity.recording", str(calls)) as endpoint:
+        yield RecordedBuckets(endpoint, calls)
 
 
 class Recording(XmlHandler):

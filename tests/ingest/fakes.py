@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from google.pubsub_v1 import PubsubMessage
 
@@ -411,3 +411,26 @@ class World:
             [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
         )
         return found
+
+
+Parked = TypeVar("Parked", bound=World)
+
+
+def requeued_after_each_death(folder: Path, parked: Callable[[Path], Parked]) -> list[Parked]:
+    """A world for each step of a requeue: the requeue died there, and was made again twice after a restart."""
+    worlds = list[Parked]()
+    while True:
+        place = folder / str(len(worlds))
+        place.mkdir()
+        world = parked(place)
+        world.restart()
+        world.steps.dies_at = len(worlds) + 1
+        try:
+            world.requeue()
+        except Crash:
+            worlds.append(world)
+        else:
+            return worlds
+        world.restart()
+        for _ in range(2):
+            world.requeue()

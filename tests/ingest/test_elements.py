@@ -14,7 +14,7 @@ from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import CONTRACT, Crash, World, published_at
+from tests.ingest.fakes import CONTRACT, World, published_at, requeued_after_each_death
 from tests.ingest.judged import LATER, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
@@ -247,7 +247,6 @@ class ReadingsWorld(World):
 
 def parked(folder: Path) -> ReadingsWorld:
     """Messages that went to quarantine by a wrong contract, whole, and some of which a part had landed before."""
-    folder.mkdir(exist_ok=True)
     world = ReadingsWorld(folder)
     world.wait(10)
     world.reader = HeartbeatReader(replace(READINGS, publisher_id=Place.of("each:id"), max_future_skew=at(2) - at(0)))
@@ -270,18 +269,7 @@ def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_la
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
-    whole = parked(tmp_path / "whole")
-    whole.steps.taken.clear()
-    whole.requeue()
-    steps = len(whole.steps.taken)
-    assert steps > 4, whole.steps.taken
-    for dies_at in range(1, steps + 1):
-        world = parked(tmp_path / str(dies_at))
-        world.restart()
-        world.steps.dies_at = dies_at
-        with pytest.raises(Crash):
-            world.requeue()
-        world.restart()
-        for _ in range(2):
-            world.requeue()
-        assert sorted(world.landed_ids()) == expected(world), dies_at
+    worlds = requeued_after_each_death(tmp_path, parked)
+    for world in worlds:
+        assert sorted(world.landed_ids()) == expected(world), world.folder
+    assert len(worlds) > 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ingest import law
-from tests.ingest.fakes import CONTRACT, Crash, World
+from tests.ingest.fakes import CONTRACT, World, requeued_after_each_death
 from tests.ingest.law import small_bounds
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
@@ -100,25 +100,11 @@ def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requeueing, "BATCH_ROWS", A_TICK)
-    (tmp_path / "whole").mkdir()
-    whole = parked(tmp_path / "whole")
-    whole.steps.taken.clear()
-    whole.requeue()
-    steps = len(whole.steps.taken)
-    assert steps == 4 * TICKS, whole.steps.taken
-    for dies_at in range(1, steps + 1):
-        folder = tmp_path / str(dies_at)
-        folder.mkdir()
-        world = parked(folder)
-        world.restart()
-        world.steps.dies_at = dies_at
-        with pytest.raises(Crash):
-            world.requeue()
-        world.restart()
-        for _ in range(2):
-            world.requeue()
-        assert sorted(world.landed_ids()) == messages(world), dies_at
-        assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": TICKS * A_TICK}, dies_at
+    worlds = requeued_after_each_death(tmp_path, parked)
+    for world in worlds:
+        assert sorted(world.landed_ids()) == messages(world), world.folder
+        assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": TICKS * A_TICK}, world.folder
+    assert len(worlds) == 4 * TICKS
 
 
 def test_good_messages_behind_bombs_in_quarantine_land(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.clock import until
 from tidemark.local.services.processes import (
     RESTARTS_AT_MOST,
     STATE_FILE,
@@ -23,7 +23,6 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.machine import ProcessName
 
-SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
 WITH_A_CHILD = f"""
 import subprocess, sys, time
@@ -33,13 +32,6 @@ time.sleep(300)
 """
 WITH_A_DISTANT_CHILD = WITH_A_CHILD.replace("])", "], start_new_session=True)")
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
-
-
-def until(what: str, reached: Callable[[], bool]) -> None:
-    limit = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < limit, f"not within {SECONDS} s: {what}"
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
