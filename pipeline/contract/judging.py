@@ -24,7 +24,7 @@ from tidemark.pipeline.contract.heartbeat import (
     Rejection,
     Undecided,
 )
-from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages, RepeatedAttributes
+from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
 Bools = npt.NDArray[np.bool_]
@@ -80,7 +80,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
             yield JudgedPart(part, attributes, payloads, judge(attributes, payloads, part.published_us, reader))
             continue
         for rows in expanded(each, attributes, payloads):
-            of_rows = RepeatedAttributes(attributes, rows.owners)
+            of_rows = attributes.repeated(rows.owners)
             judged = judge(of_rows, rows.payloads, part.published_us[rows.owners], reader)
             yield JudgedPart(part, of_rows, rows.payloads, judged, rows)
 

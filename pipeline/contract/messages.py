@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,34 +64,35 @@ class Messages:
         return found
 
     @cached_property
-    def attributes(self) -> "AttributeColumns":
-        return AttributeColumns(_array(self.table["attributes"]))
+    def attributes(self) -> "Attributes":
+        return Attributes(_array(self.table["attributes"]))
 
 
-class Attributes(Protocol):
-    """Attributes of messages, or of rows that were made from messages."""
-
-    def column(self, name: str) -> pa.StringArray:
-        """Return the values of one attribute, for all rows; null where it is missing."""
-
-    def of(self, row: int) -> Mapping[str, str]:
-        """Return all attributes of one row."""
-
-    def dicts(self) -> list[Mapping[str, str]]:
-        """Return all attributes of each row, one mapping per row."""
-
-
-class AttributeColumns:
-    """Attributes of messages, from an Arrow map column."""
+class Attributes:
+    """Attributes of messages, or of rows that were made from messages, from an Arrow map column."""
 
     def __init__(self, held: pa.MapArray) -> None:
         ends = held.offsets.to_numpy().astype(np.int64)
         whole = slice(int(ends[0]), int(ends[-1]))
-        self._ends, self._names, self._values = ends - ends[0], held.keys[whole], held.items[whole]
+        self._held, self._ends = held, ends - ends[0]
+        self._names, self._values = held.keys[whole], held.items[whole]
         self._coded = self._names.dictionary_encode()
         self._columns = dict[str, pa.StringArray]()
 
+    @classmethod
+    def of_dicts(cls, held: Sequence[Mapping[str, str]]) -> "Attributes":
+        """Return the attributes in these mappings, one per row."""
+        ends = np.cumsum([0, *map(len, held)]).astype(np.int32)
+        names = pa.array(chain.from_iterable(held), pa.string())
+        values = pa.array(chain.from_iterable(one.values() for one in held), pa.string())
+        return cls(pa.MapArray.from_arrays(ends, names, values))
+
+    def repeated(self, rows: Sequence[int]) -> "Attributes":
+        """Return the attributes of these rows. A row may occur several times."""
+        return Attributes(self._held.take(pa.array(rows, pa.int64())))
+
     def column(self, name: str) -> pa.StringArray:
+        """Return the values of one attribute, for all rows; null where it is missing."""
         if name not in self._columns:
             self._columns[name] = self._found(name)
         return self._columns[name]
@@ -106,45 +107,14 @@ class AttributeColumns:
         return self._values.take(pa.array(of_message, mask=of_message < 0))
 
     def of(self, row: int) -> Mapping[str, str]:
+        """Return all attributes of one row."""
         held = slice(int(self._ends[row]), int(self._ends[row + 1]))
         return dict(zip(self._names[held].to_pylist(), self._values[held].to_pylist(), strict=True))
 
     def dicts(self) -> list[Mapping[str, str]]:
+        """Return all attributes of each row, one mapping per row."""
         names, values, ends = self._names.to_pylist(), self._values.to_pylist(), self._ends.tolist()
         return [dict(zip(names[first:end], values[first:end], strict=True)) for first, end in pairwise(ends)]
-
-
-class AttributeDicts:
-    """Attributes of messages, from one mapping per message. Used if the envelope of messages adds attributes."""
-
-    def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
-        self._held = held
-
-    def column(self, name: str) -> pa.StringArray:
-        return pa.array([held.get(name) for held in self._held], pa.string())
-
-    def of(self, row: int) -> Mapping[str, str]:
-        return self._held[row]
-
-    def dicts(self) -> list[Mapping[str, str]]:
-        return [*self._held]
-
-
-class RepeatedAttributes:
-    """Attributes of rows of messages with several heartbeats: row `i` has the attributes of message `owners[i]`."""
-
-    def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
-        self._held, self._owners = held, owners
-
-    def column(self, name: str) -> pa.StringArray:
-        return self._held.column(name).take(pa.array(self._owners, pa.int64()))
-
-    def of(self, row: int) -> Mapping[str, str]:
-        return self._held.of(self._owners[row])
-
-    def dicts(self) -> list[Mapping[str, str]]:
-        held = self._held.dicts()
-        return [held[owner] for owner in self._owners]
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

@@ -10,7 +10,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tidemark.pipeline.contract.messages import AttributeDicts, Attributes, Messages
+from tidemark.pipeline.contract.messages import Attributes, Messages
 from tidemark.pipeline.contract.payloads.rejections import (
     MAGIC,
     Rejection,
@@ -128,7 +128,7 @@ class PayloadDecoder:
             if room.left <= 0:
                 break
         if held is not None:
-            return Decoded(AttributeDicts(held[: len(payloads)]), payloads)
+            return Decoded(Attributes.of_dicts(held[: len(payloads)]), payloads)
         return Decoded(messages.between(0, len(payloads)).attributes, payloads)
 
     def _of_json(self, room: _Room) -> Read:

@@ -12,7 +12,7 @@ import fastavro
 from google.pubsub_v1 import PubsubMessage
 
 from tests.ingest.judged import LATER
-from tidemark.pipeline.contract.messages import AttributeDicts, Messages
+from tidemark.pipeline.contract.messages import Attributes, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import Rejection
 from tidemark.pipeline.contract.payloads.schemas import (
@@ -147,7 +147,7 @@ def decoded(
         found.append(decoder.decode(Messages(table), asking))
         table = table.slice(len(found[-1].payloads))
     held = [one for part in found for one in part.attributes.dicts()]
-    return Decoded(AttributeDicts(held), [one for part in found for one in part.payloads])
+    return Decoded(Attributes.of_dicts(held), [one for part in found for one in part.payloads])
 
 
 def why(outcome: Any) -> str:
