@@ -28,8 +28,7 @@ from tidemark.pipeline.doctor.identity import (
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
-from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
-from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN
+from tidemark.pipeline.pubsub.connection import LOOKS_WITHIN, publisher_client, reported, subscriber_client
 
 NOT_FATAL = {
     "monitoring.timeSeries.list": "backlogs are read only by snapshots, so base's size is unknown before the first one",

@@ -12,6 +12,8 @@ from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.identity import SCHEMA, permissions_of
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import (
+    LOOKS_WITHIN,
+    Resources,
     client_of,
     publisher_client,
     refuse_foreign_server,
@@ -19,7 +21,6 @@ from tidemark.pipeline.pubsub.connection import (
     subscriber_client,
 )
 from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at_subscriptions, named
-from tidemark.pipeline.pubsub.resources import LOOKS_WITHIN, Resources
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 

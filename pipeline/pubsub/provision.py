@@ -14,10 +14,9 @@ from tidemark.pipeline.clock import Clock, format_duration, iso
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import publisher_client, refuse_foreign_server, subscriber_client
+from tidemark.pipeline.pubsub.connection import Resources, publisher_client, refuse_foreign_server, subscriber_client
 from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.requirements import compared, followed, ignored, lacks_schema, refusals, wanted
-from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 

@@ -14,8 +14,8 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.pubsub.connection import Resources
 from tidemark.pipeline.pubsub.leases import LEASE
-from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)

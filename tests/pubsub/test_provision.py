@@ -16,7 +16,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import ProvisionRefused, PubSubUnreachable
-from tidemark.pipeline.pubsub import resources
+from tidemark.pipeline.pubsub import connection
 from tidemark.pipeline.pubsub.connection import bounded, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
@@ -97,7 +97,7 @@ def test_an_unreachable_server_is_reported_within_the_call_timeout(
 ) -> None:
     nobody = f"{HOST}:{free_port()}"
     settings = fresh_pubsub.model_copy(update={"emulator_host": nobody})
-    monkeypatch.setattr(resources, "bounded", lambda: bounded(timedelta(seconds=1)))
+    monkeypatch.setattr(connection, "bounded", lambda: bounded(timedelta(seconds=1)))
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host.*run the command again"):
         provision(subscriber_client(nobody), publisher_client(nobody), settings, CONTRACT, SystemClock())
 

@@ -21,9 +21,8 @@ from google.pubsub_v1 import PublishRequest
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, Resources, reported
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
-from tidemark.pipeline.pubsub.resources import Resources
 from tidemark.pipeline.pubsub.sampling import LEASE, short_lived
 from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
 from tidemark.pipeline.settings_sections import PubSubSettings
