@@ -19,7 +19,7 @@ from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LISTEN
-from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
+from tidemark.pipeline.spark.connector import JAR_SIZE, JAR_URL, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.executor_archive import check_archive
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import TOKEN as TOKEN
@@ -134,7 +134,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
         return
-    supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
+    supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MB, from {JAR_URL}")
     said = 0
 
     def progress(done: int, of: int) -> None:

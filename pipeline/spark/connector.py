@@ -7,7 +7,6 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO
@@ -37,25 +36,13 @@ Progress = Callable[[int, int], None]
 """A callback that gets the number of bytes fetched so far, and the total."""
 
 
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """A version of a JAR. `size` is in bytes."""
-
-    url: str
-    sha256: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
-
-
-CONNECTOR = Jar(
-    url="https://repo1.maven.org/maven2/com/google/cloud/bigdataoss/gcs-connector/4.0.4/gcs-connector-4.0.4-shaded.jar",
-    sha256="dfb5832738686436e597026a8e4bab01aa22e75ebfb15d37d096981f6599d73c",
-    size=40_521_713,
+JAR_URL = (
+    "https://repo1.maven.org/maven2/com/google/cloud/bigdataoss/gcs-connector/4.0.4/gcs-connector-4.0.4-shaded.jar"
 )
-"""The connector for Spark 4. Later 4.0.x versions have no shaded JAR, and 3.1.x fails on Parquet's column reads."""
+JAR_SHA256 = "dfb5832738686436e597026a8e4bab01aa22e75ebfb15d37d096981f6599d73c"
+JAR_SIZE = 40_521_713
+"""The JAR of the connector for Spark 4: its address, its checksum, and its size in bytes. Later 4.0.x versions have no
+shaded JAR, and 3.1.x fails on Parquet's column reads."""
 
 
 def storage_config(settings: Settings) -> dict[str, str]:
@@ -73,10 +60,11 @@ def wants_connector(settings: Settings) -> bool:
 def connector_file() -> Path:
     """Return the path of the connector's JAR in the cache: `$XDG_CACHE_HOME/tidemark` or, if that variable is not set,
     `~/.cache/tidemark`. Raises ToolMissing if the user has no home folder, as in some containers."""
+    name = JAR_URL.rpartition("/")[2]
     if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache) / "tidemark" / CONNECTOR.name
+        return Path(cache) / "tidemark" / name
     try:
-        return Path.home() / ".cache" / "tidemark" / CONNECTOR.name
+        return Path.home() / ".cache" / "tidemark" / name
     except RuntimeError as error:
         raise ToolMissing(
             f"there is no folder for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a "
@@ -88,7 +76,7 @@ def check_connector(config: Mapping[str, str]) -> None:
     """Raise ToolMissing if a session's configuration names the connector's JAR in the cache, but the JAR is missing or
     has another size. Its checksum is not verified, because `fetch` has done that."""
     file = connector_file()
-    if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
+    if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == JAR_SIZE):
         raise ToolMissing(
             f"Spark cannot use gs:// without Google's connector, which is not at {file}: run `tidemark provision "
             "--connector`, which fetches it. Nothing was written"
@@ -112,10 +100,10 @@ def naming_what_lacks() -> Iterator[None]:
 
 def is_there(file: Path) -> bool:
     """True if the file exists and has the connector's checksum."""
-    if not file.is_file() or file.stat().st_size != CONNECTOR.size:
+    if not file.is_file() or file.stat().st_size != JAR_SIZE:
         return False
     with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest() == CONNECTOR.sha256
+        return hashlib.file_digest(content, "sha256").hexdigest() == JAR_SHA256
 
 
 def fetch(
@@ -127,10 +115,10 @@ def fetch(
     all, and several processes may fetch it concurrently. Raises ToolMissing, which says how to install the JAR without
     a network.
     """
-    file, jar = file or connector_file(), CONNECTOR
+    file = file or connector_file()
     if is_there(file):
         return False
-    address = source or jar.url
+    address = source or JAR_URL
     if not urlparse(address).scheme:
         address = Path(address).expanduser().resolve().as_uri()
     try:
@@ -138,30 +126,30 @@ def fetch(
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             part = Path(folder, file.name)
             with part.open("wb") as target:
-                _copy(address, target, jar, clock, progress)
+                _copy(address, target, clock, progress)
             part.replace(file)
     except (OSError, HTTPException, ValueError) as error:
         raise ToolMissing(
             f"the Cloud Storage connector for Spark cannot be fetched from {address}: {error}. Without a network, "
-            f"copy the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark provision --connector "
-            f"--source {jar.name}`, which puts it at {file}. To use another cache, set $XDG_CACHE_HOME"
+            f"copy the file {JAR_URL} (SHA-256 {JAR_SHA256}) to this machine, and run `tidemark provision --connector "
+            f"--source {file.name}`, which puts it at {file}. To use another cache, set $XDG_CACHE_HOME"
         ) from error
     return True
 
 
-def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Progress) -> None:
+def _copy(address: str, target: BinaryIO, clock: Clock, progress: Progress) -> None:
     """Download the address to `target`. Raises OSError, HTTPException, and ValueError if the content is not the JAR."""
     until = clock.monotonic() + FETCHED_WITHIN_SECONDS
     digest, done = hashlib.sha256(), 0
     with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)
         while chunk := answer.read1(CHUNK):
             done += len(chunk)
-            if done > jar.size:
-                raise ValueError(f"it is longer than the expected {jar.size:,} bytes")
+            if done > JAR_SIZE:
+                raise ValueError(f"it is longer than the expected {JAR_SIZE:,} bytes")
             if clock.monotonic() > until:
-                raise TimeoutError(f"only {done:,} of {jar.size:,} bytes arrived within {FETCHED_WITHIN_SECONDS:g} s")
+                raise TimeoutError(f"only {done:,} of {JAR_SIZE:,} bytes arrived within {FETCHED_WITHIN_SECONDS:g} s")
             digest.update(chunk)
             target.write(chunk)
-            progress(done, jar.size)
-    if digest.hexdigest() != jar.sha256:
-        raise ValueError(f"its SHA-256 is {digest.hexdigest()} ({done:,} bytes), but {jar.sha256} is expected")
+            progress(done, JAR_SIZE)
+    if digest.hexdigest() != JAR_SHA256:
+        raise ValueError(f"its SHA-256 is {digest.hexdigest()} ({done:,} bytes), but {JAR_SHA256} is expected")

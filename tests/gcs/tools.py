@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cache import cache, made_once, run_in
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.spark.connector import CONNECTOR, fetch
+from tidemark.pipeline.spark.connector import connector_file, fetch
 
 SERVER_MODULE = "github.com/fsouza/fake-gcs-server"
 SERVER_VERSION = "v1.56.1"
@@ -30,7 +30,7 @@ def fake_gcs_server() -> Path:
 
 def gcs_connector() -> Path:
     """The JAR with which Spark uses `gs://`, fetched into the cache of the tests. Raises ToolMissing."""
-    jar = cache() / CONNECTOR.name
+    jar = cache() / connector_file().name
     fetch(SystemClock(), jar)
     return jar
 

@@ -17,7 +17,7 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark import connector
-from tidemark.pipeline.spark.connector import CONNECTOR, JARS, Jar, fetch, naming_what_lacks
+from tidemark.pipeline.spark.connector import JAR_URL, JARS, fetch, naming_what_lacks
 from tidemark.pipeline.spark.session import server_config, session_config
 from tidemark.resources.spark import SparkResource
 
@@ -46,8 +46,9 @@ def answering(content: bytes) -> type[Quiet]:
 
 def name_jar_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the connector be CONTENT, at an address."""
-    jar = Jar(f"{address}/connector.jar", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
-    monkeypatch.setattr(connector, "CONNECTOR", jar)
+    monkeypatch.setattr(connector, "JAR_URL", f"{address}/connector.jar")
+    monkeypatch.setattr(connector, "JAR_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(connector, "JAR_SIZE", len(CONTENT))
 
 
 def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_what_starts_everything_fetches_it_first_and_starts_nothing_without_it(
             start_stack(supervisor, settings, Path("tidemark.toml").resolve())
     finally:
         supervisor.stop()
-    assert said == [f"fetching the Cloud Storage connector for Spark, 38 MB, from {CONNECTOR.url}"]
+    assert said == [f"fetching the Cloud Storage connector for Spark, 38 MB, from {JAR_URL}"]
     assert not supervisor.state_folder.exists()
 
 

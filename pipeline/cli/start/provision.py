@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
+from tidemark.pipeline.spark.connector import JAR_SIZE, connector_file, fetch
 from tidemark.pipeline.spark.executor_archive import own_manifest, pack
 
 MARKS = {
@@ -49,7 +49,7 @@ def provision(
         only_with("--connector", source=source)
     if connector:
         with progress_bar(DownloadColumn()) as bar:
-            task = bar.add_task("fetching", total=CONNECTOR.size)
+            task = bar.add_task("fetching", total=JAR_SIZE)
             fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
         print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
     if executors is not None:
