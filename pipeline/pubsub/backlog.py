@@ -13,7 +13,6 @@ metrics may have gaps, and that an absent metric does not mean that there are no
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
@@ -351,37 +350,3 @@ class MonitoringBacklog:
                 f"{about} has more than {MAX_PAGES} pages, and is not used; the next tick asks again"
             )
         return [series for page in pages for series in page.time_series]
-
-
-class AutoBacklog:
-    """Reads a subscription's backlog from snapshots, or from Cloud Monitoring while Pub/Sub refuses snapshots. Keep the
-    instance across ticks, because it remembers a refusal.
-
-    It is safe to alternate between the two sources. A reading from Cloud Monitoring is minutes old, so it may be below
-    an earlier reading from a snapshot. Such a reading is ignored, and not mistaken for a seek.
-    """
-
-    def __init__(self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock) -> None:
-        self._snapshot = snapshot
-        self._monitoring = monitoring
-        self._clock = clock
-        self._is_refused = False
-
-    def read(self) -> Reading:
-        """Return a reading. Raises SnapshotRefused with both reasons if Pub/Sub refuses a snapshot and Cloud Monitoring
-        fails too. Raises other errors of the snapshot unchanged."""
-        if self._is_refused:
-            with suppress(PubSubError):
-                reading = self._monitoring.read()
-                if reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN):
-                    return reading  # a snapshot would be refused again
-        try:
-            reading = self._snapshot.read()
-        except SnapshotRefused as refusal:
-            self._is_refused = True
-            try:
-                return self._monitoring.read()
-            except PubSubError as error:
-                raise SnapshotRefused(f"{refusal}. Cloud Monitoring gave no reading either: {error}") from error
-        self._is_refused = False
-        return reading

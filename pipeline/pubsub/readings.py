@@ -14,7 +14,6 @@ from tidemark.pipeline.pubsub.backlog import (
     DEAD_LETTERED,
     LOOK_BACK,
     SOUGHT,
-    AutoBacklog,
     Backlog,
     MonitoringBacklog,
     ReadingTimes,
@@ -127,15 +126,12 @@ class Subscriptions:
     def _backlog(self, path: str, user: str) -> Backlog:
         if self._is_monitored(path):
             return self._monitoring(path)
-        if self._pubsub.reading == "snapshot" or self._pubsub.monitoring is None:
-            return BudgetedBacklog(self._snapshot(path), self.spending(), path, user=user)
-        monitoring = self._monitoring(path)
-        # Kept between ticks because it remembers a refusal.
-        chosen = self._kept.get(
-            ("backlog", path, user), lambda: AutoBacklog(self._snapshot(path), monitoring, self._clock)
+        has_metrics = self._pubsub.reading == "auto" and self._pubsub.monitoring is not None
+        monitoring = self._monitoring(path) if has_metrics else None
+        return self._kept.get(
+            ("backlog", path, user),
+            lambda: BudgetedBacklog(self._snapshot(path), self.spending(), path, user, monitoring),
         )
-        # Monitoring's answers are minutes old: useful for a decision, useless for pulling.
-        return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)
 
     def _snapshot(self, path: str) -> SnapshotBacklog:
         times = self._kept.get(("reading times",), lambda: ReadingTimes(self._clock))

@@ -17,8 +17,8 @@ from datetime import datetime, timedelta
 from threading import Lock
 
 from tidemark.pipeline.clock import Clock, rough
-from tidemark.pipeline.errors import PubSubError, ReadingPostponed
-from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.errors import PubSubError, ReadingPostponed, SnapshotRefused
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
@@ -57,15 +57,6 @@ class SnapshotPace:
         return max(self.observed_at - self.last, NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The time from which the next reading may be made (`due_at`); None means now. `is_over_budget` is true if the
-    reading exceeds the budget, and is due only because of the maximum delay LONGEST."""
-
-    due_at: datetime | None
-    is_over_budget: bool = False
-
-
 class Spending:
     """Decides when the next reading of a backlog is due, from the usage of Pub/Sub of this process and the usage that
     other processes recorded in the tracking log. Thread-safe.
@@ -81,7 +72,7 @@ class Spending:
     def __init__(
         self, clock: Clock, bytes_a_day: int | None, tick: timedelta, *, base: str, tracking: str, lands: bool = True
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._budget = bytes_a_day
         self._tick = tick
         self._base_path, self._tracking_path, self._lands = base, tracking, lands
@@ -100,7 +91,7 @@ class Spending:
         this pipeline before a restart."""
         decision = state.decision
         with self._lock:
-            self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
+            self._known, self._last_day = state.account.known, state.account.last_day(self.clock.now())
             if decision is not None:
                 self._follow(self._base_path, decision.base)
                 self._follow(self._tracking_path, decision.tracking)
@@ -122,7 +113,7 @@ class Spending:
     def noted(self) -> Iterator[Usage]:
         """Yield the usage since the last call. The block must record it with a decision. If the block fails, the next
         call includes this usage again."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
         try:
@@ -138,20 +129,23 @@ class Spending:
 
     # Queries
 
-    def turn(self, path: str, user: str) -> Turn:
-        """Return when the user's next reading of the subscription at `path` is due. If nothing is known about the
-        backlog, a reading is due at once."""
-        now = self._clock.now()
+    def turn(self, path: str, user: str) -> tuple[datetime | None, bool]:
+        """Return when the user's next reading of the subscription at `path` is due, and None if it is due now. Also
+        return whether it exceeds the budget, and is due only because of the maximum delay LONGEST.
+
+        If nothing is known about the backlog, a reading is due now.
+        """
+        now = self.clock.now()
         with self._lock:
             pace = self._paces[path, user]
             age = self._age(path, now + pace.clock_behind)
             if self._budget is None or age is None:
-                return Turn(None)
+                return None, False
             last, interval = pace.last or self._began, self._interval(self._price(path, age))
             wait = min(pace.promised, interval)
             # A tick may be slightly early or late, and a clock may be set back.
             is_due = not NOTHING <= now - last < wait - self._tick / 2
-            return Turn(None if is_due else last + wait, is_over_budget=interval >= LONGEST)
+            return None if is_due else last + wait, interval >= LONGEST
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Record a reading by snapshot, and return it with `next_within`, the time within which the next reading will
@@ -163,7 +157,7 @@ class Spending:
             price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
             wait = NOTHING if self._budget is None else self._interval(price)
-            pace.last, pace.observed_at = self._clock.now(), reading.observed_at
+            pace.last, pace.observed_at = self.clock.now(), reading.observed_at
             pace.promised = NOTHING if wait <= self._tick else wait
             return replace(reading, next_within=pace.promised)
 
@@ -174,7 +168,7 @@ class Spending:
         pace, newest = self._paces[path, ""], reading.newest
         is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
         if newest.source == "snapshot" and is_new:
-            pace.last, pace.observed_at = min(newest.observed_at, self._clock.now()), newest.observed_at
+            pace.last, pace.observed_at = min(newest.observed_at, self.clock.now()), newest.observed_at
             pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
@@ -184,7 +178,7 @@ class Spending:
     def _price(self, path: str, age: timedelta | None) -> int:
         """Estimate the size, in bytes, of the messages published within `age`; 0 if it is unknown."""
         used = self._known + self._usage
-        seconds = self._known.seconds + self._clock.monotonic() - self._since
+        seconds = self._known.seconds + self.clock.monotonic() - self._since
         is_tracking = path == self._tracking_path or not self._lands
         messages, size = (used.tracked, used.tracked_bytes) if is_tracking else (used.landed, used.landed_bytes)
         if age is None or seconds <= 0 or not messages:
@@ -202,43 +196,64 @@ class Spending:
         return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
 
 
+@dataclass
 class BudgetedBacklog:
-    """Reads a subscription's backlog within the snapshot budget. If no snapshot is due, or if a snapshot would exceed
-    the budget, the reading comes from `monitoring`, if given.
+    """Reads a subscription's backlog from snapshots, within the snapshot budget. Keep the instance across ticks: it
+    remembers a refusal.
+
+    With `monitoring`, the reading comes from there while Pub/Sub refuses snapshots. This is safe: a reading from Cloud
+    Monitoring is minutes old, so it may be below an earlier reading from a snapshot. Such a reading is ignored, and not
+    mistaken for a seek.
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
-    log records when its next reading is due.
+    log records when its next reading is due. Only for decisions, `monitoring` is also read if no snapshot is due, or if
+    a snapshot would exceed the budget: its readings are too old to show whether there is more to pull.
     """
 
-    def __init__(
-        self, backlog: Backlog, spending: Spending, path: str, *, user: str = "", monitoring: Backlog | None = None
-    ) -> None:
-        self.backlog = backlog
-        self._spending = spending
-        self._path = path
-        self._user = user
-        self._monitoring = monitoring
+    snapshot: Backlog
+    spending: Spending
+    path: str
+    user: str = ""
+    monitoring: Backlog | None = None
+    _is_refused: bool = False
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingPostponed if no snapshot is due and `monitoring` gives no reading, and the
-        errors of `backlog`."""
-        turn = self._spending.turn(self._path, self._user)
-        if turn.due_at is not None:
-            return self._instead(turn.due_at)
-        if turn.is_over_budget and self._monitoring is not None:
+        """Return a reading. Raises ReadingPostponed if no snapshot is due and `monitoring` gives no reading. Raises
+        SnapshotRefused if Pub/Sub refuses a snapshot, with both reasons if `monitoring` fails too. Raises other errors
+        of the snapshot unchanged."""
+        due_at, is_over_budget = self.spending.turn(self.path, self.user)
+        instead = None if self.user else self.monitoring
+        if due_at is not None:
+            return self._instead(due_at, instead)
+        if is_over_budget and instead is not None:
             with suppress(PubSubError):
-                return self._monitoring.read()
-        reading = self.backlog.read()
-        return self._spending.took(self._path, self._user, reading) if reading.source == "snapshot" else reading
+                return instead.read()
+        if self._is_refused and self.monitoring is not None:
+            with suppress(PubSubError):
+                reading = self.monitoring.read()
+                if reading.no_later_than < self.spending.clock.now() - (LIFETIME - REFUSED_WITHIN):
+                    return reading  # a snapshot would be refused again
+        try:
+            reading = self.snapshot.read()
+        except SnapshotRefused as refusal:
+            if self.monitoring is None:
+                raise
+            self._is_refused = True
+            try:
+                return self.monitoring.read()
+            except PubSubError as error:
+                raise SnapshotRefused(f"{refusal}. Cloud Monitoring gave no reading either: {error}") from error
+        self._is_refused = False
+        return self.spending.took(self.path, self.user, reading)
 
-    def _instead(self, due_at: datetime) -> Reading:
+    def _instead(self, due_at: datetime, monitoring: Backlog | None) -> Reading:
         text = (
-            f"the next reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
+            f"the next reading of {self.path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
             f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
         )
-        if self._monitoring is None:
+        if monitoring is None:
             raise ReadingPostponed(text)
         try:
-            return self._monitoring.read()
+            return monitoring.read()
         except PubSubError as error:
             raise ReadingPostponed(f"{text}. Cloud Monitoring gave no reading either: {error}") from error

@@ -9,14 +9,8 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from tests.clock import ManualClock
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring
 from tidemark.pipeline.errors import SnapshotRefused
-from tidemark.pipeline.pubsub.backlog import (
-    LIFETIME,
-    OLDEST_AGE,
-    REFUSED_WITHIN,
-    AutoBacklog,
-    MonitoringBacklog,
-    SnapshotBacklog,
-)
+from tidemark.pipeline.pubsub.backlog import LIFETIME, OLDEST_AGE, REFUSED_WITHIN, MonitoringBacklog, SnapshotBacklog
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.readings import Reading
 
 PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
@@ -47,9 +41,12 @@ def snapshots(clock: ManualClock) -> Snapshots:
     return Snapshots(clock)
 
 
-def auto(snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock) -> AutoBacklog:
+def auto(
+    snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock
+) -> BudgetedBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
-    return AutoBacklog(snapshots, by_metrics, clock)
+    unlimited = Spending(clock, None, MINUTE, base=PATH, tracking="")
+    return BudgetedBacklog(snapshots, unlimited, PATH, monitoring=by_metrics)
 
 
 def test_after_a_refusal_monitoring_is_read_until_a_snapshot_can_succeed(
