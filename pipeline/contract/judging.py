@@ -25,6 +25,7 @@ from tidemark.pipeline.contract.heartbeat import (
     Undecided,
 )
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
+from tidemark.pipeline.contract.payloads.decoder import Decoded
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
 Bools = npt.NDArray[np.bool_]
@@ -46,9 +47,18 @@ PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdicts on rows. For each accepted row (a heartbeat), it has the stream, and the event time in microseconds
-    since the epoch. Every other row number is a key of `rejections` or `undecided`."""
+    """Messages that were judged together, and the verdicts on their rows. There is one row per message or, with
+    `elements`, one row per element of its array.
 
+    - `attributes` and `payloads` are those of the rows. `payloads` is empty if payloads were not read.
+    - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. Every other row
+      number is a key of `rejections` or `undecided`.
+    """
+
+    messages: Messages
+    attributes: Attributes
+    payloads: Sequence[Payload]
+    elements: Rows | None
     is_heartbeat: Bools
     stream_ids: pa.StringArray
     event_us: Ints
@@ -56,40 +66,26 @@ class Judged:
     undecided: Mapping[int, Undecided]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedPart:
-    """Messages that were judged together. There is one row per message or, with `elements`, one row per element of its
-    array. `payloads` is empty if payloads were not read."""
-
-    messages: Messages
-    attributes: Attributes
-    payloads: Sequence[Payload]
-    judged: Judged
-    elements: Rows | None = None
-
-
-def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[JudgedPart]:
+def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[Judged]:
     """Decode and judge messages. Yield them in order, in parts whose memory is bounded."""
     each, first = reader.contract.each, 0
     while first < len(messages):
         rest = messages.between(first, len(messages))
-        attributes, payloads = reader.decode(rest, asking)
-        part = rest.between(0, len(payloads))
-        first += len(payloads)
+        decoded = reader.decode(rest, asking)
+        part = rest.between(0, len(decoded.payloads))
+        first += len(part)
         if each is None:
-            yield JudgedPart(part, attributes, payloads, judge(attributes, payloads, part.published_us, reader))
+            yield judge(part, decoded, reader)
             continue
-        for rows in expanded(each, attributes, payloads):
-            of_rows = attributes.repeated(rows.owners)
-            judged = judge(of_rows, rows.payloads, part.published_us[rows.owners], reader)
-            yield JudgedPart(part, of_rows, rows.payloads, judged, rows)
+        for rows in expanded(each, *decoded):
+            yield judge(part, Decoded(decoded.attributes.repeated(rows.owners), rows.payloads), reader, rows)
 
 
-def judge(
-    attributes: Attributes, payloads: Sequence[Payload] | None, published_us: Ints, reader: HeartbeatReader
-) -> Judged:
-    """Judge rows, which are messages or elements of their arrays. `published_us` are the publish times in microseconds.
-    `payloads` may be None if the contract does not need payloads."""
+def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, elements: Rows | None = None) -> Judged:
+    """Judge messages or, if given, elements of their arrays. There may be no payloads if the contract does not need
+    them."""
+    attributes, payloads = decoded
+    published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = _unread(payloads)
     are_unread = frozenset(unread)
@@ -108,21 +104,22 @@ def judge(
             is_heartbeat[row], named[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
         else:
             rejections[row] = verdict
-    for row, unread_one in ((row, payloads[row]) for row in unread if payloads):
+    for row, unread_one in ((row, payloads[row]) for row in unread):
         is_heartbeat[row] = False
         if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
-    return Judged(is_heartbeat, stream_ids, np.where(is_heartbeat, event_us, 0), rejections, undecided)
+    event_us = np.where(is_heartbeat, event_us, 0)
+    return Judged(messages, attributes, payloads, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
 
 
-def _unread(payloads: Sequence[Payload] | None) -> list[int]:
-    return [row for row, one in enumerate(payloads or ()) if type(one) is Rejection or type(one) is Undecided]
+def _unread(payloads: Sequence[Payload]) -> list[int]:
+    return [row for row, one in enumerate(payloads) if type(one) is Rejection or type(one) is Undecided]
 
 
-def _known(payloads: Sequence[Payload] | None, unread: Sequence[int]) -> list[Any]:
-    known = list(payloads or ())
+def _known(payloads: Sequence[Payload], unread: Sequence[int]) -> list[Any]:
+    known = list(payloads)
     for row in unread:
         known[row] = None
     return known
@@ -207,13 +204,11 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
     return is_within
 
 
-def publisher_ids(
-    contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
-) -> pa.StringArray:
+def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
     """Return each row's publisher id, or null. If all elements of a message share its id, the element's number is
-    appended. `payloads` may be None if the contract does not need payloads."""
-    known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
-    ids = _not_empty(_ids(attributes, known, contract.publisher_id))
+    appended."""
+    known = _known(judged.payloads, _unread(judged.payloads)) if contract.needs_payload else ()
+    ids = _not_empty(_ids(judged.attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
         return ids
     return pc.binary_join_element_wise(

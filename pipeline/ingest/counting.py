@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
-from tidemark.pipeline.contract.judging import Bools, JudgedPart, judge, judged_parts, publisher_ids
+from tidemark.pipeline.contract.judging import Bools, Judged, judge, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.contract.payloads.decoder import READ_BY
+from tidemark.pipeline.contract.payloads.decoder import READ_BY, Decoded
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 
 MOST_REMEMBERED = 1_000_000
@@ -145,15 +145,15 @@ def counted_parts(
     dropped it, its message is counted with its event time.
     """
     if reader.contract.needs_payload:
-        for part in judged_parts(messages, reader, asking):
-            yield _counted_part(part, reader, copies)
+        for judged in judged_parts(messages, reader, asking):
+            yield _counted(judged, reader, copies)
         return
-    judged = judge(messages.attributes, None, messages.published_us, reader)
+    judged = judge(messages, Decoded(messages.attributes, ()), reader)
     if laggard is not None and reader.contract.payload.is_read:
         lag_us = messages.published_us - judged.event_us
         late = np.flatnonzero(judged.is_heartbeat & (lag_us > duration_us(laggard)))
         judged.is_heartbeat[late] = ~_are_unreadable(messages, late, reader, asking)
-    yield _counted_part(JudgedPart(messages, messages.attributes, (), judged), reader, copies)
+    yield _counted(judged, reader, copies)
 
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
@@ -168,8 +168,8 @@ def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, ask
     return found
 
 
-def _counted_part(part: JudgedPart, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
-    judged, elements, messages = part.judged, part.elements, part.messages
+def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
+    elements, messages = judged.elements, judged.messages
     is_good, event_us, undecided = judged.is_heartbeat, judged.event_us, judged.undecided
     published_us, data, first, end = messages.published_us, messages.payloads, 0, len(messages)
     is_counted = np.ones(len(is_good), dtype=np.bool_)
@@ -181,12 +181,12 @@ def _counted_part(part: JudgedPart, reader: HeartbeatReader, copies: RememberedC
         undecided = {elements.owners[row] - first: why for row, why in undecided.items()}
     is_first, keys, event_us = NONE, NONE, np.where(is_good, event_us, NO_MINIMUM)
     if copies.is_on:
-        ids = publisher_ids(reader.contract, part.attributes, part.payloads)
+        ids = publisher_ids(reader.contract, judged)
         named = is_good & ids.is_valid().to_numpy(zero_copy_only=False)
         if named.any():
             written = reader.contract.payload
             read_by = READ_BY if written.has_schema or written.envelope else ()
-            said = (part.attributes.column(name).to_pylist() for name in read_by)
+            said = (judged.attributes.column(name).to_pylist() for name in read_by)
             keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
             is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)

@@ -21,7 +21,7 @@ from tidemark.pipeline.contract.heartbeat import (
     read_attribute,
     read_field,
 )
-from tidemark.pipeline.contract.judging import JudgedPart, judged_parts, publisher_ids
+from tidemark.pipeline.contract.judging import Judged, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
 from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_at, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
@@ -80,25 +80,25 @@ def judged_rows(
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
     late. The time in `asking` becomes the column `landed_at`."""
-    for part in judged_parts(messages, reader, asking):
-        yield _rows_of(part, reader.contract, watermark, asking.at_us)
+    for judged in judged_parts(messages, reader, asking):
+        yield _rows_of(judged, reader.contract, watermark, asking.at_us)
 
 
-def _rows_of(part: JudgedPart, contract: MessageContract, watermark: datetime | None, landed_us: int) -> JudgedRows:
-    judged, elements, payloads = part.judged, part.elements, part.payloads
+def _rows_of(judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int) -> JudgedRows:
+    messages, elements, payloads = judged.messages, judged.elements, judged.payloads
     is_whole = elements is None and bool(judged.is_heartbeat.all())
     rows = np.flatnonzero(judged.is_heartbeat)
     places = pa.array(rows)
     event_us = judged.event_us if is_whole else judged.event_us[rows]
     is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
     known = payloads if is_whole else [payloads[row] for row in rows.tolist()]
-    fields = {name: _field(part, contract, name, kind, known, rows) for name, kind in contract.fields.items()}
-    ids = publisher_ids(contract, part.attributes, payloads)
+    fields = {name: _field(judged, contract, name, kind, known, rows) for name, kind in contract.fields.items()}
+    ids = publisher_ids(contract, judged)
     heartbeats = {
         "stream_id": judged.stream_ids if is_whole else judged.stream_ids.take(places),
         "event_time": pa.array(event_us).cast(MOMENT),
         "publisher_id": ids if is_whole else ids.take(places),
-        **(_taken(part.messages, None if is_whole else rows) if elements is None else _elements(part, elements, rows)),
+        **(_taken(messages, None if is_whole else rows) if elements is None else _elements(judged, elements, rows)),
         "landed_at": _moments(landed_us, len(rows)),
         "late": pa.array(is_late),
         **{name: values for name, (values, _) in fields.items()},
@@ -108,13 +108,13 @@ def _rows_of(part: JudgedPart, contract: MessageContract, watermark: datetime | 
     rejected = {
         "reason": [by_message[row].reason.value for row in refused],
         "detail": [by_message[row].detail for row in refused],
-        **_taken(part.messages, np.array(refused, dtype=np.int64)),
+        **_taken(messages, np.array(refused, dtype=np.int64)),
         "landed_at": _moments(landed_us, len(refused)),
     }
     first = 0 if elements is None else elements.first
-    owners = np.arange(len(part.messages)) if elements is None else np.array(elements.owners, dtype=np.int64) - first
+    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64) - first
     return JudgedRows(
-        len(part.messages) if elements is None else elements.end - first,
+        len(messages) if elements is None else elements.end - first,
         heartbeat_rows(heartbeats, contract.fields),
         quarantine_rows(rejected),
         {name: others for name, (_, others) in fields.items() if others},
@@ -133,15 +133,15 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
-def _elements(part: JudgedPart, elements: Rows, rows: Any) -> dict[str, pa.Array]:
+def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     """Return the message columns for these elements. Each element has an id of its own. Only the first row of a message
     has its payload."""
     owners = np.array(elements.owners, dtype=np.int64)[rows]
-    table = part.messages.table
+    table = judged.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)
     is_later = np.zeros(len(owners), dtype=np.bool_)
     is_later[1:] = owners[1:] == owners[:-1]
-    suffixes = pa.array([suffix(part.payloads[row]) for row in rows.tolist()], pa.string())
+    suffixes = pa.array([suffix(judged.payloads[row]) for row in rows.tolist()], pa.string())
     with_payload = pa.array(owners, mask=is_later)
     return {
         **columns,
@@ -161,13 +161,13 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 
 
 def _field(
-    part: JudgedPart, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
+    judged: Judged, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
     """Like `field_column`, for a field of the contract. `known` has the payload of each of the `rows` or, if messages
     hold several heartbeats, its element of the array."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
-        texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
+        texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()
         return field_column([read_attribute(text, kind) for text in texts], kind)
     if contract.each is None:
         return field_column(values_at(place.name, known), kind)

@@ -91,9 +91,9 @@ class NeverRemembered(RememberedCopies):
 
 
 @plant("tracking counts what is too old", "tidemark.pipeline.ingest.counting.judge", 0, aged, about="ages")
-def judge_whatever_the_age(attributes: Any, payloads: Any, published_us: Any, reader: HeartbeatReader) -> Any:
+def judge_whatever_the_age(messages: Any, decoded: Any, reader: HeartbeatReader) -> Any:
     """Tracking judges as if no message were too old."""
-    return judge(attributes, payloads, published_us, HeartbeatReader(replace(reader.contract, max_age=None)))
+    return judge(messages, decoded, HeartbeatReader(replace(reader.contract, max_age=None)))
 
 
 class Late:

@@ -7,7 +7,7 @@ CloudEvents 1.0.
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import Attributes, Messages
@@ -74,7 +74,7 @@ class Decoded(NamedTuple):
     Rejection, Undecided, or None if payloads are not read."""
 
     attributes: Attributes
-    payloads: list[Any]
+    payloads: Sequence[Any]
 
 
 class PayloadDecoder:
