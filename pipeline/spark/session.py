@@ -70,58 +70,54 @@ GENERATIONS = 50
 never reopens a closed session, and remembers the last thousand closed ones."""
 
 
-def _of_workers(master: str) -> dict[str, str]:
-    """Return WORKERS if Spark is local and its workers run this process's Python. Otherwise return no settings, because
-    another Python may lack tidemark."""
-    is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
-    return WORKERS if master.startswith("local") and is_ours else {}
-
-
 def _of_the_session(settings: Settings) -> dict[str, str]:
     return SESSION if settings.lake.folder is None else {**SESSION, **IN_A_FOLDER}
 
 
-def _of_executors(settings: Settings) -> dict[str, str]:
-    """Return a session's settings for executors that get tidemark from an archive. A local classic session needs none,
-    because its executors run the driver's Python."""
-    chosen = settings.spark
-    if chosen.executor_environment is None or (chosen.is_classic and settings.spark_master.startswith("local")):
-        return {}
-    carried = environment_config(chosen.executor_environment)
-    if chosen.is_classic:
-        carried |= archives_config(chosen.executor_environment, chosen.config.get(ARCHIVES, ""))
-    return carried
+def _of_a_driver(settings: Settings) -> dict[str, str]:
+    """Return the settings of a driver that tidemark starts. It listens only on loopback.
+
+    - If Spark is local, it gets WORKERS if its workers run this process's Python: another Python may lack tidemark.
+    - Executors on a cluster get tidemark from the archive, if there is one. They unpack it in their own folder, where
+      streaming queries look for it.
+    """
+    chosen, archive, is_local = settings.spark, settings.spark.executor_environment, _is_local(settings)
+    is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    carried: dict[str, str] = {}
+    if archive is not None and not is_local:
+        carried = {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        **(WORKERS if is_local and is_ours else {}),
+        **_of_the_session(settings),
+        **storage_config(settings),
+        **chosen.config,
+        **carried,
+    }
 
 
-def _of_servers_executors(settings: Settings) -> dict[str, str]:
-    """Return a server's settings for executors on a cluster: they unpack the archive in their own folder, where
-    streaming queries look for it."""
-    chosen, archive = settings.spark, settings.spark.executor_environment
-    if archive is None or settings.spark_master.startswith("local"):
-        return {}
-    return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
+def _is_local(settings: Settings) -> bool:
+    return settings.spark_master.startswith("local")
 
 
 def session_config(settings: Settings) -> dict[str, str]:
     """Return the configuration of a Spark Connect client's session. If `spark.remote` is empty, return that of a
-    classic session."""
-    chosen = settings.spark
+    classic session. A local classic session needs no archive for executors: they run the driver's Python."""
+    chosen, archive = settings.spark, settings.spark.executor_environment
+    needs_archive = archive is not None and not (chosen.is_classic and _is_local(settings))
+    executors = environment_config(archive) if needs_archive else {}
     if not chosen.is_classic:
         # A client may set only session settings: the rest belongs to the server.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
-        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_of_executors(settings), **own}
+        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **executors, **own}
     return {
         "spark.master": settings.spark_master,
         "spark.app.name": "tidemark",
         "spark.driver.memory": chosen.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        **_of_workers(settings.spark_master),
-        **_of_the_session(settings),
-        **storage_config(settings),
-        **chosen.config,
-        **_of_executors(settings),
+        **_of_a_driver(settings),
+        **executors,
     }
 
 
@@ -133,18 +129,11 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.session.manager.defaultSessionTimeout": SESSION_TIMEOUT,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
         # Throughput matters here, not the latency of a single response.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        **_of_workers(settings.spark_master),
-        **_of_the_session(settings),
-        **storage_config(settings),
-        **settings.spark.config,
-        **_of_servers_executors(settings),
+        **_of_a_driver(settings),
     }
 
 
