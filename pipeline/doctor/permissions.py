@@ -28,7 +28,7 @@ from tidemark.pipeline.doctor.identity import (
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
-from tidemark.pipeline.pubsub.connection import LOOKS_WITHIN, publisher_client, reported, subscriber_client
+from tidemark.pipeline.pubsub.connection import ONE_TRY, publisher_client, reported, subscriber_client
 
 NOT_FATAL = {
     "monitoring.timeSeries.list": "backlogs are read only by snapshots, so base's size is unknown before the first one",
@@ -139,7 +139,7 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
         try:
-            answer = client.test_iam_permissions(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+            answer = client.test_iam_permissions(request=request, **ONE_TRY)
         except api.MethodNotImplemented:
             return None
         except api.GoogleAPICallError as error:
@@ -214,7 +214,7 @@ def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
     request = request_of(project, EXCEEDED, "consumer_quota", until - LOOK_BACK, until, service="pubsub.googleapis.com")
     wanted = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
     with closing(client.transport), reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
-        pager = client.list_time_series(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+        pager = client.list_time_series(request=request, **ONE_TRY)
         return sorted({
             series.metric.labels.get("quota_metric", "of Pub/Sub")
             for series in next(iter(pager.pages)).time_series

@@ -12,7 +12,7 @@ from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.doctor.identity import SCHEMA, permissions_of
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import (
-    LOOKS_WITHIN,
+    ONE_TRY,
     Resources,
     client_of,
     publisher_client,
@@ -119,7 +119,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     request = {"name": name, "view": types.SchemaView.BASIC}
     try:
         with closing(client.transport), reported("list the revisions of the schema", name, f"{LIST} on it"):
-            listed = client.list_schema_revisions(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+            listed = client.list_schema_revisions(request=request, **ONE_TRY)
             kind = next(iter(listed)).type_
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)

@@ -29,7 +29,7 @@ from tidemark.pipeline.errors import (
     SnapshotRefused,
     SubscriptionMissing,
 )
-from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, client_of, reported
+from tidemark.pipeline.pubsub.connection import ONE_TRY, Resources, client_of, reported
 from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
 
@@ -50,8 +50,6 @@ NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
 
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
-DELETE = "pubsub.snapshots.delete on it"
-LIST = "pubsub.snapshots.list on it"
 
 
 STEADY = 0.999
@@ -116,15 +114,13 @@ class SnapshotBacklog:
         client: SubscriberClient,
         subscription_path: str,
         clock: Clock,
-        call_timeout: timedelta = CALL_TIMEOUT,
         times: ReadingTimes | None = None,
         labels: Mapping[str, str] = READING,
     ) -> None:
-        self._client = client
+        self._client, self._server = client, Resources(client, look=True)
         self._labels = labels
         self._subscription = subscription_path
         self._times = times or ReadingTimes(clock)
-        self._timeout = call_timeout.total_seconds()
         _, project, _, name = subscription_path.split("/")
         self._project = f"projects/{project}"
         self._prefix = f"{self._project}/snapshots/{NAME_PREFIX}{name[:150]}-"
@@ -139,7 +135,7 @@ class SnapshotBacklog:
         request = {"name": name, "subscription": self._subscription, "labels": self._labels}
         with reported("take a snapshot of", self._subscription, CREATE):
             try:
-                snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)
+                snapshot = self._client.create_snapshot(request=request, **ONE_TRY)
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
                     f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. If no other cause is named, "
@@ -153,10 +149,9 @@ class SnapshotBacklog:
 
     def sweep(self) -> int:
         """Delete this subscription's snapshots left behind by crashed readings, and return their number."""
-        with reported("list the snapshots of", self._project, LIST):
-            found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
-            named = (snapshot.name.rpartition("-") for snapshot in found)  # another's may begin alike: orders-eu
-            leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
+        found = self._server.listed("snapshot", self._project)
+        named = (snapshot.name.rpartition("-") for snapshot in found)  # another's may begin alike: orders-eu
+        leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
         for name in leaked:
             self._delete(name)
         return len(leaked)
@@ -165,10 +160,7 @@ class SnapshotBacklog:
         """Delete a snapshot. A failure is only logged, because the reading is valid. `sweep` deletes the snapshot
         later."""
         try:
-            with reported("delete", name, DELETE):
-                self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
-        except SubscriptionMissing:  # another sweep was faster
-            pass
+            self._server.delete("snapshot", name, "pubsub.snapshots.delete on it")
         except PubSubError as error:
             logger.warning("a reading's snapshot was not deleted; the next tick deletes it: %s", error)
 
@@ -263,13 +255,10 @@ class MonitoringBacklog:
     than SAMPLE_PERIOD away.
     """
 
-    def __init__(
-        self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta = CALL_TIMEOUT
-    ) -> None:
+    def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock) -> None:
         self._client = client
         self._subscription = subscription_path
         self._clock = clock
-        self._timeout = timeout.total_seconds()
         _, self._project, _, self._name = subscription_path.split("/")
 
     def read(self) -> Reading:
@@ -331,7 +320,7 @@ class MonitoringBacklog:
     def _series(self, request: dict[str, Any]) -> list[Any]:
         try:
             with reported("read the metrics of", self._subscription, SEE_METRICS, "Cloud Monitoring"):
-                pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
+                pager = self._client.list_time_series(request=request, **ONE_TRY)
                 pages = [type(page).pb(page) for page in islice(pager.pages, MAX_PAGES + 1)]
         except (PubSubUnreachable, SubscriptionMissing) as error:  # a transient error
             raise ReadingUnavailable(

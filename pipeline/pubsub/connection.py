@@ -44,8 +44,8 @@ server."""
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""
 
-LOOKS_WITHIN = timedelta(seconds=10)
-"""Timeout of a request that only looks something up. The request is not urgent."""
+ONE_TRY: Mapping[str, Any] = {"retry": None, "timeout": CALL_TIMEOUT.total_seconds()}
+"""Keyword arguments of a client call that is not retried."""
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command again"
@@ -175,7 +175,7 @@ class Resources:
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:
         self._clients = {"topic": publisher, "subscription": subscriber, "snapshot": subscriber}
         self._then = TICKS_GO_ON if look else ONCE_MORE
-        self.bounds = {"retry": None, "timeout": LOOKS_WITHIN.total_seconds()} if look else bounded()
+        self.bounds = ONE_TRY if look else bounded()
 
     def find(self, kind: str, path: str) -> Any | None:
         """Return the resource at the path, or None if there is none."""

@@ -15,7 +15,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.pubsub.connection import ONCE_MORE, bounded, reported
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, Resources, reported
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 
@@ -76,21 +76,20 @@ def short_lived(path: str, topic: str) -> dict[str, Any]:
 def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
     """Create a temporary subscription, yield its path, and delete it, even if its creation was interrupted."""
     path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
-    bounds = bounded()
+    server = Resources(client)
     request = {**short_lived(path, settings.topic_path), "filter": settings.filter}
     is_made = True
     try:
         try:
             with reported("subscribe to", settings.topic_path, CREATE, then=ONCE_MORE), suppress(api.AlreadyExists):
-                client.create_subscription(request=request, **bounds)
+                client.create_subscription(request=request, **server.bounds)
         except PubSubError:
             is_made = False
             raise
         yield path
     finally:
         try:
-            with reported("delete", path, DELETE, then=ONCE_MORE), suppress(api.NotFound):
-                client.delete_subscription(subscription=path, **bounds)
+            server.delete("subscription", path, DELETE)
         except PubSubError as error:
             if is_made:
                 raise type(error)(f"{error}. Delete the temporary subscription, or Pub/Sub will in a day") from error

@@ -19,7 +19,7 @@ from google.pubsub_v1 import SubscriberClient
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import BaseReadByOthers, PermissionMissing, PubSubError
-from tidemark.pipeline.pubsub.connection import CALL_TIMEOUT, TRANSIENT, bounded, reported
+from tidemark.pipeline.pubsub.connection import ONE_TRY, TRANSIENT, bounded, reported
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, LEASE, Acknowledged, Leases
 from tidemark.pipeline.pubsub.pulls import ACK_ID, GIVEN_BACK_SECONDS, NOTHING, Pulls
 from tidemark.pipeline.settings_sections import ZERO, ServerSettings
@@ -99,11 +99,7 @@ class PubSubSubscription:
         at_once = pulls_at_once if settings.emulator_host is None else 1
         self._pulls = Pulls(client, path, clock, at_once=at_once, lease=lease, keeps=keeps, on_call=on_call)
         extend = partial(
-            client.modify_ack_deadline,
-            subscription=path,
-            ack_deadline_seconds=int(self._lease_seconds),
-            retry=None,
-            timeout=CALL_TIMEOUT.total_seconds(),
+            client.modify_ack_deadline, subscription=path, ack_deadline_seconds=int(self._lease_seconds), **ONE_TRY
         )
         # The function must not refer to this object: the thread that keeps the leases ends with it.
         self._leases = leases = Leases(path, self._lease_seconds, lambda ack_ids: extend(ack_ids=list(ack_ids)))

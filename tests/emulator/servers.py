@@ -15,7 +15,6 @@ DEADLINE_SECONDS = 10
 SHORT_SECONDS = 0.4
 """A pull that waits so long finds whatever the server has: it answers at once, or within milliseconds."""
 
-SHORTLY = timedelta(seconds=10)
 OFFICIAL, OWN = "official_emulator", "own_pubsub"
 
 
@@ -84,7 +83,7 @@ class Server:
         self.subscriber.modify_ack_deadline(subscription=subscription, ack_ids=ids, ack_deadline_seconds=seconds)
 
     def oldest(self, subscription: str) -> datetime:
-        return SnapshotBacklog(self.subscriber, subscription, CLOCK, SHORTLY).read().oldest_unacked
+        return SnapshotBacklog(self.subscriber, subscription, CLOCK).read().oldest_unacked
 
 
 def ids_of(received: list[Any]) -> list[str]:

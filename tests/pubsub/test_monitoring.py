@@ -37,7 +37,6 @@ from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
-TIMEOUT = timedelta(seconds=5)
 
 
 def seconds(count: float) -> timedelta:
@@ -50,7 +49,7 @@ def at(count: float) -> datetime:
 
 @pytest.fixture
 def backlog(monitoring: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
-    return MonitoringBacklog(monitoring, PATH, clock, TIMEOUT)
+    return MonitoringBacklog(monitoring, PATH, clock)
 
 
 def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
@@ -220,9 +219,7 @@ def test_a_reading_is_never_newer_than_the_truth(
         shown = {"age": age, "undelivered": number} | dict.fromkeys([each.gap] if each.gap else [])
         fake.sampled("base", end, visible_after=each.visible_after, **shown)
     with served(fake) as address, closing(monitoring_client(Server(address)).transport) as transport:
-        backlog = MonitoringBacklog(
-            MetricServiceClient(transport=transport), PATH_OF_TRUTH, clock, timedelta(seconds=5)
-        )
+        backlog = MonitoringBacklog(MetricServiceClient(transport=transport), PATH_OF_TRUTH, clock)
         for second in sorted(asked):
             clock.advance(START + timedelta(seconds=second) - clock.now())
             try:

@@ -44,7 +44,7 @@ def snapshots(clock: ManualClock) -> Snapshots:
 def auto(
     snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock
 ) -> BudgetedBacklog:
-    by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
+    by_metrics = MonitoringBacklog(monitoring, PATH, clock)
     unlimited = Spending(clock, None, MINUTE, base=PATH, tracking="")
     return BudgetedBacklog(snapshots, unlimited, PATH, monitoring=by_metrics)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ class PubSubWorld:
         """Whether everything that was published is acknowledged on base, and on tracking too if that `is_tracked`."""
         time.sleep(1.1)  # a reading tells a message from nothing once that is a second old
         paths = [self.settings.base_path, *([self.settings.tracking_path] if is_tracked else [])]
-        backlogs = [SnapshotBacklog(self.subscriber, path, SystemClock(), timedelta(seconds=10)) for path in paths]
+        backlogs = [SnapshotBacklog(self.subscriber, path, SystemClock()) for path in paths]
         return not any(backlog.read().names_a_message for backlog in backlogs)
 
 
