@@ -77,28 +77,17 @@ class RememberedCopies:
             del self._noted[name]
 
     def _remember(self, keys: Ints, publish_us: Ints) -> None:
-        oldest_us = max(int(column.max()) for column in (publish_us, self._publish_us) if len(column)) - self._within_us
-        order = np.lexsort((publish_us, keys))
+        keys, publish_us = np.concatenate([self._keys, keys]), np.concatenate([self._publish_us, publish_us])
+        oldest_us = int(publish_us.max()) - self._within_us
+        order = np.argsort(keys, kind="stable")  # quick, because the remembered keys are sorted already
         keys, publish_us = keys[order], publish_us[order]
-        first = np.ones(len(keys), dtype=np.bool_)
-        first[1:] = keys[1:] != keys[:-1]
-        keys, publish_us = self._merged(keys[first], publish_us[first])
+        firsts = np.flatnonzero(np.insert(keys[1:] != keys[:-1], 0, values=True))
+        keys, publish_us = keys[firsts], np.minimum.reduceat(publish_us, firsts)
         kept = publish_us >= oldest_us
         if np.count_nonzero(kept) > self._at_most:
             kept = np.zeros(len(keys), dtype=np.bool_)
             kept[np.argpartition(publish_us, -self._at_most)[-self._at_most :]] = True
         self._keys, self._publish_us = (keys, publish_us) if kept.all() else (keys[kept], publish_us[kept])
-
-    def _merged(self, keys: Ints, publish_us: Ints) -> tuple[Ints, Ints]:
-        """Merge messages with sorted, unique keys into the remembered messages, which stay sorted."""
-        place = np.searchsorted(self._keys, keys)
-        known = np.zeros(len(keys), dtype=np.bool_)
-        inside = place < len(self._keys)
-        known[inside] = self._keys[place[inside]] == keys[inside]
-        least_us = self._publish_us.copy()
-        least_us[place[known]] = np.minimum(least_us[place[known]], publish_us[known])
-        new = ~known
-        return np.insert(self._keys, place[new], keys[new]), np.insert(least_us, place[new], publish_us[new])
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
