@@ -26,7 +26,7 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 USER = "staleness"
-"""Name of the sensor, and of the `user` that owns its cached objects in `LakeResource`."""
+"""Name of the sensor. `LakeResource` caches the sensor's objects under this name."""
 
 AUDIT_EVERY = timedelta(minutes=5)
 """Interval of the checks that are not urgent. `lost_outside` and `passed_over` read an hour of the tables,
@@ -62,7 +62,8 @@ class StalenessMemory:
 
     def news(self, evaluations: Sequence[dg.AssetCheckEvaluation], stored: str | None) -> list[dg.AssetCheckEvaluation]:
         """Return the evaluations that differ from the last reported evaluation of the same check. `stored` is the
-        cursor that Dagster has. If it is not the last tick's, that tick's reports may be lost: all are made again."""
+        cursor that Dagster has stored. If the last tick set another one, Dagster may have lost its reports: return all
+        evaluations."""
         if stored != self.cursor:
             self.reported.clear()
         found, self.cursor = [], uuid4().hex

@@ -27,8 +27,8 @@ from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
-"""Lead of a landing tick over its tracking tick. The tracking tick's decision then takes into account what has just
-landed."""
+"""A landing tick is due this long before its tracking tick. The tracking tick's decision then takes into account what
+has just landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
 """Maximum time for which a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's

@@ -21,7 +21,7 @@ from tidemark.resources.lake import LakeResource
 
 OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
 """Keys of objects in `Kept`, which outlive a tick: the observer, the notes about failed ticks, and the problems of
-other ticks."""
+ticks that did not fail."""
 
 WRITERS = ("landing", "tracking")
 """The sensors whose ticks record in the lake that this pipeline is the lake's owner. The other sensors only refuse to

@@ -117,8 +117,9 @@ class OwnBatch(WindowBatch):
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
         Raises ExecutorsUnable.
 
-        Each returned row names a heartbeat by file and row number in the table `heartbeats`. If `is_dropped` is true,
-        drop the heartbeat. If it is false, keep the heartbeat, and clear its mark `late`: a copy of it landed in time.
+        Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `is_dropped` is
+        true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
+        landed in time.
         """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []

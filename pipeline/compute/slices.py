@@ -61,8 +61,9 @@ PLACE = ("file", "row")
 in the file, from 0."""
 
 COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
-"""Schema of the rows that a task of `Search` returns. Each row names a row of the table `heartbeats` that must be
-dropped (`is_dropped`), or whose mark `late` must be cleared, because one of its copies landed in time."""
+"""Schema of the rows that a task of `Search` returns. Each identifies a heartbeat in the table `heartbeats`. If
+`is_dropped` is true, the heartbeat is a copy to drop. Otherwise it is kept, and its `late` becomes false, because a
+copy of it landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Search:
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
-        """Yield one row of COPIES per heartbeat that must be dropped, or whose mark `late` must be cleared."""
+        """Yield one row of COPIES per heartbeat to drop, or to keep with `late` set to false."""
         since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()
         moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()

@@ -121,7 +121,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """The result of settling messages: they are visible or in the log, and acknowledged except for failures.
+    """The result of settling messages: they are visible or in the log, and acknowledged unless the acknowledgement
+    failed.
 
     `unsaid` is the usage that no log entry has recorded yet.
     """

@@ -1,8 +1,8 @@
 """Spaces the ticks of a sensor evenly. Dagster starts each evaluation of the sensor a little early, and the evaluation
 waits until its tick is due.
 
-Dagster's daemon checks every 5 s which sensors are due, and starts evaluations only then. An evaluation must start at a
-check before its tick, because at the next check it would be late.
+Reason: Dagster's daemon starts evaluations only when it checks which sensors are due, every 5 s. To be on time, an
+evaluation must start at a check before its tick.
 """
 
 from collections import deque
@@ -94,23 +94,24 @@ class Pace:
     def _slack(self) -> timedelta:
         """Maximum time that a tick may move earlier, or be late without delaying later ticks.
 
-        It is small for ticks up to LOOK apart, because the daemon checks at most once per tick. A tick due just before
-        this check would always be late. So such ticks are moved later, until they are due just after a check.
+        For ticks up to LOOK apart it must be small. The daemon starts at most one of them per check, so a tick due just
+        before the check is always late. With a small slack, late ticks delay the later ones, until ticks are due just
+        after a check.
         """
         return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class Closings:
-    """Predicts when a tick should begin, so that the watermark passes the end of the current window. The prediction
-    uses how far the watermark lagged behind the beginning of recent ticks."""
+    """Predicts when a tick should begin, so that the watermark passes the end of the next window to close. The
+    prediction uses how far the watermark lagged behind the beginning of recent ticks."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing
         self._lags: deque[float] = deque(maxlen=DECISIONS)
 
     def expected(self, watermark: datetime | None, began: datetime) -> datetime | None:
-        """Record the watermark that a tick has decided, and when the tick began. Return when a later tick should begin,
-        so that the watermark passes the end of its current window. Return None if there is no watermark."""
+        """Record the watermark that a tick has decided, and when the tick began. Return when a later tick should begin
+        to close the next window. Return None if there is no watermark."""
         if watermark is None:
             return None
         self._lags.append((began - watermark).total_seconds())

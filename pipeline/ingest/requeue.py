@@ -67,9 +67,9 @@ class Requeuer:
     """Judges the quarantined messages of a lake again, by the contract of `reader`.
 
     Guarantee: each message that passes is in `heartbeats`. It is there once, unless two requeues run at the same time
-    or the message is delivered during a requeue; runs keep one of its copies. A killed requeue loses nothing, and the
-    next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats counts as rejected until
-    all of them pass.
+    or the message is delivered during a requeue; then windows still count it once. A killed requeue loses nothing, and
+    the next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats counts as rejected
+    until all of them pass.
     """
 
     def __init__(self, lake: Lake, reader: HeartbeatReader, clock: Clock) -> None:
@@ -92,9 +92,9 @@ class Requeuer:
                 tell(len(rows))
         if done.waiting.messages:
             raise PubSubUnreachable(
-                f"{done.waiting.messages} quarantined messages cannot be judged now: {done.waiting.why}. The "
-                f"other messages have {done.landed} heartbeats, which {'would land' if dry_run else 'landed'}. Requeue "
-                "again later"
+                f"{done.waiting.messages} quarantined messages cannot be judged now: {done.waiting.why}. "
+                f"{done.landed} heartbeats of other messages {'would land' if dry_run else 'landed'}. Requeue again "
+                "later"
             )
         return done
 

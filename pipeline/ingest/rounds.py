@@ -4,7 +4,7 @@ while the readers take the messages of the next round.
 The cost per message is spread over the readers, and the cost per round does not depend on traffic. Rounds are used to
 catch up with a backlog, and to land continuously; only the condition to stop is different. Each reader pulls from the
 whole subscription, because Pub/Sub has no partitions: it distributes the messages itself. FLINK-20625 proposes the same
-for Flink, as a static split.
+design for Flink.
 """
 
 from collections import defaultdict, deque
@@ -67,8 +67,8 @@ KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
-"""Number of settled rounds whose messages the readers are told to remember, to recognize copies. One is not enough,
-because a worker process may have no task in a round."""
+"""After each round, the readers learn which messages of the last ROUNDS_TOLD settled rounds are in the log, and so
+recognize copies of them. One round is not enough, because a worker process may have no task in a round."""
 
 NEW = timedelta(minutes=1)
 """Maximum age of a decision whose readings are used as the state of the backlogs. If the newest decision is older, no
@@ -215,7 +215,8 @@ class RunPlan:
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run. Reason: it is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
-    """A run starts if base or tracking has a message this old. Ticks alone land messages within minutes."""
+    """A run starts if base or tracking has a message this old. As long as ticks keep up, they land messages within
+    minutes."""
     start_size: int = 1_000_000
     """A run also starts if this many messages wait, which is four times the maximum that a tick pulls."""
     stop_below: timedelta = timedelta(minutes=1)

@@ -63,11 +63,10 @@ class Settling:
         entry.
 
         The commits of the tables have `says` as metadata. If `used` is given, the log entry records the usage: `used`
-        plus what the readers used. Otherwise, this process records the usage in its decisions.
+        plus what the readers used. If it is None, the entry has no usage, because this process's decisions record it.
 
-        Raises PubSubError or LakeError. Raises ContractReplaced if the messages were judged by another contract than
-        the newest one of the lake. The guarantee also holds after an error, and messages that were not acknowledged are
-        redelivered.
+        Raises PubSubError or LakeError. Raises ContractReplaced if the messages were not judged by the lake's newest
+        contract. The guarantee also holds after an error, and messages that were not acknowledged are redelivered.
         """
         try:
             usage = None if used is None else sum((one.used for one in taken), used)

@@ -58,8 +58,8 @@ FILE_BYTES = 64 << 20
 it writes."""
 
 HOURS_AT_ONCE = 200
-"""Maximum number of event hours that a reader takes at once, because each hour is a file. The newest hours are kept,
-and messages of other hours are given back."""
+"""Maximum number of event hours that a reader takes at once, because it writes a file for each hour. The newest hours
+are kept, and messages of other hours are given back."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
@@ -258,7 +258,8 @@ class Batches:
     - A reading of `backlog` after a batch that is not full shows that the backlog is gone. An empty pull does not prove
       this.
     - With `backlog`, SMALL_BATCHES batches in a row were small.
-    - A batch is small, and there is no `backlog`, or an undecided message `waits`: every reading would find it.
+    - A batch is small, and no reading is made: there is no `backlog`, its reading is postponed, or `waits` is true.
+      With `waits`, an undecided message stays in the backlog, so that no reading would find the backlog gone.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
     pull is short.

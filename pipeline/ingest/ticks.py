@@ -144,8 +144,8 @@ def track(
 def _rounds(
     settling: Settling, keeper: Callable[[], Keeper], budget: Budget, backlog: Backlog | None, spending: Spending | None
 ) -> Ingested:
-    """Run rounds of one batch each. `settling` has a single subscription, which is read. Stop when the budget is spent,
-    the backlog is gone, or few messages arrive."""
+    """Read the single subscription of `settling`, in rounds of one batch each. Stop when the budget is spent, the
+    backlog is gone, or few messages arrive."""
     ((side, subscription),), ingested, clock = settling.subscriptions.items(), Ingested(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     batches = Batches(subscription, budget, clock, backlog)
@@ -169,8 +169,9 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     tracking is acknowledged.
 
     The entry has the publish time from which the histogram will be complete. This is the publish time of tracking's
-    oldest message, rounded up if the reading is not exact. If that message is too old for a reading, it is the oldest
-    publish time that a reading can return. Assumption: no message was acknowledged after the reading.
+    oldest message, rounded up if the reading is not exact. If Pub/Sub refuses the reading because that message is too
+    old, the entry has the oldest publish time that a reading can return. Assumption: no message was acknowledged after
+    the reading.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:

@@ -31,7 +31,8 @@ LEAST_REASON = 40
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
     """The outcome of a sensor's ticks. `good` is the end of the last successful tick, None before the first. `failed`
-    describes the failed ticks since then, or why the sensor waits; None if the last tick succeeded."""
+    describes the failed ticks since then. After a successful tick it is None or, if the tick had to leave messages
+    unread, describes why."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
@@ -206,8 +207,8 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 keeps failing is retried every ten minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. A successful run ends this
-earlier: it deletes the record of the failure."""
+"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. If a run succeeds earlier,
+it deletes the record of the failure."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
 """A decision is overdue after TICKS_MISSED tick intervals without a decision. For this purpose, an interval is at least
@@ -336,7 +337,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Return a summary of unresolved failures, given newest first; None if there are none."""
+        """Return a summary of these unresolved failures, which are sorted newest first; None if there are none."""
         if not notes:
             return None
         newest, job = notes[0], "" if windows or table else notes[0].job

@@ -105,9 +105,9 @@ def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return the rows of messages that wait in quarantine and match the filter `meant`: the `limit` last rejected,
-    newest first. A row has the columns of `quarantine` except the partition column, with the latest reason and detail.
-    Raises LakeError."""
+    """Return the rows of the `limit` messages that were rejected last, newest first, among those that wait in
+    quarantine and match the filter `meant`. A row has the columns of `quarantine` except the partition column, with the
+    latest reason and detail. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)

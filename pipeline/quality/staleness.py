@@ -220,8 +220,8 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """Return the last checkpoint, or an empty one if the last one cannot be used. It cannot if it belongs to other
-        tables, if it is ahead of the tables, or if a file that it calls damaged has been restored or removed."""
+        """Return the last checkpoint. Return an empty one instead if the last one belongs to other tables, is ahead of
+        the tables, or calls a file damaged that has since been restored or removed."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now

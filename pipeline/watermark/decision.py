@@ -39,8 +39,9 @@ class Reason(StrEnum):
     HELD_NO_DATA = "HELD_NO_DATA"
     """Tracking knows no valid message that was published more than `band` before its last reading.
 
-    The watermark moves when tracking has read to more than `band` after a valid message. If all messages are rejected,
-    correct `[message]` (see `tidemark quarantine`)."""
+    The watermark moves when tracking's reading is more than `band` after a valid message's publish time. If all
+    messages are rejected, correct `[message]` (see `tidemark quarantine`).
+    """
     HELD_STALE_READING = "HELD_STALE_READING"
     """A backlog cannot be read, or its next reading is overdue by more than five minutes.
 
@@ -220,8 +221,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision accounts for a loss of log entries. After a loss, the log may lack any message published
-        before `at`, so such a decision has a `complete_from` of at least `at`."""
+        """True if the decision takes a loss of log entries into account. The log may then lack any message published
+        before the decision was made, so its `complete_from` is at or after its `at`."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

@@ -97,7 +97,7 @@ class Histogram:
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
         """Return the histogram with these arrays, in the order of `COLUMNS`. They must be sorted by the first two, and
-        no pair of values of these two may repeat."""
+        each pair of values of the first two must be unique."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
         valid = event_bucket > COPY
         if not valid.any():

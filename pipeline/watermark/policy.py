@@ -13,13 +13,14 @@ class Policy:
       the frontier.
     - `band` is the disorder that is allowed for.
     - `idle_timeout` and `idle` are the minimum length of a silence, and what the watermark does in a silence.
-    - `quantile` is the share of least event times that is passed over in each publish second, to tolerate slow clocks.
+    - `quantile`: this share of the messages of each publish second is passed over, beginning with the least event
+      times. It tolerates slow clocks.
     - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
-    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 allows the backlog of
-      tracking to be older by this time.
+    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 therefore lets
+      tracking's backlog be this much older.
 
     Four parameters are not settings, but the simulation varies them:
 
@@ -48,7 +49,8 @@ class Policy:
     undecided: timedelta = timedelta(0)
 
     def with_band(self, band: timedelta) -> "Policy":
-        """Return the policy that the settings would give with this band. On the service, base_slack is by default the
-        band, so it follows the band. A slack that the settings set is one for both readings, and stays."""
+        """Return the policy that the settings would give with this band. On the service, `base_slack` is equal to the
+        band by default, and then changes with it. A slack given in the settings applies to both readings, and does not
+        change."""
         follows = self.base_slack == self.band != self.reading_slack
         return replace(self, band=band, base_slack=band if follows else self.base_slack)

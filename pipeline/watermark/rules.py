@@ -242,11 +242,11 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """Return the reading of base in which to look for the publish time of an unacknowledged message. It is the newest
-    reading, unless that is below the effective reading by more than the slack. Then it is the effective reading.
+    """Return the reading of base that tells the publish time of an unacknowledged message.
 
-    A message may become visible some time after its publish time. Then only the newest reading shows the message, and
-    this reading is below the effective reading by at most the slack.
+    This is the newest reading if it is below the effective reading by at most the slack: a message that became visible
+    after its publish time is only in the newest reading. If the newest reading is further below, return the effective
+    reading.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack

@@ -9,7 +9,8 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
-"""Maximum difference between two measurements of a clock's error that agree, apart from their requests' durations."""
+"""Tolerance within which readings agree on this machine's clock error. Each reading gives a lower and an upper bound of
+the error. The greatest lower bound may exceed the least upper bound by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class Situation:
     def clock_ahead(self) -> timedelta | None:
         """Time by which this machine's clock is ahead of the server's; None if the readings do not show it.
 
-        The clock counts as ahead if the newest readings of both subscriptions are behind it by the same time, in this
-        decision and in the previous one. Real backlogs would differ and change.
+        The clock counts as ahead if four readings are behind it by the same amount: the newest readings of both
+        subscriptions, in this decision and in the previous one. Real backlogs would differ and change.
         """
         before = self.previous
         effective = (self.base, self.tracking) + ((before.base, before.tracking) if before else ())

@@ -320,7 +320,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"subscription": ""}, "subscription"),
         ({"projectId": "project"}, "projectId is another name of project"),
         ({"deleteSubscriptionOnStreamStop": "true"}, "leave it out"),
-        ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5m"}, "Spark takes one limit"),
+        ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5m"}, "exclude each other: remove one"),
         ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger = 'much'"),
         ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger = '0'"),
     ],

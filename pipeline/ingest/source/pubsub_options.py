@@ -88,7 +88,7 @@ class SourceOptions(MessageSettings, ServerSettings):
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if self.max_rows_per_trigger and self.max_bytes_per_trigger:
-            raise ValueError("Spark takes one limit: name maxRowsPerTrigger or maxBytesPerTrigger")
+            raise ValueError("maxRowsPerTrigger and maxBytesPerTrigger exclude each other: remove one")
         return self
 
     @field_validator("lake")

@@ -176,7 +176,7 @@ class PubSubDataSource(DataSource):
         if not self.has_streams:
             raise ExecutorsUnable(
                 "a stream over Spark Connect cannot use an archive that the session sent: Spark unpacks it in the "
-                "session's folder and starts a stream's readers in the executor's own. Start the server with "
+                "session's folder, but starts a stream's readers in the executor's folder. Start the server with "
                 f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
                 "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
             )
@@ -197,8 +197,8 @@ class TidemarkDataSource(PubSubDataSource):
 
 
 class PubSubBatchSource(PubSubDataSource):
-    """The source for a Spark session in which streams cannot find the executors' archive. Batch reads work. A stream is
-    refused when it starts."""
+    """The source for a session over Spark Connect that has sent tidemark to the executors in an archive. Batch reads
+    work. A stream is refused when it starts, because its readers cannot find the archive."""
 
     has_streams = False
 
@@ -362,8 +362,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def _with_fields(rows: pa.Table, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed rows with these fields. A field is null if the rows landed before the option `fields` named it, or
-    named it with this kind."""
+    """Return landed rows with these fields. The option `fields` may have changed since the rows landed: a field that it
+    did not name then, or named with another kind, is null."""
     for column in map(heartbeat_schema(fields).field, fields):
         landed = rows.schema.get_field_index(column.name)
         if landed < 0 or rows.schema.field(landed).type != column.type:

@@ -268,7 +268,7 @@ def _age(reading: EffectiveReading) -> str:
 
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
-"""Bands to try as alternatives, in addition to half of the decision's band. Only smaller bands than the decision's are
+"""Bands to try as alternatives, in addition to half of the decision's band. Only bands smaller than the decision's are
 tried."""
 
 MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
@@ -303,8 +303,8 @@ class Explanation:
     - `pin` describes that message's cell, and `ahead` says how many messages base may still hold.
     - `alternatives` is None if the log before the decision is lost. Then only the decision itself is explained.
 
-    Both numbers count only messages with an event time. They are upper bounds, because redelivered messages are counted
-    again. None means unknown.
+    `since_base` and `since_pin` count only messages with an event time. They are upper bounds, because redelivered
+    messages are counted again. None means unknown.
     """
 
     decision: Decision

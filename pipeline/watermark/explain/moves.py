@@ -166,9 +166,9 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """Say that base must acknowledge all messages published before `until`, and that tracking must read to a band after
-    the message that the text `later` describes. A condition is already met if its argument is None.
-    """
+    """Say what base and tracking must do. Base must acknowledge all messages published before `until`. Tracking must
+    read past the message that the text `later` describes, by at least the band. A condition is already met if its
+    argument is None."""
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
         needs.append(f"tracking has read to {_reach(s)} after {later}")
