@@ -6,6 +6,7 @@ only counts as an orphan after a grace time that is longer than any run or write
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
@@ -50,7 +52,8 @@ class Orphan:
 
 def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timedelta = GRACE) -> list[Orphan]:
     """Return the orphans that are older than `grace`, sorted by name. The age is measured at `now`, or at the newest
-    file's time if that is earlier: a machine's clock may be ahead of a bucket's. Raises LakeError.
+    file's time if that is earlier: a machine's clock may be ahead of a bucket's. Files of a table whose log is damaged
+    are left out. Raises LakeError.
 
     Orphans are:
     - a data file that is in no version of its table, as far back as the table's log goes
@@ -69,16 +72,16 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     what = {name: text for name in old if (text := _left_by_a_kill(name)) is not None}
     for name in dict.fromkeys((*PARTITIONS, *by_window)):
         table = lake.table(name)
-        if table.current() is not None:
-            keys = {path: _key(path.removeprefix(f"{name}/")) for path in old if path.startswith(f"{name}/")}
-            for path in _unnamed(keys, [table]):
-                run = _run_of(path.removeprefix(f"{name}/"))
-                what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
+        with suppress(CorruptObject):  # a table whose log is damaged keeps all of its files
+            if table.current() is not None:
+                keys = {path: _key(path.removeprefix(f"{name}/")) for path in old if path.startswith(f"{name}/")}
+                for path in _unnamed(keys, [table]):
+                    run = _run_of(path.removeprefix(f"{name}/"))
+                    what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
     manifests = {name: key for name in old if (key := MANIFESTS.key_of(name)) is not None}
-    what |= dict.fromkeys(
-        _unnamed(manifests, [lake.table(name) for name in by_window]),
-        "the manifest of a run that has committed nothing",
-    )
+    with suppress(CorruptObject):  # then it is not known which runs have committed
+        of_no_commit = _unnamed(manifests, [lake.table(name) for name in by_window])
+        what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
     return [
         Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, text) for name, text in sorted(what.items())
     ]

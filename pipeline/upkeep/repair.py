@@ -33,7 +33,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, first_day, table_errors
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
+from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
@@ -161,12 +161,14 @@ def check_windows(
     for name in (QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            of_table = data_files(table.current(), table.partition_column)
-            found = [*_looked_at(table, [file for file in of_table if file.partition >= first_day(start)], tell)]
+            days = [
+                one for one in data_files(table.current(), table.partition_column) if one.partition >= first_day(start)
+            ]
+            inputs += [
+                DamagedInput(table.file_location(one.path), why, ()) for one, why in _looked_at(table, days, tell)
+            ]
         except CorruptObject as error:
             unknown.append(str(error))
-        else:
-            inputs += [DamagedInput(table.file_location(file.path), why, ()) for file, why in found]
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)
@@ -174,9 +176,12 @@ def check_windows(
     own, (first, last) = list[DamagedOwn](), (moment.strftime(KEY_FORMAT) for moment in (start, end))
     for name in lake.own_tables():
         table = lake.table(f"{OWN_TABLES}/{name}")
-        of_range = [file for file in data_files(table.current(), PARTITION) if first <= file.partition < last]
-        for file, why in _looked_at(table, of_range, tell):
-            own.append(DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}"))
+        try:
+            of_range = [file for file in _files_of(table) if first <= file.partition < last]
+            for file, why in _looked_at(table, of_range, tell):
+                own.append(DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}"))
+        except CorruptObject as error:  # the other tables can be repaired
+            unknown.append(str(error))
     return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
 
 
@@ -190,7 +195,7 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
         lake.own_table(name).forget(keys)
 
 
-def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:
+def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> list[DataFile]:
     try:
         current = table.current()
     except CorruptObject as error:

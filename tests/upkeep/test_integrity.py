@@ -93,6 +93,13 @@ def test_a_late_heartbeat_makes_windows_stale_and_a_closed_window_not_computed_i
 
 
 def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: House) -> None:
+    shutil.copytree(house.folder / "heartbeat_diffs", house.folder / "tables" / "mine")
+    stray = leave(house.folder / "heartbeats/stray.parquet", DAY, house.clock.now())
+    leave(house.folder / "tables/mine/stray.parquet", DAY, house.clock.now())
+    (house.folder / "tables/mine/_delta_log" / f"{1:020d}.json").write_text("{no json")
+    survey = house.look()
+    assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
+    assert "tables/mine away and run the repair: every window can be" in "".join(survey.integrity.unknown)
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(
         CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: every window can be recomputed"
