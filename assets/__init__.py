@@ -1,2 +1,2 @@
-"""Dagster's assets, checks, jobs and sensors. Each is a thin wrapper around the pipeline's functions. A sensor that
-alone requests a job is in the job's module."""
+"""Dagster's assets, checks, jobs and sensors. Each is a thin wrapper around the pipeline's functions. A job is in the
+same module as its sensor, if it has only one."""

@@ -1,5 +1,5 @@
-"""Asset checks of landed data, the subscriptions and the watermark. The sensor `staleness` evaluates each check, and
-users can run it by hand."""
+"""Asset checks of landed data, the subscriptions and the watermark. The sensor `staleness` evaluates them, and users
+can run each of them by hand."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -256,8 +256,8 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
         description = "no field is compared" if not names else "nothing landed in the last hour"
     elif found.fields:
         description = (
-            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
-            "configured. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
+            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or not of the "
+            "configured kind. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
         )
     return verdict(
         passed=not found.fields,

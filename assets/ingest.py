@@ -55,8 +55,8 @@ for its full time, even after it has caught up."""
 def _reported(
     context: dg.OpExecutionContext, lake: Lake, settings: Settings, clock: Clock, rounds: Iterable[RoundDone]
 ) -> Generator[dg.AssetMaterialization, None, Settled]:
-    """Report to Dagster the rounds that a run has committed and acknowledged, and return their total. Several short
-    rounds are reported together, at most once per `watermark.tick`."""
+    """Report to Dagster the rounds that a run has committed and acknowledged, and return the sum of their results.
+    Several short rounds are reported together, at most once per `watermark.tick`."""
     total, untold, told_at = Settled(), list[RoundDone](), -math.inf
     for done in chain(rounds, (None,)):
         if done is not None:

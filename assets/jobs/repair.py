@@ -25,7 +25,7 @@ ABOUT = (
     "missing, damaged or orphaned, and recomputes only the affected windows."
 )
 NAMED_IN_LOG = 200
-"""Maximum number of findings in the run's log and metadata, which Dagster keeps in its database."""
+"""Maximum number of findings in the run's log and in its metadata. Dagster keeps both in its database."""
 
 
 class RepairConfig(dg.Config):

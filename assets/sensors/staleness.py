@@ -34,9 +34,9 @@ AUDIT_EVERY = timedelta(minutes=5)
 twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""Minimum interval between two counts of late and missed heartbeats, and the maximum number of steps of a count in one
-tick. A step reads a bounded amount, and the next tick continues. If the lake is in a bucket, a count costs at least a
-dozen requests."""
+"""Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because in a bucket, a count costs at least a
+dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, each a bounded amount, and the next tick
+continues."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """Minimum interval between two requests of the same window. Otherwise, a window that keeps receiving late heartbeats
@@ -46,7 +46,7 @@ COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
     *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""The figures that are compared to decide whether a check is reported again. Row counts are left out, since they change
+"""A check is reported again only if one of these figures has changed. Row counts are left out, since they change
 whenever messages land."""
 
 

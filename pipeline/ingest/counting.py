@@ -1,8 +1,8 @@
 """Counts the messages of the tracking subscription in a histogram, and recognizes copies.
 
-A copy is a message that a publisher sent again, with the same stream, id, event time, payload and schema. If the first
-of these messages is in the tracking log, its copies do not hold back the watermark; the first message does, until it
-has landed.
+A copy is a message that a publisher sent again, with the same stream, id, event time, payload and schema. Once the
+tracking log has the first message, its copies do not hold back the watermark. The first message does, until it has
+landed.
 """
 
 import uuid

@@ -62,8 +62,8 @@ class Ingested(Sums):
 
     For base only:
     - `late` is the number of heartbeats below the current watermark, including copies.
-    - `of_another_kind` is the number of values, by field, that land as null because they have another type than
-      configured.
+    - `of_another_kind` is the number of values, by field, that land as null because they do not have the configured
+      type.
     """
 
     messages: int = 0

@@ -130,8 +130,8 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return which of these ids are in `heartbeats` already, published in the seconds `first` to `last`. Reason:
-        another delivery of the message may have passed, or an earlier requeue was killed after landing it."""
+        """Return which of these ids are in `heartbeats` already, with a publish time in the seconds `first` to `last`.
+        A message is there if another delivery of it passed, or if an earlier requeue was killed after landing it."""
         if not len(message_ids):
             return NO_IDS
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))

@@ -40,7 +40,7 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
 class JudgedRows:
     """Judged messages as rows of `heartbeats` and `quarantine`.
 
-    - `rows_of_another_kind` has, by field, the positions of heartbeats whose value is of another type than configured.
+    - `rows_of_another_kind` has, by field, the positions of heartbeats whose value does not have the configured type.
       This value becomes null.
     - `undecided` messages, keyed by position, and the messages `left` for later have no row.
     - `owners` is the position of each heartbeat's message, and `refused` that of each rejected message.
@@ -57,7 +57,7 @@ class JudgedRows:
 
     @property
     def of_another_kind(self) -> Counter[str]:
-        """Number of values of another type than configured, by field."""
+        """Number of values that do not have the configured type, by field."""
         return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
     def without(self, left: Ints) -> "JudgedRows":

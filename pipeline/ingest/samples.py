@@ -215,7 +215,7 @@ UNDECIDED = "UNDECIDED"
 class SampleVerdict:
     """The verdict on a sample: a heartbeat with its compared fields, or the reason for its rejection.
 
-    A field is None if it is absent, null, or `of_another_kind`: of another type than configured. If a message holds
+    A field is None if it is absent, null, or does not have the configured type (`of_another_kind`). If a message holds
     several heartbeats, `sample` ends with `#` and the number of the element.
     """
 
@@ -255,8 +255,8 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """Compared fields that are null in every heartbeat, at least once because the value has another type than
-        configured."""
+        """Compared fields that are null in every heartbeat, at least once because the value does not have the
+        configured type."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

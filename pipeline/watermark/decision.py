@@ -123,7 +123,7 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser of both
+    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser of the two
     readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) of
     the last messages."""
 

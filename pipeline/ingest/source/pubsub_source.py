@@ -310,7 +310,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
         """Return one partition per reader of the batch that ends at `end`. Their number and names depend only on `end`.
 
-        Raises InvalidSettings if the batch in the checkpoint lands in another lake than the options name.
+        Raises InvalidSettings if the batch in the checkpoint does not land in the lake that the options name.
         """
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
