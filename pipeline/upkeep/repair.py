@@ -161,12 +161,9 @@ def check_windows(
     for name in (QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            days = [
-                one for one in data_files(table.current(), table.partition_column) if one.partition >= first_day(start)
-            ]
-            inputs += [
-                DamagedInput(table.file_location(one.path), why, ()) for one, why in _looked_at(table, days, tell)
-            ]
+            of_table = data_files(table.current(), table.partition_column)
+            for file, why in _looked_at(table, [one for one in of_table if one.partition >= first_day(start)], tell):
+                inputs.append(DamagedInput(table.file_location(file.path), why, ()))
         except CorruptObject as error:
             unknown.append(str(error))
     broken = [
