@@ -230,8 +230,7 @@ class ProtobufCodec:
     The constructor also raises Unknown if compiling the schema was interrupted."""
 
     def __init__(self, definition: Definition) -> None:
-        self._origin = definition.origin
-        content = definition.content
+        self._origin, content = definition.origin, definition.content
         if not definition.is_compiled:
             content = compiled(content, definition.origin)
         try:
@@ -254,6 +253,7 @@ class ProtobufCodec:
         """Decode a message in protobuf's JSON form. Field names may be as in the .proto file or in camel case."""
         try:
             refuse_many_values(data, self._most)
+            orjson.dumps(orjson.loads(data))  # bounds the levels: the next parser recurses as far as its caller allows
             return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
         except UNFIT as error:
             raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error

@@ -196,6 +196,8 @@ def test_both_forms_are_read_as_the_same_plain_values(codec: ProtobufCodec) -> N
     }
     message = json_format.Parse(JSON, codec._message())
     assert codec.binary(message.SerializeToString()) == read
+    with pytest.raises(Unreadable, match="Recursion limit"):  # the same at any depth of calls
+        codec.text(b'{"unknown": ' + b"[" * 500 + b"]" * 500 + b"}")
 
 
 def test_names_are_those_of_the_proto_file_in_camel_case_as_well() -> None:
