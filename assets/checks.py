@@ -165,8 +165,8 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
     never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base."""
     # An error, since only a seek of base to before the loss brings the messages back.
-    lake, user = look.lake, look.user
-    found = audit(lake.past(user), lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
+    lake = look.lake.of(look.user)
+    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), look.now - RECENT)
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
@@ -197,7 +197,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
     found, tracked = Counts(), 0
     if max_lag is not None:
-        found = read_passed_over(lake.staleness(look.user).heartbeats, max_lag, now - RECENT, now)
+        found = read_passed_over(lake.of(look.user).heartbeats(), max_lag, now - RECENT, now)
         tracked = count_passed_over(look.state.histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
@@ -221,8 +221,8 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     """Compute the share of the last hour's messages that the message contract rejected, and the most frequent
     reason."""
     # A warning, since a requeue lands the waiting messages once the contract is fixed.
-    lake, user = look.lake, look.user
-    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), look.now - RECENT)
+    lake, tables = look.lake, look.lake.of(look.user)
+    found = read_quarantine_share(tables.heartbeats(), tables.quarantine(), look.now - RECENT)
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for one in lake.watch().came.values() if (said := one.waiting.sentence()))
     if found.reason is not None:
@@ -250,7 +250,7 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     payload lacks it, or if its value is not of the configured kind."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
-    found = read_null_fields(look.lake.staleness(look.user).heartbeats, names, look.now - RECENT)
+    found = read_null_fields(look.lake.of(look.user).heartbeats(), names, look.now - RECENT)
     description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
     if not names or not found.rows:
         description = "no field is compared" if not names else "nothing landed in the last hour"

@@ -98,7 +98,7 @@ def _computed(
         twice = 0
         if table.key:
             columns = list(dict.fromkeys((PARTITION, *table.key)))
-            keys = pl.DataFrame(lake.own_table("run", table.name).read(done.rows, columns=columns))
+            keys = pl.DataFrame(lake.of("run").own_table(table.name).read(done.rows, columns=columns))
             twice = len(keys) - keys.n_unique()
 
     def said(held: Sequence[Window]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _computed(
         about = f"{twice} rows in {len(done.rows)} windows have the same key as an earlier row of their window"
         result = verdict(passed=not twice, description=about, rows=twice)
         yield evaluation_of(result._replace(asset_key=asset.key, check_name=UNIQUE))
-    yield from corrections_noted(lake, FollowedTable(table.name, lake.own_table("run", table.name), table.key))
+    yield from corrections_noted(lake, FollowedTable(table.name, lake.of("run").own_table(table.name), table.key))
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
@@ -128,14 +128,14 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(table: TableDefinition, lake: LakeResource) -> WindowIndex:
-    windowing, made = table.windowing(lake.settings.windows), lake.own_table("run", table.name).table
-    return WindowIndex(lake.heartbeats("run"), made, windowing, table.lookback)
+    windowing, made = table.windowing(lake.settings.windows), lake.of("run").own_table(table.name).table
+    return WindowIndex(lake.of("run").heartbeats(), made, windowing, table.lookback)
 
 
 def _compute(
     asset: WindowsAsset, table: TableDefinition, windows: Sequence[Window], lake: LakeResource, context: Context
 ) -> ReplacedWindows:
-    settings, made, diffs = asset.settings, lake.own_table("run", table.name), lake.diffs("run")
+    settings, made, diffs = asset.settings, lake.of("run").own_table(table.name), lake.of("run").diffs()
     further = further_back(table.lookback, settings.windows.lookback)
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, [made, diffs], further)
     # This must be read before the heartbeats are listed: see `OwnBatch`.
@@ -205,7 +205,7 @@ def due_windows(
     """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
     table without due windows is left out until its input may have changed (see `NothingDue`). Raises LakeError if
     `heartbeat_diffs` cannot be read."""
-    settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
+    settings, kept, diffs = lake.settings, lake.kept_windows(), lake.of(TABLES).diffs()
     watermark = lake.state(TABLES).watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))
     current = diffs.table.current()
@@ -218,7 +218,7 @@ def due_windows(
     followed = Followed.read(computed, settings.windows.lookback, closed, lake.window_index(TABLES), kept)
     for table, look in left:
         try:
-            made = lake.own_table(TABLES, table.name).made()
+            made = lake.of(TABLES).own_table(table.name).made()
         except TidemarkError as error:
             yield table, error
             continue

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TypeVar
 
 import dagster as dg
@@ -15,16 +14,11 @@ from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import judge_of, new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.layout import PAST_BYTES, STREAMS, Lake
+from tidemark.pipeline.lake.layout import Lake, OpenLake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.diffs import StreamStatus
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
-from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.quality.landings import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -59,13 +53,19 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Return the Lake, whose methods create a new object per call."""
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
+    def of(self, user: str) -> OpenLake:
+        """Return the lake whose tables, past log entries and window index only this user reads. They stay open."""
+        lake = self.settings.lake, self.settings.message.kinds, self.clock
+        return self.kept.get((user, "lake"), lambda: OpenLake(*lake))
+
     def ownership(self) -> Ownership:
         """Return this process's ownership of the lake. All users share it."""
         return self.kept.get("ownership", lambda: Ownership(self.settings, self.clock))
 
     def tracking_log(self, user: str) -> TrackingLog:
         """Return the log of tracking snapshots and decisions."""
-        log, noted = self._part(user, Lake.tracking_log), self.kept.get(NEWEST_FOLD, NewestFold).noted
+        log = self.kept.get((user, "log"), self.whole().tracking_log)
+        noted = self.kept.get(NEWEST_FOLD, NewestFold).noted
         if noted is not None:
             log.saw(noted[0])
         return log
@@ -81,11 +81,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def signals(self, user: str) -> Sequence[WatermarkObject]:
         """Return the outlets that publish a decision: `watermark.json` and the signal topic. Each outlet remembers what
         it has published for this user."""
-        return self._part(user, lambda lake: signals_of(self.settings, lake), "signals")
-
-    def past(self, user: str) -> TrackingLog:
-        """Return the tracking log for repeated access to old entries. It caches each entry that it reads."""
-        return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
+        return self._part(user, "signals", lambda lake: signals_of(self.settings, lake))
 
     def folded(self, state: WatermarkState) -> None:
         """Store the WatermarkState after a tick of the sensor `tracking`, for other sensors."""
@@ -99,57 +95,31 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return noted[0]
         return self.tracking_log(user).catch_up()
 
-    def heartbeats(self, user: str) -> Heartbeats:
-        """Return the table of landed messages."""
-        return self._part(user, Lake.heartbeats)
-
-    def quarantine(self, user: str) -> Quarantine:
-        """Return the table of rejected messages."""
-        return self._part(user, Lake.quarantine)
-
     def new_files(self, user: str) -> tuple[NewFiles, NewFiles]:
         """Return the writers that add files to `heartbeats` and `quarantine`."""
-        return self._part(user, lambda lake: new_files(lake, self.clock), "new files")
+        return self._part(user, "new files", lambda lake: new_files(lake, self.clock))
 
     def judge(self, user: str) -> HeartbeatReader:
         """Return the reader that judges messages by the settings. It caches schemas."""
-        return self._part(user, partial(judge_of, self.settings), "judge")
-
-    def diffs(self, user: str) -> WindowedTable:
-        """Return the table `heartbeat_diffs`."""
-        return self._part(user, Lake.diffs)
-
-    def stream_status(self, user: str) -> StreamStatus:
-        """Return the table of streams that stopped, started or missed heartbeats."""
-        return self._part(user, Lake.stream_status)
-
-    def streams(self, user: str) -> Streams:
-        """Return the table of each stream's first and last heartbeat."""
-        return self._part(user, lambda lake: Streams(lake.table(STREAMS), self.diffs(user).table), "streams")
-
-    def own_table(self, user: str, name: str) -> OwnTable:
-        """Return a custom table: one of `[tables]`, or of the argument `tables` of `tidemark.dagster.pipeline`."""
-        return self._part(user, lambda lake: lake.own_table(name), f"tables/{name}")
+        return self._part(user, "judge", lambda lake: judge_of(self.settings, lake))
 
     def staleness(self, user: str) -> Staleness:
         """Return the check for missed heartbeats, restored from its checkpoint in the lake."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
-        return self._part(user, lambda lake: Staleness.restored(lake, windowing, lookback), "staleness")
+        return self._part(user, "staleness", lambda lake: Staleness.restored(lake, windowing, lookback))
 
     def late(self, user: str) -> LateHeartbeats:
         """Return the counter of late heartbeats."""
-        landed = self.staleness(user).heartbeats
-        return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
+        windowing = self.settings.windowing
+        return self._part(user, "late", lambda lake: LateHeartbeats(lake.heartbeats(), windowing))
 
     def window_index(self, user: str) -> WindowIndex:
         """Return the index of windows that have heartbeats, and of windows that are computed."""
-        windowing, lookback = self.settings.windowing, self.settings.windows.lookback
-        tables = self.heartbeats(user), self.diffs(user).table
-        return self._part(user, lambda _: WindowIndex(*tables, windowing, lookback), "window_index")
+        return self.of(user).window_index(self.settings.windowing, self.settings.windows.lookback)
 
     def kept_windows(self) -> KeptWindows:
         """Return the retention boundary: the first window for which the lake still has the full input."""
         return self.whole().kept_windows(self.settings.windowing)
 
-    def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:
-        return self.kept.get((user, name or make.__name__), lambda: make(self.whole()))
+    def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:
+        return self.kept.get((user, name), lambda: make(self.of(user)))

@@ -162,7 +162,7 @@ def batch_parts(
     `heartbeats` in parallel. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is
     used."""
 
-    heartbeats = lake.heartbeats("run")
+    heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used
         for opened in (heartbeats, *(each.table for each in tables)):
             pool.submit(opened.current)

@@ -86,11 +86,12 @@ def compute_and_report(
     context.log.info(sentence_of(done))
     diffs, status = (WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
-    silent = silent_in(lake.stream_status("run"), done.rows)
+    silent = silent_in(lake.of("run").stream_status(), done.rows)
     yield from diffs.reports(lake, done, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
     yield from status.reports(lake, done, partial(status_metadata, report))
-    yield from corrections_noted(lake, FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.diffs("run"), DIFFS_KEY))
+    followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
+    yield from corrections_noted(lake, followed)
     return report.windows
 
 
@@ -100,7 +101,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
-        diffs, status = lake.diffs("run"), lake.stream_status("run")
+        diffs, status = lake.of("run").diffs(), lake.of("run").stream_status()
         parts = batch_parts(lake, spark, run, windows, [status, diffs])
         batch = MicroBatch(**parts, diffs=diffs, status=status, plan=plan)
         return compute_windows(batch, windows)
@@ -192,7 +193,8 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     """Update the table `streams`, and return the figures about silent streams in these windows. Raises
     TidemarkError."""
     keys = sorted(windows)
-    diffs, status, known = lake.diffs("run"), lake.stream_status("run"), lake.streams("run").save()
+    of_run = lake.of("run")
+    diffs, status, known = of_run.diffs(), of_run.stream_status(), of_run.streams().save()
     rows = status.rows(keys)
     found = silence_of(diffs, rows, known, lake.settings.windowing, keys)
     return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(rows))

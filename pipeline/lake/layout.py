@@ -4,12 +4,13 @@ objects."""
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
 from tidemark.pipeline.lake.owner import AcceptedSchemas
@@ -65,6 +66,10 @@ class Lake:
     its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
     """
 
+    kept_bytes, past_bytes = 0, 0
+    """Sizes of the caches for the files of `heartbeats` and `quarantine` in a bucket (see BucketFiles), and for past
+    log entries."""
+
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         self._settings = settings
         self._fields = fields
@@ -74,19 +79,18 @@ class Lake:
         """Return the store of the lake's objects."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
-    def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
-        """Return the tracking log. `kept_bytes` is the size of its cache for past entries."""
-        return TrackingLog(self.objects(), checkpoint_every=CHECKPOINT_EVERY, kept_bytes=kept_bytes, clock=self._clock)
+    def tracking_log(self) -> TrackingLog:
+        """Return the tracking log."""
+        opened = partial(TrackingLog, checkpoint_every=CHECKPOINT_EVERY, kept_bytes=self.past_bytes)
+        return self._part("log", lambda: opened(self.objects(), clock=self._clock))
 
-    def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
-        """Return the table of landed messages. `kept_bytes` is the size of the cache for the table's files, if the lake
-        is in a bucket (see BucketFiles)."""
-        return heartbeats.Heartbeats(self._place(HEARTBEATS, kept_bytes), self._fields)
+    def heartbeats(self) -> heartbeats.Heartbeats:
+        """Return the table of landed messages."""
+        return self._part(HEARTBEATS, lambda: heartbeats.Heartbeats(self._place(HEARTBEATS), self._fields))
 
-    def quarantine(self, kept_bytes: int = 0) -> quarantine.Quarantine:
-        """Return the table of rejected messages. `kept_bytes` is the size of the cache for the table's files, if the
-        lake is in a bucket (see BucketFiles)."""
-        return quarantine.Quarantine(self._place(QUARANTINE, kept_bytes), quarantine.PARTITION)
+    def quarantine(self) -> quarantine.Quarantine:
+        """Return the table of rejected messages."""
+        return self._part(QUARANTINE, lambda: quarantine.Quarantine(self._place(QUARANTINE), quarantine.PARTITION))
 
     def rejudged(self) -> Rejudged:
         """Return the records of messages that a requeue rejected again, with their new reasons."""
@@ -107,11 +111,13 @@ class Lake:
 
     def diffs(self) -> WindowedTable:
         """Return the table `heartbeat_diffs`."""
-        return WindowedTable(self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock)
+        parts = self.table(HEARTBEAT_DIFFS), self.objects(), diff_schema(self._fields), self._clock
+        return self._part("diffs", lambda: WindowedTable(*parts))
 
     def own_table(self, name: str) -> OwnTable:
         """Return the custom table with this name."""
-        return OwnTable(self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name)
+        parts = self.table(f"{OWN_TABLES}/{name}"), self.objects(), self._clock, name
+        return self._part(f"own table {name}", lambda: OwnTable(*parts))
 
     def own_tables(self) -> list[str]:
         """Return the names of all custom tables in the lake, including those no longer in the settings. Raises
@@ -123,7 +129,8 @@ class Lake:
 
     def stream_status(self) -> StreamStatus:
         """Return the table `stream_status`: for each window, the streams that stopped, started or missed heartbeats."""
-        return StreamStatus(self.table(STREAM_STATUS), self.objects(), STATUS, self._clock)
+        parts = self.table(STREAM_STATUS), self.objects(), STATUS, self._clock
+        return self._part("status", lambda: StreamStatus(*parts))
 
     def streams(self) -> Streams:
         """Return the table of each stream's first and last heartbeat."""
@@ -152,20 +159,28 @@ class Lake:
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
         """Return the index of the windows that have heartbeats or are computed."""
-        return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
+        tables = self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS)
+        return self._part(f"{windowing} {lookback}", lambda: WindowIndex(*tables, windowing, lookback))
 
     def table(self, name: str) -> LakeTable:
         """Return a table as a LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""
-        return LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION))
+        if name == HEARTBEATS:
+            return self.heartbeats()
+        if name == QUARANTINE:
+            return self.quarantine()
+        return self._part(name, lambda: LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION)))
 
     def by_window(self) -> list[str]:
         """Return the names of all windowed tables: `heartbeat_diffs`, `stream_status`, and `tables/NAME` for each
         custom table. Raises LakeError."""
         return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
-    def _place(self, name: str, kept_bytes: int = 0) -> TablePlace:
+    def _part(self, name: str, make: Callable[[], Part]) -> Part:  # noqa: ARG002 (for OpenLake)
+        return make()
+
+    def _place(self, name: str) -> TablePlace:
         lake = self._settings
-        files = arrow_files(lake, name, kept_bytes)
+        files = arrow_files(lake, name, self.kept_bytes if name in (HEARTBEATS, QUARANTINE) else 0)
         return TablePlace(table_uri(lake, name), storage_options(lake), files, admission_to(lake))
 
 
@@ -173,29 +188,11 @@ class OpenLake(Lake):
     """A lake whose tables, log and window index are opened only once. Each method returns the same object at every
     call, and that object reads only what is new. Not thread-safe."""
 
+    kept_bytes, past_bytes = KEPT_BYTES, PAST_BYTES
+
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         super().__init__(settings, fields, clock)
-        self._open: dict[str, Any] = {}
-
-    def tracking_log(self, kept_bytes: int = PAST_BYTES) -> TrackingLog:
-        return self._part("tracking", partial(super().tracking_log, kept_bytes))
-
-    def heartbeats(self, kept_bytes: int = KEPT_BYTES) -> heartbeats.Heartbeats:
-        return self._part(HEARTBEATS, partial(super().heartbeats, kept_bytes))
-
-    def quarantine(self, kept_bytes: int = KEPT_BYTES) -> quarantine.Quarantine:
-        return self._part(QUARANTINE, partial(super().quarantine, kept_bytes))
-
-    def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        return self._part(f"{windowing} {lookback}", partial(super().window_index, windowing, lookback))
-
-    def table(self, name: str) -> LakeTable:
-        if name == HEARTBEATS:
-            return self.heartbeats()
-        return self.quarantine() if name == QUARANTINE else self._part(name, partial(super().table, name))
+        self._open = Kept()
 
     def _part(self, name: str, make: Callable[[], Part]) -> Part:
-        if name not in self._open:
-            self._open[name] = make()
-        part: Part = self._open[name]
-        return part
+        return self._open.get(name, make)

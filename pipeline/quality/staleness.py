@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pydantic import ConfigDict, TypeAdapter
 
 from tidemark.pipeline.errors import CorruptObject, DamagedNote, ObjectMissing
-from tidemark.pipeline.lake.layout import KEPT_BYTES, Lake
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
@@ -158,7 +158,7 @@ class Staleness:
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
-        self.heartbeats = lake.heartbeats(KEPT_BYTES)
+        self.heartbeats = lake.heartbeats()
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)

@@ -28,7 +28,7 @@ from tidemark.pipeline.errors import (
     NewerFormat,
     ObjectMissing,
 )
-from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -349,7 +349,7 @@ class Surveyor:
     """Surveys one lake. Changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.lake = Lake(settings.lake, settings.message.kinds, clock)
+        self.lake = OpenLake(settings.lake, settings.message.kinds, clock)
         self._settings = settings
         self._clock = clock
         self._kept = self.lake.kept_windows(settings.windowing)
