@@ -12,7 +12,7 @@ import dagster as dg
 from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.clock import format_duration, is_recent
-from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tags
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Windowing
 
@@ -52,7 +52,7 @@ class Runs:
         return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
 
     def _ours(self, **more: Any) -> dg.RunsFilter:
-        return dg.RunsFilter(tags={PIPELINE: pipeline_tags(self.settings.lake.uri)}, **more)
+        return dg.RunsFilter(tags={PIPELINE: pipeline_tag(self.settings.lake.uri)}, **more)
 
 
 def ended_attempts(

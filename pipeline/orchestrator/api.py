@@ -14,7 +14,7 @@ import requests
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.machine import is_loopback
-from tidemark.pipeline.orchestrator.names import PIPELINE, pipeline_tags
+from tidemark.pipeline.orchestrator.names import PIPELINE, pipeline_tag
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
@@ -91,7 +91,7 @@ class DagsterApi:
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
     def _found(self, job: str, lake: str) -> tuple[str, str]:
-        marks = [{"key": PIPELINE, "value": value} for value in pipeline_tags(lake)]
+        mark = {"key": PIPELINE, "value": pipeline_tag(lake)}
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
         if entry is None:
@@ -111,7 +111,7 @@ class DagsterApi:
         for repository in location["repositories"]:
             for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # a table's may end alike
                 is_it = one["name"] == job or one["name"].endswith(f"_{job}")
-                if is_it and any(mark in one["tags"] for mark in marks):
+                if is_it and mark in one["tags"]:
                     return repository["name"], one["name"]
         raise ServiceFailed(
             f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} for the lake "

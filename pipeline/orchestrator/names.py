@@ -56,12 +56,6 @@ def pipeline_tag(lake: str) -> str:
     return f"{named[-20:].strip('-') or 'lake'}-{hashlib.sha256(lake.encode()).hexdigest()[:8]}"
 
 
-def pipeline_tags(lake: str) -> list[str]:
-    """Return all values of the tag PIPELINE that runs for this lake may have: `pipeline_tag`, and the lake's address,
-    which an earlier version of tidemark used."""
-    return [pipeline_tag(lake), lake]
-
-
 def compute_job(table: str) -> str:
     """Return the name of the job that computes windows of a custom table."""
     return f"compute_{table}"

@@ -200,8 +200,7 @@ def without_requeued(
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
     """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add the
-    event second (`event`), and the event second of the row's cell in the histogram (`counted`), which is the smaller of
-    `event` and `second`."""
+    event second of the row's cell in the histogram (`event`), which is never after `second`."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
@@ -209,7 +208,7 @@ def with_seconds(rows: pa.Table | None) -> pa.Table:
         if column in rows.column_names:
             columns[name] = pa.array(rows[column].cast(pa.int64()).to_numpy() // BUCKET_US)
     if "event" in columns:
-        columns["counted"] = pc.min_element_wise(columns["event"], columns["second"])
+        columns["event"] = pc.min_element_wise(columns["event"], columns["second"])
     return pa.table(columns)
 
 
@@ -318,8 +317,7 @@ def _compared(
     their event hours, which are not counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
-    - A landed heartbeat belongs to the cell of its clamped event time. Because older logs did not clamp event times, it
-      also belongs to the cell of its original event time.
+    - A landed heartbeat belongs to the cell of its clamped event time.
     - A rejected message may belong to any cell of its publish second, because its event time is not stored.
     - A cell of rejected messages counts as lost only if no message of its publish second landed.
     - A cell of copies never counts as lost, because the copies may be redeliveries.
@@ -328,9 +326,7 @@ def _compared(
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
     if damaged:
-        cells, of_good = (
-            _without(set(damaged.values()), rows, event) for rows, event in ((cells, "event"), (of_good, "counted"))
-        )
+        cells, of_good = (_without(set(damaged.values()), rows) for rows in (cells, of_good))
 
     def by_second(rows: pa.Table, weights: str | None = None) -> Ints:
         weight = None if weights is None else rows[weights].to_numpy()
@@ -343,10 +339,7 @@ def _compared(
     has_event = pc.greater(cells["event"], COPY)
     empty = cells.filter(has_event)
     if "event" in of_good.column_names:
-        for event in ("event", "counted"):
-            empty = empty.join(
-                of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
-            )
+        empty = empty.join(of_good, ["second", "event"], join_type="left anti", use_threads=False)
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
     # A damaged file may contain landed messages of the same second.
     nothing_landed = (landed == 0) & (not damaged)
@@ -355,11 +348,11 @@ def _compared(
     return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1), damaged
 
 
-def _without(hours: Collection[str], rows: pa.Table, event: str) -> pa.Table:
+def _without(hours: Collection[str], rows: pa.Table) -> pa.Table:
     begins = np.array([bucket_of(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)) for hour in hours])
-    second, counted = rows["second"].to_numpy(), rows[event].to_numpy()
-    may_be = np.isin(counted // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
-    may_be |= (counted >= second) & (second < begins.max())
+    second, event = rows["second"].to_numpy(), rows["event"].to_numpy()
+    may_be = np.isin(event // SECONDS_AN_HOUR, begins // SECONDS_AN_HOUR)
+    may_be |= (event >= second) & (second < begins.max())
     return rows.filter(pa.array(~may_be))
 
 

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.errors import CorruptObject
-from tidemark.pipeline.lake.landings import FOLDER as LANDINGS
 from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
@@ -32,11 +31,6 @@ dagster.yaml)."""
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
-
-OF_A_DRAIN = f"{LANDINGS}drain-"
-"""Prefix of the objects that drains wrote. Drains were the ingest runs of earlier versions. Their objects are no longer
-needed, because the messages are in the tables. A stream of `format("pubsub")` writes objects with another prefix. These
-are never orphans, because the stream may read them even after a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,10 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     - the checksum file of such a data file
     - a run's manifest, and the other files in a run's folder (`_SUCCESS`, `_temporary`), if no version has a file of
       the run
-    - a temporary file or an object that a drain wrote, as recognized by its name
+    - a temporary file, as recognized by its name
+
+    The objects that a stream of `format("pubsub")` writes are never orphans, because the stream may read them even
+    after a year.
     """
     place = table_uri(settings, "").rstrip("/")
     with table_errors(place):  # files are listed before the tables are read: one committed meanwhile is not an orphan
@@ -69,7 +66,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     before = min(now, max((info.mtime for info in files), default=now)) - grace
     old = {info.path.lstrip("/"): info for info in files if info.mtime <= before}
     by_window = lake.by_window()
-    what = {name: text for name in old if (text := _left_by_a_kill(name)) is not None}
+    what = {name: "left by an unfinished write" for name in old if _is_unfinished(name.rpartition("/")[2])}
     for name in dict.fromkeys((*PARTITIONS, *by_window)):
         table = lake.table(name)
         with suppress(CorruptObject):  # a table whose log is damaged keeps all of its files
@@ -93,12 +90,8 @@ def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
         objects.delete(orphan.name)
 
 
-def _left_by_a_kill(name: str) -> str | None:
-    """Return why a file was left behind, if its name shows that it is an orphan. Otherwise return None."""
-    file = name.rpartition("/")[2]
-    if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
-        return "left by an unfinished write"
-    return "left by a drain that was killed" if name.startswith(OF_A_DRAIN) else None
+def _is_unfinished(file: str) -> bool:
+    return file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT))
 
 
 def _key(path: str) -> str | None:

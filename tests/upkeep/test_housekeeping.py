@@ -276,11 +276,10 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
 def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: Path) -> None:
     house = House(tmp_path)
     orphan = house.folder / f"heartbeat_diffs/runs/dead-1/window={WINDOWS[0].key}/part-0.parquet"
-    drain = house.folder / "landings/drain-abc/000000000-0001.json"
     stream = house.folder / "landings/stream-abc/000000000-0001.json"
     begun = house.folder / "tracking/log/.tmp-1234"
     commit = house.folder / "heartbeats/_delta_log/_commit_1234.json.tmp"
-    for path in (orphan, drain, stream, begun, commit):
+    for path in (orphan, stream, begun, commit):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left behind")
     now = datetime.now(tz=START.tzinfo)
@@ -288,14 +287,14 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     for days in (0, 9):  # this machine's clock may be ahead of that of the files
         house.clock = ManualClock(now + days * DAY)
         house.tidy()
-        assert all(path.exists() for path in (orphan, drain, stream, begun, commit))
+        assert all(path.exists() for path in (orphan, stream, begun, commit))
     house.age(2 * HOUR)
     found = find_orphans(house.lake, house.settings().lake, now)
     assert [orphan.name for orphan in found if orphan.name.startswith("tracking/")] == ["tracking/log/.tmp-1234"]
     chores = house.tidy()
-    assert not any(path.exists() for path in (orphan, drain, begun, commit))
+    assert not any(path.exists() for path in (orphan, begun, commit))
     assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
-    assert of(chores, "orphans", "lake")[0].figures["files"] == 4
+    assert of(chores, "orphans", "lake")[0].figures["files"] == 3
 
 
 # Tables of one's own
