@@ -4,12 +4,11 @@ The first landing of a heartbeat is the first file that contains a copy of it.
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, Commit
+from tidemark.pipeline.lake.tables.delta_log import Commit
 from tidemark.pipeline.lake.tables.heartbeats import (
     HOUR,
     HOUR_FORMAT,
@@ -32,7 +31,10 @@ from tidemark.pipeline.lake.tables.heartbeats import (
 from tidemark.pipeline.lake.tables.table import (
     MOMENT,
     DamagedFile,
+    DataFile,
     LakeTable,
+    as_data_files,
+    by_partition,
     listed,
     microseconds,
     of_partitions,
@@ -222,7 +224,7 @@ EVERY, NONE = pc.scalar(True), pc.scalar(False)
 
 
 def first_landings(
-    heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
+    heartbeats: LakeTable, files: Sequence[DataFile], before: datetime, now: DeltaTable, since: Sequence[Commit]
 ) -> tuple[pa.Table, dict[str, str]]:
     """Return the heartbeats that first landed with one of `files`, and whose event times are below `before`. The result
     has one row of LANDINGS per heartbeat. Also return the damaged files with their event hours; these hours are left
@@ -232,9 +234,7 @@ def first_landings(
     Assumption: if a copy landed later, it is in one of the files. The files of one event hour are in memory at a time.
     Raises ObjectMissing if a file or an earlier version is gone.
     """
-    by_hour = defaultdict[str, list[AddedFile]](list)
-    for file in files:
-        by_hour[file.partition].append(file)
+    by_hour = by_partition(files)
     held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
     found, damaged = [LANDINGS.empty_table()], dict[str, str]()
     for hour, of_hour in sorted(by_hour.items()):
@@ -253,14 +253,14 @@ def first_landings(
 
 def _held_before(
     heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
-) -> dict[str, list[AddedFile]]:
+) -> dict[str, list[DataFile]]:
     """Return the files of the given event hours as of the version before `version`, by event hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
-        return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
+        return {} if earlier is None else files_by_hour(listed(earlier), hours)
     # The commits only added files. This is cheaper than opening the earlier version, which reads a checkpoint again.
     later = {file.path for commit in since for file in commit.added if file.version >= version}
-    found = files_by_hour(now, listed(now), hours)
+    found = files_by_hour(listed(now), hours)
     return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
 
@@ -281,24 +281,19 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
     return named.select(LANDINGS.names).cast(LANDINGS)
 
 
-def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
+def _rows(heartbeats: LakeTable, file: DataFile, before: datetime) -> pa.Table:
     gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was deleted before it was checked")
     with table_errors(heartbeats.uri, lambda _: gone):
         rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
     return landings(identities(rows), file.version)
 
 
-def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
-    """Return the files of the given event hours, by event hour. `files` is the result of `listed(table)`."""
-    files = of_partitions(files, PARTITION, set(hours))
-    columns = files["path"], files[f"partition.{PARTITION}"], files["oldest"], files["newest"]
-    found = defaultdict[str, list[AddedFile]](list)
-    for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
-        found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))
-    return found
+def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataFile]]:
+    """Return the files of the given event hours, by event hour. `files` is a result of `listed`."""
+    return by_partition(as_data_files(of_partitions(files, PARTITION, set(hours)), PARTITION))
 
 
-def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
+def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
     """Return the identities of the heartbeats in `files` that may be copies of `rows`: same streams, and event times in
     the range of `rows`. They must also match the filter `only`. A file is read only if it may contain an event time of
     `rows`. Raises ObjectMissing if a file is gone."""
@@ -317,7 +312,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, o
     return pa.concat_tables(found)
 
 
-def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
+def read_rows(heartbeats: LakeTable, file: DataFile, wanted: pc.Expression) -> pa.Table:
     """Return the rows of a file that match the filter `wanted`, with the columns of NO_ROWS. Raises DamagedFile,
     OSError."""
     with heartbeats.naming_damage(file.path):
@@ -400,7 +395,7 @@ class TableComparison:
     def _rows(self, hour: str) -> pa.Table | None:
         """Return the landed rows of an event hour; None if a file of the hour is damaged or gone."""
         found = [NO_ROWS]
-        for file in files_by_hour(self.heartbeats, self._files, [hour]).get(hour, ()):
+        for file in files_by_hour(self._files, [hour]).get(hour, ()):
             try:
                 found.append(read_rows(self._landed, file, EVERY))
             except (DamagedFile, FileNotFoundError) as error:
@@ -471,8 +466,8 @@ class LateHeartbeats:
         suspects = files  # the files whose statistics allow late rows
         if "max.late" in files.column_names:
             suspects = files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))
-        paths = set(map(unquote, suspects["path"].to_pylist()))
-        of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
+        paths = set(suspects["path"].to_pylist())
+        of_hours = files_by_hour(files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
         damaged = dict[str, str]()
         known, self._hours = self._hours, {}
         for name, of_hour in of_hours.items():
@@ -498,7 +493,7 @@ class LateHeartbeats:
             damaged=damaged,
         )
 
-    def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
+    def _read(self, known: _Hour, files: Sequence[DataFile], may_be_late: AbstractSet[str]) -> _Hour:
         """Read the new files of an event hour, and return `known` with their late rows added. `may_be_late` has the
         paths of the files that may contain late rows."""
         if not known.files <= {file.path for file in files}:

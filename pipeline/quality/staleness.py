@@ -22,9 +22,9 @@ from tidemark.pipeline.errors import CorruptObject, DamagedNote, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, commits
+from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import DamagedFile, listed, microseconds
+from tidemark.pipeline.lake.tables.table import DamagedFile, DataFile, listed, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.landings import (
     LANDINGS,
@@ -231,7 +231,7 @@ class Staleness:
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
         found = set[str]()
-        for file in chain.from_iterable(files_by_hour(heartbeats, listed(heartbeats), damaged.values()).values()):
+        for file in chain.from_iterable(files_by_hour(listed(heartbeats), damaged.values()).values()):
             try:
                 if file.path in damaged:
                     read_rows(self.heartbeats, file, NONE)
@@ -286,7 +286,7 @@ class Staleness:
             return replace(self._missed, left=left)
         return self._judged(checkpoint, versions, heartbeats.version())
 
-    def _unread_files(self, files: list[AddedFile], read: Mapping[str, int], end: datetime) -> list[AddedFile]:
+    def _unread_files(self, files: list[DataFile], read: Mapping[str, int], end: datetime) -> list[DataFile]:
         """Return the files that may contain heartbeats which a window has not read, and later files of the same event
         hours, which may contain copies of these heartbeats. `read` maps each window to the version up to which its
         input is checked."""

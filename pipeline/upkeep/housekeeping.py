@@ -8,7 +8,6 @@ disturbs no reader, because the replaced files are kept for VERSIONS_KEPT.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -23,7 +22,7 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, P
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, DataFile, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, data_files, table_errors
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
@@ -70,10 +69,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     if current is None:
         return
     failed: LakeError | None = None
-    by_partition = defaultdict[str, list[DataFile]](list)
-    for file in data_files(current, table.partition_column):
-        by_partition[file.partition].append(file)
-    for partition, files in sorted(by_partition.items(), reverse=True):
+    of_each = by_partition(data_files(current, table.partition_column))
+    for partition, files in sorted(of_each.items(), reverse=True):
         if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
         size = sum(file.size for file in files)

@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, Q
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, first_day, table_errors
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, data_files, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -209,11 +209,10 @@ def _damaged(
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
             found[file.partition].append(f"{table.file_location(file.path)}: {why}")
-        runs_of = defaultdict[str, set[str]](set)
-        for file in of_table:
-            runs_of[file.partition].add(run_of(file.path))
-            computed_by[run_of(file.path)].add(file.partition)
-        for key, runs in runs_of.items():
+        for key, files_of_window in by_partition(of_table).items():
+            runs = {run_of(file.path) for file in files_of_window}
+            for run in runs:
+                computed_by[run].add(key)
             if len(runs) > 1:
                 found[key].append(f"it has rows of several runs: {', '.join(sorted(runs))}")
     for run in sorted(computed_by):

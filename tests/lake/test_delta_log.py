@@ -52,7 +52,7 @@ class Log:
 
     def commit(self) -> None:
         path = uuid.uuid4().hex
-        add = {"path": path, "partitionValues": {"window": "w"}, "dataChange": True}
+        add = {"path": path, "partitionValues": {"window": "w"}, "dataChange": True, "size": 1, "modificationTime": 0}
         self.place(len(self.paths)).write_text(json.dumps({"add": add}))
         self.paths.append(path)
 

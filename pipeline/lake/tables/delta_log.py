@@ -22,7 +22,7 @@ from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
-from tidemark.pipeline.lake.tables.table import CUT, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, table_errors
 
 RUN, ROUND = "tidemark.run", "tidemark.round"
 """Metadata keys in a commit of an ingest run, which lands messages in rounds. RUN has the run's name, and ROUND the
@@ -34,21 +34,6 @@ committed after the last round."""
 
 FILES_REMEMBERED = 20_000
 """Maximum number of commits and files cached per table. A full cache takes about ten megabytes per table."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """A file with new rows. `version` is the table version that added the file, and `path` is relative to the table.
-
-    `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be up to a
-    millisecond too late: Delta truncates the time, so a millisecond is added.
-    """
-
-    version: int
-    path: str
-    partition: str
-    oldest: datetime | None
-    newest: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +57,7 @@ class Commit:
     digest: bytes
     at: datetime | None
     says: Mapping[str, Any]
-    added: Sequence[AddedFile]
+    added: Sequence[DataFile]
     removed: Sequence[RemovedFile]
     is_append: bool
 
@@ -260,13 +245,16 @@ def _parsed(version: int, content: bytes, column: str) -> Commit:
     )
 
 
-def _added(version: int, add: Mapping[str, Any], column: str) -> AddedFile:
+def _added(version: int, add: Mapping[str, Any], column: str) -> DataFile:
     stats = json.loads(add.get("stats") or "{}")
     oldest, newest = ((stats.get(bound) or {}).get("event_time") for bound in ("minValues", "maxValues"))
-    return AddedFile(
-        version=version,
+    return DataFile(
         path=unquote(add["path"]),
+        rows=stats.get("numRecords", 0),
+        size=add["size"],
         partition=add["partitionValues"][column] if column else "",
+        added_at=from_us(add["modificationTime"] * 1000),
         oldest=None if oldest is None else datetime.fromisoformat(oldest),
         newest=None if newest is None else datetime.fromisoformat(newest) + CUT,
+        version=version,
     )

@@ -19,7 +19,6 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
 from tidemark.pipeline.contract.places import ELEMENT
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
 
 PARTITION = "event_hour"
@@ -230,7 +229,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
 
 
-def range_of(file: AddedFile) -> tuple[datetime, datetime]:
+def range_of(file: DataFile) -> tuple[datetime, datetime]:
     """Return the first and the last event time that a file of `heartbeats` may contain. If the file has no statistics,
     return the start and the end of its partition's hour."""
     hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)

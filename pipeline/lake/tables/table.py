@@ -4,6 +4,7 @@ errors.
 A table that does not exist counts as empty. The first write creates it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ truncates it to milliseconds."""
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of a table. `path` is relative to the table, `size` is in bytes, and `partition` is the value of the
-    partition column. `added_at` is the time at which the file was added.
+    partition column. `added_at` is the time at which the file was added. `version` is the table version that added the
+    file, or -1 if that is unknown.
 
     `oldest` and `newest` are the bounds of the file's event times, or None without statistics. `newest` may be up to
     CUT too late.
@@ -99,6 +101,7 @@ class DataFile:
     added_at: datetime
     oldest: datetime | None
     newest: datetime | None
+    version: int = -1
 
     def may_have(self, start: datetime, end: datetime) -> bool:
         """True if the file may contain event times in `[start, end]`."""
@@ -522,6 +525,14 @@ def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
         DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))
         for path, rows, size, partition, added_ms, oldest_us, newest_us in zip(*columns, *bounds, strict=True)
     ]
+
+
+def by_partition(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
+    """Group files by their partition."""
+    found = defaultdict[str, list[DataFile]](list)
+    for file in files:
+        found[file.partition].append(file)
+    return found
 
 
 def _moment(time_us: int | None) -> datetime | None:
