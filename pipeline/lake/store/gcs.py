@@ -11,8 +11,7 @@ import io
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
@@ -58,13 +57,6 @@ NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Environment variable that keeps the client library from reading the bucket's metadata on its first call and after
 each 404. Each such read costs a call, and needs a permission that the role roles/storage.objectUser does not
 include."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    name: str
-    size: int
-    written_at: datetime
 
 
 class CloudStorageObjects:
@@ -147,18 +139,16 @@ class CloudStorageObjects:
 
         return self._attempt("get", name, download)
 
-    def find(self, name: str) -> StoredObject | None:
-        """Return the name, size and write time of an object; None if the object does not exist. Raises LakeUnreachable,
-        LakeUnwritable."""
-        blob = self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE))
-        return None if blob is None else StoredObject(name, blob.size, blob.updated)
+    def find(self, name: str) -> pafs.FileInfo:
+        """Return the name, size and write time of an object, if it exists. Raises LakeUnreachable, LakeUnwritable."""
+        return _info(name, self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE)))
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order. Each request returns 1,000 names, and is made when the
         caller needs them."""
-        return (found.name for found in self.stored(prefix))
+        return (found.path for found in self.stored(prefix))
 
-    def stored(self, prefix: str) -> Iterator[StoredObject]:
+    def stored(self, prefix: str) -> Iterator[pafs.FileInfo]:
         """Like `names`, but also yield the size and the write time of each object."""
         try:
             found = self._client.list_blobs(
@@ -172,7 +162,7 @@ class CloudStorageObjects:
                 count_call("list")
                 for blob in page:
                     if not blob.name.endswith("/"):  # a folder placeholder, left by other tools
-                        yield StoredObject(blob.name.removeprefix(self._prefix), blob.size, blob.updated)
+                        yield _info(blob.name.removeprefix(self._prefix), blob)
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
         except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
@@ -317,14 +307,12 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
         return path.strip("/")
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return [_info(path, self._objects.find(self.normalize_path(path))) for path in paths]
+        return [self._objects.find(self.normalize_path(path)) for path in paths]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         folder = f"{self.normalize_path(selector.base_dir)}/".removeprefix("/")
         found = self._objects.stored(folder)
-        return [
-            _info(each.name, each) for each in found if selector.recursive or "/" not in each.name.removeprefix(folder)
-        ]
+        return [each for each in found if selector.recursive or "/" not in each.path.removeprefix(folder)]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         name = self.normalize_path(path)
@@ -342,7 +330,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
                     self._kept[name] = content
             return pa.BufferReader(content)
         stored = self._objects.find(name)
-        if stored is None:
+        if not stored.is_file:
             raise _missing(path)
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 
@@ -366,7 +354,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 class _Ranges(io.RawIOBase):
     """An input stream of a large object. Each read requests one range of bytes."""
 
-    def __init__(self, objects: CloudStorageObjects, stored: StoredObject) -> None:
+    def __init__(self, objects: CloudStorageObjects, stored: pafs.FileInfo) -> None:
         super().__init__()
         self._objects, self._stored = objects, stored
         self._at = 0
@@ -387,9 +375,9 @@ class _Ranges(io.RawIOBase):
         if end <= self._at:
             return 0
         try:
-            content = self._objects.read_range(self._stored.name, self._at, end)
+            content = self._objects.read_range(self._stored.path, self._at, end)
         except ObjectMissing as error:
-            raise _missing(self._stored.name) from error
+            raise _missing(self._stored.path) from error
         into[: len(content)] = content
         self._at += len(content)
         return len(content)
@@ -413,10 +401,10 @@ class _Upload(io.BytesIO):
                 super().close()
 
 
-def _info(path: str, stored: StoredObject | None) -> pafs.FileInfo:
-    if stored is None:
-        return pafs.FileInfo(path, pafs.FileType.NotFound)
-    return pafs.FileInfo(path, pafs.FileType.File, mtime=stored.written_at.astimezone(UTC), size=stored.size)
+def _info(name: str, blob: Blob | None) -> pafs.FileInfo:
+    if blob is None:
+        return pafs.FileInfo(name, pafs.FileType.NotFound)
+    return pafs.FileInfo(name, pafs.FileType.File, mtime=blob.updated.astimezone(UTC), size=blob.size)
 
 
 def _missing(path: str) -> FileNotFoundError:
