@@ -62,7 +62,7 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     if current is None:
         return 0
     newest = Position(str(current.metadata().id), current.version())
-    kept, generation = corrections.looked_at(followed.name)
+    kept, generation = corrections.followed.found(followed.name)
     if kept == newest:
         return 0
     looked = kept.version if kept is not None and kept.table_id == newest.table_id else None
@@ -77,7 +77,7 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
         except TableConflict as conflict:
             lost = conflict
         else:
-            corrections.keep(followed.name, through, generation)
+            corrections.followed.offer(followed.name, through, generation)
             return rows
     raise lost
 

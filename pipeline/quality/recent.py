@@ -2,7 +2,7 @@
 in all rows, and messages in quarantine."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -112,18 +112,13 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
     columns = [name for name in QUARANTINE.names if name != PARTITION]
-    found: list[dict[str, Any]] = []
-    for day in reversed(quarantine.days(meant.since)):
-        newest = pa.table({})
+    order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]
+
+    def waiting(day: str) -> Iterator[pa.Table]:
         for rows in quarantine.rejected(columns, meant, day, told.get(day, NOTHING_TOLD)):
-            held = [table for table in (newest, without(rows, gone)) if len(table)]
-            if held:
-                order = [("landed_at", "descending"), ("publish_time", "descending"), ("message_id", "descending")]
-                newest = pa.concat_tables(held).sort_by(order).slice(0, limit - len(found))
-        found += newest.to_pylist()
-        if len(found) >= limit:
-            break
-    return found
+            yield without(rows, gone)
+
+    return quarantine.newest_by_day(meant.since, limit, waiting, lambda rows: rows.sort_by(order))
 
 
 @dataclass(frozen=True, slots=True)

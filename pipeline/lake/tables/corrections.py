@@ -6,7 +6,7 @@ and with the version up to which all changes of that table are in `corrections`.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction
+from deltalake import CommitProperties, Transaction
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.messages import Column, described
@@ -119,23 +118,15 @@ class Corrections:
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
-        self._followed = Notes(objects, FOLLOWED)
-
-    def looked_at(self, name: str) -> tuple[Position | None, int]:
-        """Return the stored Position in the windowed table `name`, and the generation of the object that stores it. The
-        Position is None if the object is missing or damaged. If its version is below the one from `noted`, it is out of
-        date. Raises LakeError."""
-        return self._followed.found(name)
-
-    def keep(self, name: str, position: Position, generation: int) -> None:
-        """Store the Position in the windowed table `name`. If another process has replaced the stored Position since
-        `generation`, do nothing. Raises LakeError."""
-        self._followed.offer(name, position, generation)
+        self.followed = Notes(objects, FOLLOWED)
+        """The Position in each windowed table, by the table's name. If its version is below the one from `noted`, it is
+        out of date."""
 
     def noted(self, table_id: str) -> int | None:
         """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no
         change of this table has been recorded. Raises LakeError."""
-        return self._noted(self.table.current(), table_id)
+        table = self.table.current()
+        return None if table is None else table.transaction_version(table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
         """Append rows with the columns of CONTENT, and record in the same commit that the changes of a windowed table
@@ -157,10 +148,13 @@ class Corrections:
         added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.created(CORRECTIONS)
-            if self._noted(table, through.table_id) != before:
+            if table.transaction_version(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
+            noted = [Transaction(through.table_id, through.version)]
+            # If the library retried, it would commit even after another follower's commit.
+            properties = CommitProperties(max_commit_retries=0, app_transactions=noted)
             try:
-                self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
+                self.table.transact(table, [added.add_action(PARTITION, to_us(noticed_at))], properties)
             except TableConflict:
                 continue
             self.table.make_durable()
@@ -172,16 +166,11 @@ class Corrections:
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
         """Return at most `limit` corrections that match the filter `sought`, the newest first, as dicts with the
         columns of CONTENT. Stops reading earlier days once it has `limit` corrections. Raises LakeError."""
-        found: list[dict[str, Any]] = []
-        for day in reversed(self.table.days(sought.since)):
-            newest = CONTENT.empty_table()
-            for rows in self.table.scanned(CONTENT.names, sought.filter, day):
-                held = pa.concat_tables([newest, rows.cast(CONTENT)])
-                newest = _in_order(held).slice(0, limit - len(found))
-            found += newest.to_pylist()
-            if len(found) >= limit:
-                break
-        return found
+
+        def of_day(day: str) -> Iterator[pa.Table]:
+            return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, day))
+
+        return self.table.newest_by_day(sought.since, limit, of_day, _in_order)
 
     def _written(self, path: str, tables: Iterable[pa.Table]) -> int:
         rows, rest = 0, iter(tables)
@@ -194,16 +183,6 @@ class Corrections:
                         writer.write_table(table)
                         rows += len(table)
         return rows
-
-    def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
-        noted = [Transaction(through.table_id, through.version)]
-        # If the library retried, it would commit even after another follower's commit.
-        self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
-
-    @staticmethod
-    def _noted(table: DeltaTable | None, table_id: str) -> int | None:
-        version: int | None = None if table is None else table.transaction_version(table_id)
-        return version
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

@@ -354,6 +354,26 @@ class LakeTable:
         days = {file.partition for file in data_files(self.current(), self.partition_column)}
         return sorted(day for day in days if day >= first_day(since))
 
+    def newest_by_day(
+        self,
+        since: datetime | None,
+        limit: int,
+        rows_of: Callable[[str], Iterable[pa.Table]],
+        in_order: Callable[[pa.Table], pa.Table],
+    ) -> list[dict[str, Any]]:
+        """Return the `limit` newest rows that may have landed since a moment. `rows_of` returns the rows of a day in
+        parts, and `in_order` sorts rows, the newest first. Stops reading earlier days once it has `limit` rows."""
+        found: list[dict[str, Any]] = []
+        for day in reversed(self.days(since)):
+            newest: pa.Table | None = None
+            for rows in rows_of(day):
+                held = rows if newest is None else pa.concat_tables([newest, rows])
+                newest = in_order(held).slice(0, limit - len(found))
+            found += [] if newest is None else newest.to_pylist()
+            if len(found) >= limit:
+                break
+        return found
+
     def check(self) -> None:
         """Raise LakeError if the table's columns do not match the settings. The base class checks nothing; subclasses
         may."""
