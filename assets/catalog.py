@@ -6,8 +6,9 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
+from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS
-from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
 from tidemark.pipeline.orchestrator.names import PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
@@ -120,7 +121,7 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
             "here, but has only one in heartbeat_diffs.",
             uri=within(settings, "heartbeats"),
             kinds={"pubsub", "deltalake"},
-            columns=(heartbeat_schema(settings.message.kinds), heartbeat_columns(settings.message.kinds)),
+            columns=described(heartbeat_columns(settings.message.kinds)),
             deps=[BASE_SUBSCRIPTION],
         ),
         spec(

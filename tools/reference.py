@@ -25,13 +25,14 @@ from pydantic.fields import FieldInfo
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
 from tidemark.pipeline.lake.log.notes import Said
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
-from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, diff_columns, diff_schema
-from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, heartbeat_schema, message_columns
+from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, diff_columns
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, message_columns
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, QUARANTINE_COLUMNS
 from tidemark.pipeline.lake.tables.streams import STREAM_COLUMNS, STREAMS
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Instrument, Kind
@@ -171,7 +172,7 @@ def _parameter(one: Any, context: Any) -> Sequence[str]:
 def tables() -> Iterator[str]:
     """Yield the columns of each table and of the log's entries, and the keys of `watermark.json`."""
     held: Sequence[tuple[str, str, pa.Schema, Mapping[str, str]]] = (
-        ("`heartbeats`", "Every landed message whole.", heartbeat_schema(FIELDS), heartbeat_columns(FIELDS)),
+        ("`heartbeats`", "Every landed message whole.", *described(heartbeat_columns(FIELDS))),
         (
             "`quarantine`",
             "Every rejected message whole, in the columns of `heartbeats` from `message_id` to `landed_at`.",
@@ -181,8 +182,7 @@ def tables() -> Iterator[str]:
         (
             "`heartbeat_diffs`",
             "One row a heartbeat of a computed window, beside the previous one of its stream.",
-            diff_schema(FIELDS),
-            diff_columns(FIELDS),
+            *described(diff_columns(FIELDS)),
         ),
         ("`stream_status`", "One row a window, stream and kind.", STATUS, STATUS_COLUMNS),
         ("`streams`", "One row a stream. The table has no partitions.", STREAMS, STREAM_COLUMNS),

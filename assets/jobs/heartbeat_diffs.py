@@ -18,7 +18,8 @@ from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, Silent, compute_windows, silent_in
-from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns, diff_schema
+from tidemark.pipeline.contract.messages import described
+from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
@@ -45,7 +46,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         LAKE,
         SPARK,
         deps=[HEARTBEATS, WATERMARK],
-        columns=(diff_schema(settings.message.kinds), diff_columns(settings.message.kinds)),
+        columns=described(diff_columns(settings.message.kinds)),
         description=(
             "Each heartbeat beside its stream's previous one: gap, missed heartbeats, and how the compared fields "
             f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` "

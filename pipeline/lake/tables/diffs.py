@@ -21,15 +21,11 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, PARTITION_COLUMN, 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     """Return the schema of `heartbeat_diffs`, which has one row per heartbeat. `fields` are the compared fields."""
-    return described(_columns(fields))[0]
+    return described(diff_columns(fields))[0]
 
 
-def diff_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """Return the description of each column of `heartbeat_diffs`. `fields` are the compared fields."""
-    return described(_columns(fields))[1]
-
-
-def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
+def diff_columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
+    """Yield the columns of `heartbeat_diffs`. `fields` are the compared fields."""
     yield Column("stream_id", pa.string(), STREAM_ID)
     yield Column("event_time", MOMENT, EVENT_TIME)
     previous = "Event time of the stream's previous heartbeat; null if there is none within `windows.lookback`."

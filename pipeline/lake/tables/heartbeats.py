@@ -52,15 +52,11 @@ def message_columns() -> list[Column]:
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     """Return the schema of `heartbeats`, which has one row per landed message. `fields` are the compared fields."""
-    return described(_columns(fields))[0]
+    return described(heartbeat_columns(fields))[0]
 
 
-def heartbeat_columns(fields: Mapping[str, FieldKind]) -> dict[str, str]:
-    """Return the description of each column of `heartbeats`. `fields` are the compared fields."""
-    return described(_columns(fields))[1]
-
-
-def _columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
+def heartbeat_columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
+    """Yield the columns of `heartbeats`. `fields` are the compared fields."""
     yield Column("stream_id", pa.string(), STREAM_ID, False)
     yield Column("event_time", MOMENT, EVENT_TIME, False)
     yield Column("publisher_id", pa.string(), "The id that the publisher set, if any. Copies share it.")
