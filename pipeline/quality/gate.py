@@ -79,11 +79,9 @@ class WatermarkReader:
     def read(self) -> Watermark:
         """Read the current watermark. Raises CorruptObject if a log entry is damaged, NewerFormat if a later version of
         tidemark has written the lake, LakeError otherwise."""
-        reached, record = self._log.newest().watermark, self._log.newest().record
-        decision = None if record is None else record.decision
-        known = (reached, None if decision is None else decision.watermark)  # a decision may come between the two reads
-        event_time = max((moment for moment in known if moment is not None), default=None)
-        return Watermark(self._lake, event_time, decision, self._windowing)
+        newest = self._log.newest()
+        decision = None if newest.record is None else newest.record.decision
+        return Watermark(self._lake, newest.watermark, decision, self._windowing)
 
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
         """Wait until the watermark has reached `event_time` or the timeout is over, and return the watermark. Raises
