@@ -132,9 +132,9 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
-    if status in STARTING and _heard_at(instance, record) < now - STARTS_WITHIN:
+    if status in STARTING and max(_heard(instance, record)) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
-    if status in AT_WORK and _heard_at(instance, record) < now - SILENT_FOR:
+    if status in AT_WORK and max(_heard(instance, record)) < now - SILENT_FOR:
         return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process must be gone"
     return None
 
@@ -143,10 +143,6 @@ def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     """True if a run has logged something within SILENT_FOR. False if its last sign of life is in the future, because
     the clock was set back: `why_dead` cannot tell yet whether such a run is alive."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
-
-
-def _heard_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> datetime:
-    return max(_heard(instance, record))
 
 
 def _heard(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[datetime]:

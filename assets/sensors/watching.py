@@ -54,11 +54,6 @@ def observer_of(lake: LakeResource) -> Observer:
     return lake.kept.get(OBSERVER, lambda: OFF)
 
 
-def notes_of(lake: LakeResource) -> TickNotes:
-    """Return the object that records failures of this process's ticks for users."""
-    return lake.kept.get(NOTES, lambda: TickNotes(lake.settings, lake.clock))
-
-
 def ticking_sensor(
     settings: Settings, name: str, *resources: str, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[[Tick], dg.SensorDefinition]:
@@ -88,7 +83,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
         observer, began = observer_of(lake), clock.monotonic()
         # Dagster's id of the tick, as in its storage.
         tick_id = context.log_key[-1] if context.log_key else uuid4().hex[:12]
-        notes, in_lake = notes_of(lake), lake.whole().failed_ticks()
+        notes, in_lake = lake.kept.get(NOTES, lambda: TickNotes(settings, lake.clock)), lake.whole().failed_ticks()
         observer.begin(sensor)
         try:
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):

@@ -127,11 +127,8 @@ class CheckpointStore:
 
 def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
     commits = new.heartbeats_version - kept.heartbeats_version + new.diffs_version - kept.diffs_version
-    return (
-        commits >= COMMITS_BETWEEN
-        or (kept.tables, kept.unknown, kept.mended, kept.damaged) != (new.tables, new.unknown, new.mended, new.damaged)
-        or not kept.unread.equals(new.unread)
-    )
+    held = replace(kept, heartbeats_version=new.heartbeats_version, diffs_version=new.diffs_version)
+    return commits >= COMMITS_BETWEEN or held != new
 
 
 COMMITS_AT_ONCE = 1000

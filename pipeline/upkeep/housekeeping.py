@@ -337,17 +337,14 @@ class Housekeeper:
         until = self._event_time_reached()
         return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)
 
-    def _trim(self, name: str) -> Iterator[Done]:
+    def _trim(self, name: str, said_first: str = "") -> Iterator[Done]:
         did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
         ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
         says = f"deleted {did['files']} files and {did['commits']} commits of versions that {ended}"
-        yield _done(did, says, f"no version {ended}")
+        yield _done(did, f"{said_first}{says}", f"{said_first}no version {ended}")
 
     def _trim_own(self) -> Iterator[Done]:
-        def trimmed(name: str) -> Iterator[Done]:
-            return ((f"{name}: {says}", figures) for says, figures in self._trim(f"{OWN_TABLES}/{name}"))
-
-        return _of_each(self._lake.own_tables(), trimmed)
+        return _of_each(self._lake.own_tables(), lambda name: self._trim(f"{OWN_TABLES}/{name}", f"{name}: "))
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now())

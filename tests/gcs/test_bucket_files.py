@@ -15,7 +15,7 @@ from tests.gcs.fault_proxy import FaultProxy
 from tests.lake.builders import Beat, append_beats, columns_of, lake_of
 from tidemark.local.demo.script import copy_tables, refuse_used
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.store.address import arrow_files
+from tidemark.pipeline.lake.store.address import arrow_files, open_objects
 from tidemark.pipeline.lake.store.gcs import WHOLE_BYTES
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -65,7 +65,7 @@ def test_files_of_rows_are_kept_if_asked_for_and_those_of_the_log_never(
         proxy.calls()
         assert [files.open_input_file(path).read() for _ in range(3)] == [content] * 3
         assert len(proxy.calls()) == (1 if path.startswith("part=1/") else 3)
-    files.delete_file("part=1/a")
+    open_objects(behind_proxy).delete("table/part=1/a")
     assert files.open_input_file("part=1/a").read() == b"123456"
     write(files, "part=1/e", b"12345")
     assert files.open_input_file("part=1/e").read() == b"12345"

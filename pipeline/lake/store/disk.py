@@ -103,7 +103,8 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
     """Write a durable temporary file to the folder of `path`, and yield the path of the file. It is deleted at the end
     of the `with` block. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-    make_folder(path.parent)
+    check_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with temporary.open("xb") as file:
             file.write(content)
@@ -131,13 +132,6 @@ def _generation_of(content: bytes) -> int:
     """Return the generation of a file, which is a hash of its content. Two successive contents of a file must therefore
     differ."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents. Raises LakeUnwritable, LakeFull."""
-    check_folder(folder)
-    with _disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_folder(folder: Path) -> None:

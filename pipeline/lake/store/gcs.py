@@ -342,13 +342,11 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     def create_dir(self, path: str, recursive: bool) -> None:
         """Do nothing: a bucket has no folders."""
 
-    def delete_file(self, path: str) -> None:
-        self._objects.delete(self.normalize_path(path))
-
     def _refused(self, *_: object) -> NoReturn:
-        raise NotImplementedError(f"{self._objects.uri}: this file system can only read, write and delete files")
+        raise NotImplementedError(f"{self._objects.uri}: this file system can only read and write files")
 
-    delete_dir = delete_dir_contents = delete_root_dir_contents = move = copy_file = open_append_stream = _refused
+    delete_file = delete_dir = delete_dir_contents = delete_root_dir_contents = _refused
+    move = copy_file = open_append_stream = _refused
 
 
 class _Ranges(io.RawIOBase):
