@@ -76,15 +76,12 @@ def _reported(
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
     """Define the job `ingest`. It reads in rounds, each a Spark job, until the oldest message of the backlog is recent
     or the run's time is up."""
-    about = (
-        f"Lands and tracks with up to {settings.ingest.readers} readers on Spark. It is safe to start at any time, "
-        "to kill, and to start twice: it acknowledges a message only after the message is visible in the lake."
-    )
 
-    @job_of(settings, INGEST, "read_rounds", about, PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
+    @job_of(settings, INGEST, "read_rounds", PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Lands and tracks messages in rounds. Each round commits one transaction and one log entry, and then
-        acknowledges its messages."""
+        """Lands and tracks messages in rounds, with up to `ingest.readers` readers on Spark. Each round commits one
+        transaction and one log entry, and then acknowledges its messages. It is safe to start at any time, to kill, and
+        to start twice: it acknowledges a message only after the message is visible in the lake."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         began = clock.monotonic()
         with (

@@ -22,11 +22,6 @@ from tidemark.pipeline.settings_sections import BY_HAND
 from tidemark.resources.keys import LAKE, lake_of
 from tidemark.resources.lake import LakeResource
 
-ABOUT = (
-    "Judges quarantined messages again by the current settings, and lands those that pass. It is safe to run at any "
-    "time, to kill, and to repeat."
-)
-
 MOST_REQUESTS = 3
 """Maximum number of runs that a code server requests for one contract. After a failed run, it pauses and requests the
 next. If all of them fail, an operator has to read their logs."""
@@ -35,9 +30,10 @@ next. If all of them fail, an operator has to read their logs."""
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """Define the job that does in Dagster what the command `tidemark quarantine --requeue` does."""
 
-    @job_of(settings, REQUEUE, "judge_again", ABOUT, LAKE)
+    @job_of(settings, REQUEUE, "judge_again", LAKE)
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Judges quarantined messages by the current message contract, and lands those that pass."""
+        """Judges quarantined messages again by the current message contract, and lands those that pass. It is safe to
+        run at any time, to kill, and to repeat."""
         lake = lake_of(context, settings).whole()
         done = Requeuer(lake, judge_of(settings, lake), clock).run()
         lake.judged_by().note(settings.judged_by, clock.now())

@@ -133,7 +133,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
     and yields the events for Dagster. All `assets` must have the same partitions."""
     settings, partitions = assets[0].settings, assets[0].partitions
 
-    @job_of(settings, name, op_of(name), about, LAKE, SPARK, lasting=LASTING)
+    @job_of(settings, name, op_of(name), LAKE, SPARK, about=about, lasting=LASTING)
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
         """Computes windows and commits them together. The sensors request only a few windows at a time, so that a
         long run does not delay live windows."""

@@ -29,8 +29,6 @@ from tidemark.resources import private
 
 HOUSEKEEPING = "housekeeping"
 
-KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without limit."
-
 EVENTS_KEPT = timedelta(days=2)
 """Retention of the events of ticks, which take about 80 MB a day. The newest event of each asset is always kept."""
 
@@ -50,11 +48,11 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
-    @job_of(settings, HOUSEKEEPING, "keep_house", KEEPS_SMALL)
+    @job_of(settings, HOUSEKEEPING, "keep_house")
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
-        """Removes expired data, archives old entries of the tracking log, compacts small files into larger sorted ones,
-        deletes old table versions and orphaned files, and prunes Dagster's own events. It can run at any time and be
-        killed at any point."""
+        """Keeps the lake and Dagster's own storage from growing without limit. Removes expired data, archives old
+        entries of the tracking log, compacts small files into larger sorted ones, deletes old table versions and
+        orphaned files, and prunes Dagster's own events. It can run at any time and be killed at any point."""
         figures, failed, skipped = Counter[str](), [], dict[str, str]()
         for chore in _chores(settings, context, dry_run=config.dry_run):
             if chore.failed is not None:
@@ -77,7 +75,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
 
 def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Define the hourly schedule, which is on by default."""
-    return schedule_of(settings, "hourly_housekeeping", "7 * * * *", job, KEEPS_SMALL)
+    return schedule_of(settings, "hourly_housekeeping", "7 * * * *", job)
 
 
 def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:

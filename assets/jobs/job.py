@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
+from inspect import getdoc
 from threading import Event, Thread
 from typing import Any, TypeAlias
 
@@ -33,10 +34,10 @@ def tags_of(settings: Settings) -> dict[str, str]:
 
 
 def job_of(
-    settings: Settings, job: str, op: str, description: str, *resources: str, lasting: tuple[type[Exception], ...] = ()
+    settings: Settings, job: str, op: str, *resources: str, about: str = "", lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """Return a decorator that makes a job with a single op from a function. `description` describes the job, and the
-    function's docstring describes the op. The op runs the function inside `working`, to which `lasting` is passed."""
+    """Return a decorator that makes a job with a single op from a function. The function's docstring describes the op
+    and, unless `about` is given, the job. The op runs the function inside `working`, to which `lasting` is passed."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:
         @wraps(compute)
@@ -47,21 +48,22 @@ def job_of(
         only = dg.op(
             name=name_of(settings, op), out=dg.Out(dg.Nothing), required_resource_keys=keys_of(settings, *resources)
         )(run)
-        graph = dg.GraphDefinition(name=name_of(settings, job), description=description, node_defs=[only])
+        described = about or getdoc(compute)
+        graph = dg.GraphDefinition(name=name_of(settings, job), description=described, node_defs=[only])
         return graph.to_job(executor_def=dg.in_process_executor, tags=tags_of(settings))
 
     return decorator
 
 
-def schedule_of(settings: Settings, name: str, cron: str, job: Any, about: str) -> dg.ScheduleDefinition:
-    """Define a schedule of a job, which is on by default. Its times are in UTC."""
+def schedule_of(settings: Settings, name: str, cron: str, job: Any) -> dg.ScheduleDefinition:
+    """Define a schedule of a job, with its description. The schedule is on by default, and its times are in UTC."""
     return dg.ScheduleDefinition(
         name=name_of(settings, name),
         job=job,
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=about,
+        description=job.description,
     )
 
 

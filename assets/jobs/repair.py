@@ -20,10 +20,6 @@ from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, SPARK
 
 REPAIR = "repair"
-ABOUT = (
-    "After an outage: checks a range of windows, the tracking log and the lake's folders, reports what is stale, "
-    "missing, damaged or orphaned, and recomputes only the affected windows."
-)
 NAMED_IN_LOG = 200
 """Maximum number of findings in the run's log and in its metadata. Dagster keeps both in its database."""
 
@@ -44,10 +40,11 @@ class RepairConfig(dg.Config):
 
 
 def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
-    @job_of(settings, REPAIR, "look_and_compute_again", ABOUT, LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
+    @job_of(settings, REPAIR, "look_and_compute_again", LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
-        """Checks each window of the range, reports what is stale, missing, damaged or orphaned, and recomputes what it
-        can. Fails if it finds anything that it cannot repair."""
+        """After an outage: checks a range of windows, the tracking log and the lake's folders, reports what is stale,
+        missing, damaged or orphaned, and recomputes only the affected windows. Fails if it finds anything that it
+        cannot repair."""
         clock = SystemClock()
         surveyor, named = Surveyor(settings, clock), settings.windowing.named
         asked = surveyor.range_of(*(named(key) if key else None for key in (config.first_window, config.last_window)))

@@ -64,11 +64,11 @@ def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
         name_of(settings, TUNE_WATERMARK),
         selection=[key_of(settings, WATERMARK_TUNING)],
         executor_def=dg.in_process_executor,
-        description="Writes the report on how recent data would have fared with other settings of the watermark.",
+        description="Writes the report of the asset `watermark_tuning`: how recent data would have fared with other "
+        "settings of the watermark.",
         tags=tags_of(settings),
     )
-    about = "Writes the report of the asset `watermark_tuning` each day."
-    return schedule_of(settings, "daily_tuning", EVERY_DAY, job, about)
+    return schedule_of(settings, "daily_tuning", EVERY_DAY, job)
 
 
 def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
