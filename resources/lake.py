@@ -106,7 +106,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def staleness(self, user: str) -> Staleness:
         """Return the check for missed heartbeats, restored from its checkpoint in the lake."""
         windowing, lookback = self.settings.windowing, self.settings.windows.lookback
-        return self._part(user, "staleness", lambda lake: Staleness.restored(lake, windowing, lookback))
+        return self._part(user, "staleness", lambda lake: Staleness(lake, windowing, lookback))
 
     def late(self, user: str) -> LateHeartbeats:
         """Return the counter of late heartbeats."""

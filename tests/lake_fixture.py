@@ -88,7 +88,7 @@ def make(folder: Path) -> None:
     world.topic.publish(LATER + 50, stream="a", publisher_id="outstanding")  # tracked, and not landed
     world.track()
     LogPacking(lake.objects()).pack(world.clock.now() - timedelta(hours=1))
-    staleness = Staleness.restored(lake, settings.windowing, settings.windows.lookback)
+    staleness = Staleness(lake, settings.windowing, settings.windows.lookback)
     staleness.check()
     staleness.keep()
     lake.streams().save()

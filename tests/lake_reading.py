@@ -56,7 +56,7 @@ def said_by(folder: Path) -> dict[str, Any]:
     log, windowing, lookback = lake.tracking_log(), settings.windowing, settings.windows.lookback
     state, ticks = recorded_ticks(log)
     verified = verify(ticks, state)
-    missed = Staleness.restored(lake, windowing, lookback)
+    missed = Staleness(lake, windowing, lookback)
     kept, checked = missed.checkpoint, missed.check()
     witness = LogWitness(lake.objects()).newest()
     trace = extent_of(ParquetTrace(folder / "trace.parquet"))

@@ -369,7 +369,7 @@ class Probe:
     def due(self) -> int:
         """How many computed windows are to be computed again by themselves."""
         settings, windowing = self.settings, self.settings.windowing
-        stale = Staleness.restored(self.lake, windowing, settings.windows.lookback).check().stale
+        stale = Staleness(self.lake, windowing, settings.windows.lookback).check().stale
         if not settings.tables:
             return len(stale)
         definition, own = read_table(settings, OWN), self.lake.own_table(OWN)

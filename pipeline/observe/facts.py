@@ -156,7 +156,7 @@ def read_losses(
 ) -> Losses:
     """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
     check stops after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
-    log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
+    log, staleness = lake.tracking_log(), Staleness(lake, windowing, lookback)
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),

@@ -349,15 +349,14 @@ class TableComparison:
     ) -> None:
         """Open both tables at the given versions. Raises ObjectMissing if a version can no longer be read,
         LakeError."""
-        heartbeats, diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
-        self.tables = ids_of(heartbeats, diffs)
-        self.heartbeats, self.diffs = heartbeats, diffs
+        self.heartbeats, self.diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
+        self.tables = ids_of(self.heartbeats, self.diffs)
         self.lacking = LANDINGS.empty_table()
         self.unknown: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self._landed, self._computed, self._files = landed, computed, listed(heartbeats)
+        self._landed, self._computed, self._files = landed, computed, listed(self.heartbeats)
         self._affected = affected
-        self._hours = sorted({partition[PARTITION] for partition in heartbeats.partitions()})
+        self._hours = sorted({partition[PARTITION] for partition in self.heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
         """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left.

@@ -90,14 +90,13 @@ class CheckpointStore:
 
     def newest(self) -> StalenessCheckpoint | None:
         """Return the newest checkpoint; None if it is missing or damaged. Raises NewerFormat, LakeUnreachable."""
-        for key in reversed(self._notes.listed()):
-            try:
-                self._kept = self._found(key)
-            except DamagedNote as error:
-                logger.warning("%s", error)
-                return None
-            if self._kept is not None:
-                return self._kept
+        try:
+            for key in reversed(self._notes.listed()):
+                if (rows := self._notes.find(key)) is not None:
+                    self._kept = self._read(key, rows)
+                    return self._kept
+        except DamagedNote as error:
+            logger.warning("%s", error)
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
@@ -113,10 +112,7 @@ class CheckpointStore:
         self._notes.delete(*(old for old in earlier if old != key))
         self._kept = checkpoint
 
-    def _found(self, key: str) -> StalenessCheckpoint | None:
-        rows = self._notes.find(key)
-        if rows is None:
-            return None
+    def _read(self, key: str, rows: pa.Table) -> StalenessCheckpoint:
         try:
             checked = orjson.loads((rows.schema.metadata or {}).get(CHECKED.encode(), b""))
             unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
@@ -154,23 +150,17 @@ class Staleness:
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
-        self.checkpoint: StalenessCheckpoint | None = None
+        """Prepare a check that continues from the checkpoint in the lake. Raises LakeUnreachable."""
         self.heartbeats = lake.heartbeats()
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
+        self.checkpoint = self._store.newest()
         self._missed = MissedHeartbeats()
         self._comparison: TableComparison | None = None
         self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
         self._version_of_run: dict[str, int | None] = {}
-
-    @classmethod
-    def restored(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
-        """Return an instance whose first check continues from the checkpoint in the lake. Raises LakeUnreachable."""
-        staleness = cls(lake, windowing, lookback)
-        staleness.checkpoint = staleness._store.newest()
-        return staleness
 
     def keep(self) -> None:
         """Write the checkpoint to the lake, for the next process. Raises LakeError."""

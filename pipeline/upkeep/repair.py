@@ -138,7 +138,7 @@ def check_windows(
     unknown = []
     tell("what landed since windows were computed", 0, 1)
     try:
-        for stale in Staleness.restored(lake, windowing, lookback).check().stale:
+        for stale in Staleness(lake, windowing, lookback).check().stale:
             blame(stale.window, Fault.STALE, stale.why)
     except (LakeUnreachable, NewerFormat):
         raise

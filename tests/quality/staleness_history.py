@@ -87,11 +87,13 @@ class History:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
     def staleness(self) -> Staleness:
-        return Staleness(self.lake, WINDOWING, LOOKBACK)
+        anew = self.restored()
+        anew.checkpoint = None
+        return anew
 
     def restored(self) -> Staleness:
         """A new process's, which goes on from what the lake keeps."""
-        return Staleness.restored(self.lake, WINDOWING, LOOKBACK)
+        return Staleness(self.lake, WINDOWING, LOOKBACK)
 
     def after_restart(self, staleness: Staleness) -> Staleness:
         """A new process's, which goes on from this one's checkpoint."""
