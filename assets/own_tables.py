@@ -205,17 +205,15 @@ def due_windows(
     """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
     table without due windows is left out until its input may have changed (see `NothingDue`). Raises LakeError if
     `heartbeat_diffs` cannot be read."""
-    settings, kept, diffs = lake.settings, lake.kept_windows(), lake.of(TABLES).diffs()
-    watermark = lake.state(TABLES).watermark
-    closed = kept.closed(None if watermark is None else min(watermark, now))
-    current = diffs.table.current()
+    settings, watermark = lake.settings, lake.state(TABLES).watermark
+    closed = lake.kept_windows().closed(None if watermark is None else min(watermark, now))
+    current = lake.of(TABLES).diffs().table.current()
     version = -1 if current is None else current.version()
     looks = [(table, lake.kept.get((TABLES, table.name, "nothing_due"), NothingDue)) for table in tables]
     left = [(table, look) for table, look in looks if not look.holds((closed, version, table.lookback), now)]
     if not left:
         return
-    computed = ComputedWindows.of(diffs.runs(at=current), settings.windowing)
-    followed = Followed.read(computed, settings.windows.lookback, closed, lake.window_index(TABLES), kept)
+    followed = Followed.read(lake.of(TABLES), settings.windowing, settings.windows.lookback, closed)
     for table, look in left:
         try:
             made = lake.of(TABLES).own_table(table.name).made()

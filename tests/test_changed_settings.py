@@ -376,10 +376,8 @@ class Probe:
         own_windowing = definition.windowing(settings.windows)
         own.hold_to(own_windowing.length)
         own.fence([])
-        index, kept = self.lake.window_index(windowing, settings.windows.lookback), self.lake.kept_windows(windowing)
-        computed = ComputedWindows.of(self.lake.diffs().runs(), windowing)
-        reached = kept.closed(self.lake.tracking_log().newest().watermark)
-        followed = Followed.read(computed, settings.windows.lookback, reached, index, kept)
+        reached = self.lake.kept_windows(windowing).closed(self.lake.tracking_log().newest().watermark)
+        followed = Followed.read(self.lake, windowing, settings.windows.lookback, reached)
         due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, definition.lookback, own.made())}
         return len(stale) + len(due & own.computed())
 

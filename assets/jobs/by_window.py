@@ -51,7 +51,7 @@ class WindowsAsset:
     settings: Settings
     asset: dg.AssetKey
     partitions: Partitions
-    index: Callable[[LakeResource], WindowIndex]
+    index: Callable[[LakeResource], WindowIndex] = lambda lake: lake.window_index("run")
     further: timedelta = timedelta(0)
 
     @property

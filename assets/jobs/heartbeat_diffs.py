@@ -20,7 +20,6 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, Silent, compute_windows, silent_in
 from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
-from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
@@ -41,7 +40,7 @@ NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {
 
 def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     """Define the asset `heartbeat_diffs`, whose runs also write `stream_status`."""
-    return WindowsAsset(settings, HEARTBEAT_DIFFS, partitions, _index).defined(
+    return WindowsAsset(settings, HEARTBEAT_DIFFS, partitions).defined(
         partial(_compute, settings, partitions),
         LAKE,
         SPARK,
@@ -59,7 +58,7 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
 
 def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
     """Define the job that computes `heartbeat_diffs` and `stream_status` for any closed windows."""
-    assets = [WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    assets = [WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
         "Computes the heartbeat diffs of closed windows, and which streams were silent in them. The sensors request "
         "its runs, and so does `tidemark repair`."
@@ -85,7 +84,7 @@ def compute_and_report(
     lake = lake_of(context, settings)
     done = compute_range(windows, lake, spark_of(context, settings), context.run.run_id)
     context.log.info(sentence_of(done))
-    diffs, status = (WindowsAsset(settings, key, partitions, _index) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
+    diffs, status = (WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
     silent = silent_in(lake.of("run").stream_status(), done.rows)
     yield from diffs.reports(lake, done, partial(diffs_metadata, done, silent))
@@ -106,10 +105,6 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
         parts = batch_parts(lake, spark, run, windows, [status, diffs])
         batch = MicroBatch(**parts, diffs=diffs, status=status, plan=plan)
         return compute_windows(batch, windows)
-
-
-def _index(lake: LakeResource) -> WindowIndex:
-    return lake.window_index("run")
 
 
 def sentence_of(computed: ReplacedWindows) -> str:
@@ -140,7 +135,7 @@ def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[
 
 def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.AssetsDefinition:
     """Define the asset `stream_status`. Materializing it computes no window, but reports the stored status again."""
-    asset = WindowsAsset(settings, STREAM_STATUS, partitions, _index)
+    asset = WindowsAsset(settings, STREAM_STATUS, partitions)
 
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         report = silence_report(lake_of(context, settings), [window.key for window in windows])

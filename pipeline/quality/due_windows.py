@@ -14,7 +14,8 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex, window_numbers
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.window_index import window_numbers
 from tidemark.pipeline.lake.tables.windowed import MadeWindows
 from tidemark.pipeline.windows import Spans, Window, Windowing
 
@@ -102,11 +103,11 @@ class Followed:
     is_expiring: bool = False
 
     @classmethod
-    def read(
-        cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
-    ) -> "Followed":
-        """Build an instance. The windows that wait to be computed are read from the lake. Raises LakeError."""
-        return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
+    def read(cls, lake: Lake, windowing: Windowing, lookback: timedelta, closed: range) -> "Followed":
+        """Read the state from the lake. `windowing` and `lookback` are those of `heartbeat_diffs`. Raises LakeError."""
+        computed = ComputedWindows.of(lake.diffs().runs(), windowing)
+        waiting = lake.window_index(windowing, lookback).update().due(closed)
+        return cls(computed, lookback, closed, list(waiting), lake.kept_windows(windowing).since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
         """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this

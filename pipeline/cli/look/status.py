@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
-from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
+from tidemark.pipeline.quality.due_windows import Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
@@ -202,5 +202,4 @@ def _followed(at: Here, now: datetime) -> Followed:
     windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
     kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest().watermark
     closed = kept.closed(None if watermark is None else min(watermark, now))
-    computed = ComputedWindows.of(lake.diffs().runs(), windowing)
-    return Followed.read(computed, lookback, closed, lake.window_index(windowing, lookback), kept)
+    return Followed.read(lake, windowing, lookback, closed)
