@@ -6,7 +6,6 @@ its check must not change, because Dagster reads them only when it loads the tab
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -146,32 +145,10 @@ def _compute(
     return compute_windows(batch, windows)
 
 
-@dataclass(frozen=True, slots=True)
-class TableNow:
-    """The current state of a custom table.
-
-    - `definition` is the definition in the table's file or, if the file cannot be used, the last usable one.
-    - `mark` is the value of the tag DEFINITION on the table's runs.
-    - `wrong` is the error that the next run is known to raise, if any.
-    """
-
-    definition: TableDefinition
-    mark: str
-    wrong: TidemarkError | None = None
-
-    def counts(self, failed: dg.RunRecord) -> bool:
-        """True if the failed run used the table's current file, so that its failure delays the next run."""
-        return failed.dagster_run.tags.get(DEFINITION) == self.mark
-
-
-def table_now(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableNow:
-    """Read a table's current file. `known` is the last usable definition. The file is imported again only if it has
-    changed since `known` was read."""
-    mark = _mark(settings, loaded)
-    try:
-        return TableNow(_usable(settings, loaded, known), mark)
-    except TidemarkError as error:
-        return TableNow(known, mark, error)
+def _ran(mark: str, failed: dg.RunRecord) -> bool:
+    """True if a failed run used the file with this mark. If that is the current file, the failure delays the next
+    run."""
+    return failed.dagster_run.tags.get(DEFINITION) == mark
 
 
 def _mark(settings: Settings, loaded: TableDefinition) -> str:
@@ -239,23 +216,25 @@ def tables_sensor(
     )
     def own_tables(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
         runs, requests, said = Runs(context.instance, settings), list[dg.RunRequest](), list[str]()
-        found = {name: table_now(settings, tables[name], known) for name, known in usable.items()}
-        free = list[TableDefinition]()
-        for name, current in found.items():
-            usable[name] = current.definition
-            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=current.counts)
-            if current.wrong:
-                context.log.error("%s: runs will fail until this is corrected: %s", name, current.wrong)
-            said += [f"{name}: {reason}" for reason in (pause, current.wrong) if reason]
-            free += [] if pause else [current.definition]
+        marks, free = {name: _mark(settings, loaded) for name, loaded in tables.items()}, list[TableDefinition]()
+        for name, loaded in tables.items():
+            try:
+                usable[name] = _usable(settings, loaded, usable[name])
+            except TidemarkError as error:  # the next run will raise it
+                context.log.error("%s: runs will fail until this is corrected: %s", name, error)
+                said.append(f"{name}: {error}")
+            ran_it = partial(_ran, marks[name])
+            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=ran_it)
+            said += [f"{name}: {pause}"] if pause else []
+            free += [] if pause else [usable[name]]
         for table, due in due_windows(lake, free, clock.now()):
             if isinstance(due, TidemarkError):
                 context.log.error("the due windows of %s cannot be determined: %s", table.name, due)
                 said.append(f"{table.name}: {due}")
             elif due:
                 windowing = table.windowing(settings.windows)
-                job, counts = compute_job(table.name), found[table.name].counts
-                attempts = ended_attempts(runs, windowing, job, counts)
+                job, mark = compute_job(table.name), marks[table.name]
+                attempts = ended_attempts(runs, windowing, job, partial(_ran, mark))
                 newest_first = (range(number, number + 1) for number in reversed(due))
                 chosen, resting = take_turn(newest_first, attempts, clock.now(), WINDOWS_PER_RUN)
                 said += [f"{table.name}: {resting_sentence(resting, windowing)}"] if resting else []
@@ -265,8 +244,7 @@ def tables_sensor(
                 context.log.info(
                     "%s: computing %d of %d windows, from %s on", table.name, len(newest), len(due), newest[0]
                 )
-                tags = {DEFINITION: found[table.name].mark}
-                requests.append(run_over(settings, job, newest, tags))
+                requests.append(run_over(settings, job, newest, {DEFINITION: mark}))
         why = "; ".join(said) or "every closed window is computed"
         return dg.SensorResult(run_requests=requests) if requests else why
 
