@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from inspect import getdoc
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -19,7 +19,7 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.failing import read_ticks
-from tidemark.pipeline.quality.landings import Counts, MissedHeartbeats, late_since, not_known
+from tidemark.pipeline.quality.landings import MissedHeartbeats, late_since, not_known
 from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.quality.recent import RECENT, read_null_fields, read_passed_over, read_quarantine_share
 from tidemark.pipeline.settings import Settings
@@ -133,7 +133,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         heartbeats_version=missed.heartbeats_version,
         by_window=dg.MetadataValue.json(first_of(missed.by_window)),
         by_stream=dg.MetadataValue.json(most_of(missed.by_stream)),
-        stale=dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
+        stale=dg.MetadataValue.md(listed([f"{stale.window}: {stale.why}" for stale in missed.stale])),
     )
 
 
@@ -194,24 +194,20 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     watermark does not wait for them."""
     # A warning, since passed-over heartbeats have landed and are computed with their windows.
     lake, now = look.lake, look.now
-    max_lag, description = look.lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
-    found, tracked = Counts(), 0
-    if max_lag is not None:
-        found = read_passed_over(lake.of(look.user).heartbeats(), max_lag, now - RECENT, now)
-        tracked = count_passed_over(look.state.histogram, max_lag)
-        description = (
+    max_lag = cast("timedelta", lake.settings.watermark.max_lag)  # without it, the check is not defined
+    found = read_passed_over(lake.of(look.user).heartbeats(), max_lag, now - RECENT, now)
+    return verdict(
+        passed=found.share <= lake.settings.checks.max_late_share,
+        description=(
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
             "Fix their clocks, or raise max_lag to make the watermark wait for them"
-        )
-    return verdict(
-        passed=found.share <= look.lake.settings.checks.max_late_share,
-        description=description,
+        ),
         unknown=not_known("passed over", found.damaged),
         passed_over=found.total,
         passed_over_share=found.share,
         rows=found.rows,
-        tracked=tracked,
+        tracked=count_passed_over(look.state.histogram, max_lag),
         by_stream=dg.MetadataValue.json(first_of(found.by_stream)),
     )
 
@@ -250,22 +246,22 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     payload lacks it, or if its value is not of the configured kind."""
     # A warning, since the heartbeats land all the same, with their payloads.
     names = look.lake.settings.message.kinds
-    found = read_null_fields(look.lake.of(look.user).heartbeats(), names, look.now - RECENT)
-    description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
-    if not names or not found.rows:
-        description = "no field is compared" if not names else "nothing landed in the last hour"
-    elif found.fields:
+    rows, fields = read_null_fields(look.lake.of(look.user).heartbeats(), names, look.now - RECENT)
+    description = f"each of the {len(names)} compared fields has values in the {rows} rows of the last hour"
+    if not rows:
+        description = "nothing landed in the last hour"
+    elif fields:
         description = (
-            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or not of the "
+            f"{'; '.join(field.sentence() for field in fields)}: absent, null, or not of the "
             "configured kind. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
         )
     return verdict(
-        passed=not found.fields,
+        passed=not fields,
         description=description,
-        null_fields=", ".join(field.name for field in found.fields) or "none",
-        rows=found.rows,
-        null_rows=dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
-        null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
+        null_fields=", ".join(field.name for field in fields) or "none",
+        rows=rows,
+        null_rows=dg.MetadataValue.json({field.name: field.rows for field in fields}),
+        null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in fields}),
     )
 
 

@@ -24,7 +24,7 @@ from tidemark.pipeline.quality.failing import (
 )
 from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, not_known
 from tidemark.pipeline.quality.lost import Audit, audit
-from tidemark.pipeline.quality.recent import RECENT, NullFields, read_null_fields, read_passed_over, read_reasons
+from tidemark.pipeline.quality.recent import RECENT, NullField, read_null_fields, read_passed_over, read_reasons
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
@@ -121,7 +121,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
             "first_window": computed[0] if computed else None,
             "last_window": computed[-1] if computed else None,
             "rows_computed": sum(report.computed.values()),
-            **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - RECENT)),
+            **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - RECENT)[1]),
             **of_log["stored"],
         },
         "asked of Pub/Sub": of_log["asked of Pub/Sub"],
@@ -245,12 +245,13 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
     newest = last_round(lake.heartbeats())
     if newest is None:
         return {**facts, "last_round": None}
+    run, number, committed_at = newest
     return {
         **facts,
-        "last_round": newest.number,
-        "last_round_run": newest.run,
-        "last_round_at": newest.at,
-        "last_round_ago": timedelta(seconds=round((now - newest.at).total_seconds())),
+        "last_round": number,
+        "last_round_run": run,
+        "last_round_at": committed_at,
+        "last_round_ago": timedelta(seconds=round((now - committed_at).total_seconds())),
     }
 
 
@@ -326,14 +327,14 @@ def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts
     }
 
 
-def null_facts(found: NullFields) -> Facts:
+def null_facts(found: Sequence[NullField]) -> Facts:
     """Return the facts about fields in `[message.fields]` that are null in all recent rows: the number of these rows
     per field, and the time since which at least one field has been null. Empty if there are no such fields."""
-    if not found.fields:
+    if not found:
         return {}
     return {
-        "null_fields": {field.name: field.rows for field in found.fields},
-        "null_fields_since": min(field.since for field in found.fields),
+        "null_fields": {field.name: field.rows for field in found},
+        "null_fields_since": min(field.since for field in found),
     }
 
 

@@ -103,12 +103,8 @@ class StaleWindow:
     computed_from: int | None
 
     @property
-    def sentence(self) -> str:
-        """The window's name, and why it is stale."""
-        return f"{self.window}: {self.why}"
-
-    @property
     def why(self) -> str:
+        """Why the window is stale."""
         if self.computed_from is None:
             return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
         return (

@@ -58,17 +58,9 @@ class NullField:
         return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
 
 
-@dataclass(frozen=True, slots=True)
-class NullFields:
-    """The fields that are null in all recently landed rows, and the approximate number of these rows."""
-
-    rows: int = 0
-    fields: Sequence[NullField] = ()
-
-
-def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
-    """Find the fields among `names` that are null in all rows that landed at `since` or later. The result says how far
-    back each field is null.
+def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> tuple[int, list[NullField]]:
+    """Return the approximate number of rows that landed at `since` or later, and the fields among `names` that are null
+    in all of them. The result says how far back each field is null.
 
     Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
     the last columns of a wide table, is not reported. Raises LakeError.
@@ -76,7 +68,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
     names, since_us = list(names), to_us(since)
     files = heartbeats.landed() if names else pa.table({})
     if "rows" not in files.column_names:
-        return NullFields()
+        return 0, []
     known = [name for name in names if f"null_count.{name}" in files.column_names]
     rows, first_us = files["rows"].to_pylist(), microseconds(files["first"]).tolist()
     recent = int((microseconds(files["last"]) >= since_us).sum())
@@ -86,7 +78,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
         until = are_null.index(False) if False in are_null else len(are_null)
         if recent and until >= recent and sum(rows[:until]):
             found.append(NullField(name, sum(rows[:until]), from_us(min(first_us[:until]))))
-    return NullFields(sum(rows[:recent]), tuple(found))
+    return sum(rows[:recent]), found
 
 
 RECENT = timedelta(hours=1)

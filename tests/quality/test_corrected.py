@@ -16,7 +16,8 @@ from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
-from tidemark.pipeline.lake.tables.corrections import Corrections, Sought
+from tidemark.pipeline.lake.store.notes import Notes
+from tidemark.pipeline.lake.tables.corrections import FOLLOWED, Corrections, Position, Sought
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -165,7 +166,13 @@ class DiesAfterCommit(Corrections):
 
 
 class DiesBeforeKeeping(Corrections):
-    def keep(self, *_: object) -> None:
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.followed = Unkept(args[1], FOLLOWED)
+
+
+class Unkept(Notes[Position]):
+    def offer(self, *_: object) -> None:
         raise Killed
 
 

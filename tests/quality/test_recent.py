@@ -12,7 +12,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.landings import Counts
-from tidemark.pipeline.quality.recent import NullField, NullFields, read_null_fields, read_passed_over
+from tidemark.pipeline.quality.recent import NullField, read_null_fields, read_passed_over
 
 KINDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT, "open": FieldKind.BOOLEAN, "tags": FieldKind.JSON}
 WHOLE = {"temperature": 1.5, "status": "ok", "open": False, "tags": "[]"}
@@ -29,7 +29,7 @@ def land(lake: Lake, landed_at: float, *rows: Mapping[str, Any]) -> None:
     append_beats(lake.heartbeats(), {**columns_of(beats, list(KINDS)), **moments})
 
 
-def read(lake: Lake, since: float) -> NullFields:
+def read(lake: Lake, since: float) -> tuple[int, list[NullField]]:
     return read_null_fields(lake.heartbeats(), KINDS, at(since))
 
 
@@ -38,22 +38,22 @@ def without(*names: str) -> dict[str, Any]:
 
 
 def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(lake: Lake) -> None:
-    assert read(lake, 0) == NullFields()
+    assert read(lake, 0) == (0, [])
     land(lake, 100, WHOLE, WHOLE)
     land(lake, 200, without("tags"), without("open", "tags"))
     land(lake, 300, without("status", "open", "tags"), without("temperature", "open", "tags"))
-    found = read(lake, 250)
-    assert found == NullFields(2, (NullField("open", 2, at(300)), NullField("tags", 4, at(200))))
-    assert found.fields[1].sentence() == "tags is null in all 4 rows that landed since 2026-11-21T05:23:20Z"
-    assert read(lake, 150) == NullFields(4, (NullField("tags", 4, at(200)),)), "one row has open"
-    assert read(lake, 50) == NullFields(6)
+    rows, fields = read(lake, 250)
+    assert (rows, fields) == (2, [NullField("open", 2, at(300)), NullField("tags", 4, at(200))])
+    assert fields[1].sentence() == "tags is null in all 4 rows that landed since 2026-11-21T05:23:20Z"
+    assert read(lake, 150) == (4, [NullField("tags", 4, at(200))]), "one row has open"
+    assert read(lake, 50) == (6, [])
 
 
 def test_what_the_statistics_leave_out_is_not_called_null(tmp_path: Path) -> None:
     kinds = {f"field_{number}": FieldKind.NUMBER for number in range(60)}
     lake = lake_in(tmp_path, kinds)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, values={"field_0": 1.0})], list(kinds)))
-    named = [field.name for field in read_null_fields(lake.heartbeats(), kinds, at(0)).fields]
+    named = [field.name for field in read_null_fields(lake.heartbeats(), kinds, at(0))[1]]
     assert "field_1" in named
     assert "field_0" not in named
     assert "field_59" not in named

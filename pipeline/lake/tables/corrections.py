@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.messages import Column, described
@@ -150,11 +151,8 @@ class Corrections:
             table = self.table.created(CORRECTIONS)
             if table.transaction_version(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
-            noted = [Transaction(through.table_id, through.version)]
-            # If the library retried, it would commit even after another follower's commit.
-            properties = CommitProperties(max_commit_retries=0, app_transactions=noted)
             try:
-                self.table.transact(table, [added.add_action(PARTITION, to_us(noticed_at))], properties)
+                self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
             except TableConflict:
                 continue
             self.table.make_durable()
@@ -183,6 +181,11 @@ class Corrections:
                         writer.write_table(table)
                         rows += len(table)
         return rows
+
+    def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
+        noted = [Transaction(through.table_id, through.version)]
+        # If the library retried, it would commit even after another follower's commit.
+        self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

@@ -62,16 +62,6 @@ class Commit:
     is_append: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LastRound:
-    """The last round of an ingest run that was committed to a table. `number` is the round's number within the run, and
-    `at` the time of the commit."""
-
-    run: str
-    number: int
-    at: datetime
-
-
 _read: dict[str, Sequence[Commit]] = {}
 """The cached commits by table address. The commits of a table are consecutive."""
 
@@ -166,16 +156,16 @@ def says_of(run: str, number: int) -> Mapping[str, str]:
     return {RUN: run, ROUND: str(number)}
 
 
-def last_round(table: LakeTable) -> LastRound | None:
-    """Return the last round of an ingest run that was committed to the table. Return None if none of the NEWEST_COMMITS
-    newest commits is from an ingest run. Raises LakeError."""
+def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
+    """Return the run, the number and the commit time of the last round of an ingest run that was committed to the
+    table. Return None if none of the NEWEST_COMMITS newest commits is from an ingest run. Raises LakeError."""
     current = table.current()
     newest = -1 if current is None else current.version()
     with suppress(ObjectMissing):  # the library has deleted old commits
         for version in range(newest, max(newest - NEWEST_COMMITS, -1), -1):
             commit = read_commit(table, version)
             if ROUND in commit.says and commit.at is not None:
-                return LastRound(commit.says[RUN], int(commit.says[ROUND]), commit.at)
+                return commit.says[RUN], int(commit.says[ROUND]), commit.at
     return None
 
 

@@ -91,11 +91,12 @@ class NewFiles:
 
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
         table, folder = self._table, f"{self._table.partition_column}={partition}"
-        path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", _as_parquet(rows)
+        path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", io.BytesIO()
+        pq.write_table(rows, content, compression="zstd", store_schema=False)
         table.folder.create_dir(folder, recursive=True)
         with table.folder.open_output_stream(path) as out:
-            out.write(content)
-        return NewFile(path, partition, len(rows), len(content), _bounds(rows), _nulls(rows))
+            out.write(content.getbuffer())
+        return NewFile(path, partition, len(rows), content.tell(), _bounds(rows), _nulls(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
         """Add files to the table in one transaction. `says` is the transaction's metadata. Creates the table, and
@@ -136,12 +137,6 @@ def _above(text: str) -> str:
 def _nulls(rows: pa.Table) -> dict[str, int]:
     columns = [column for column in rows.schema if not pa.types.is_nested(column.type)]
     return {column.name: found for column in columns if (found := rows[column.name].null_count)}
-
-
-def _as_parquet(rows: pa.Table) -> memoryview:
-    content = io.BytesIO()
-    pq.write_table(rows, content, compression="zstd", store_schema=False)
-    return content.getbuffer()
 
 
 def _said(bound: Bound) -> bool | float | str:

@@ -29,8 +29,6 @@ NO_IDS = pa.nulls(0, pa.string())
 NOTHING_TOLD = pa.table({**dict.fromkeys(("message_id", *TOLD), NO_IDS), "judged_at_us": pa.nulls(0, pa.int64())})
 
 FOUND_AGAIN = "restore a backup, or delete it: the next requeue derives it again"
-REQUEUED = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
-REJUDGED = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Requeued(OfDays):
     """The ids of requeued messages. A key contains the day on which the messages were rejected, and the seconds in
     which the first and the last of them were published."""
 
-    kind = REQUEUED
+    kind = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
 
     def ids(self, keys: Iterable[str]) -> pa.Array:
         """Return the message ids stored under these keys."""
@@ -105,7 +103,7 @@ class Requeued(OfDays):
 class Rejudged(OfDays):
     """The messages that a requeue rejected again, if the reason or the detail differs from the one in `quarantine`."""
 
-    kind = REJUDGED
+    kind = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
         """Return the newest reason and detail of the messages that were judged again, by the day on which they were
