@@ -77,7 +77,7 @@ def said_by(folder: Path) -> dict[str, Any]:
         "late": dict(LateHeartbeats(lake.heartbeats(), windowing).since(at(0)).by_stream),
         "kept_since": lake.kept_windows(windowing).since(),
         "checked_through": [kept.heartbeats_version, kept.diffs_version],
-        "missed": [checked.total, [stale.sentence for stale in checked.stale]],
+        "missed": [checked.total, [f"{stale.window}: {stale.why}" for stale in checked.stale]],
         "landings": landings(lake),
         "reports": [json.loads(report) for report in reports(lake)],
         "tuned": tuning_facts(lake, settings),

@@ -3,7 +3,7 @@ objects."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 import pyarrow.fs as pafs
@@ -14,14 +14,15 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
 from tidemark.pipeline.lake.owner import AcceptedSchemas
-from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
-from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
+from tidemark.pipeline.lake.store.address import arrow_files, open_objects, table_uri
+from tidemark.pipeline.lake.store.admission import AdmittedObjects, admission_to
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables import corrections, heartbeats, quarantine, windowed
 from tidemark.pipeline.lake.tables.diffs import STATUS, StreamStatus, diff_schema
-from tidemark.pipeline.lake.tables.quarantine import JudgedBy, Rejudged, Requeued
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import JudgedBy, Quarantine, Rejudged, Requeued
 from tidemark.pipeline.lake.tables.streams import Streams
-from tidemark.pipeline.lake.tables.table import LakeTable, TablePlace, table_errors
+from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.lake.tables.windowed import OwnTable, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -52,13 +53,6 @@ PAST_BYTES = 16 << 20
 Part = TypeVar("Part")
 
 
-@cache
-def admission_to(settings: LakeSettings) -> Admission:
-    """Return the Admission that checks the formats of this lake. A process has one Admission per lake, so that the
-    formats are read only once."""
-    return Admission(lambda: open_objects(settings))
-
-
 class Lake:
     """Gives access to the parts of a lake: its tables, its log and its other objects.
 
@@ -84,13 +78,14 @@ class Lake:
         opened = partial(TrackingLog, checkpoint_every=CHECKPOINT_EVERY, kept_bytes=self.past_bytes)
         return self._part("log", lambda: opened(self.objects(), clock=self._clock))
 
-    def heartbeats(self) -> heartbeats.Heartbeats:
+    def heartbeats(self) -> Heartbeats:
         """Return the table of landed messages."""
-        return self._part(HEARTBEATS, lambda: heartbeats.Heartbeats(self._place(HEARTBEATS), self._fields))
+        return self._part(HEARTBEATS, lambda: Heartbeats(self._settings, HEARTBEATS, self._fields, self.kept_bytes))
 
-    def quarantine(self) -> quarantine.Quarantine:
+    def quarantine(self) -> Quarantine:
         """Return the table of rejected messages."""
-        return self._part(QUARANTINE, lambda: quarantine.Quarantine(self._place(QUARANTINE), quarantine.PARTITION))
+        by = PARTITIONS[QUARANTINE]
+        return self._part(QUARANTINE, lambda: Quarantine(self._settings, QUARANTINE, by, self.kept_bytes))
 
     def rejudged(self) -> Rejudged:
         """Return the records of messages that a requeue rejected again, with their new reasons."""
@@ -168,7 +163,7 @@ class Lake:
             return self.heartbeats()
         if name == QUARANTINE:
             return self.quarantine()
-        return self._part(name, lambda: LakeTable(self._place(name), PARTITIONS.get(name, windowed.PARTITION)))
+        return self._part(name, lambda: LakeTable(self._settings, name, PARTITIONS.get(name, windowed.PARTITION)))
 
     def by_window(self) -> list[str]:
         """Return the names of all windowed tables: `heartbeat_diffs`, `stream_status`, and `tables/NAME` for each
@@ -177,11 +172,6 @@ class Lake:
 
     def _part(self, name: str, make: Callable[[], Part]) -> Part:  # noqa: ARG002 (for OpenLake)
         return make()
-
-    def _place(self, name: str) -> TablePlace:
-        lake = self._settings
-        files = arrow_files(lake, name, self.kept_bytes if name in (HEARTBEATS, QUARANTINE) else 0)
-        return TablePlace(table_uri(lake, name), storage_options(lake), files, admission_to(lake))
 
 
 class OpenLake(Lake):

@@ -110,7 +110,7 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
         over = read_passed_over(lake.heartbeats(), max_lag, at - RECENT, at)
     rejected, pinning, landed = list[RejectedPayload](), list[RejectedPayload](), dict[str, int]()
     if decision.bound is not None:  # messages that the decision considered, rejected only for their payload
-        start, requeued = decision.bound.start, lake.requeued().every_id()
+        start, requeued = decision.bound.start, lake.requeued().ids()
         rejected = rejected_payloads(lake.quarantine(), settings.contract, start, at, requeued)
     if pin is not None:
         times = pin.publish_bucket, to_us(pin.min_event_time)

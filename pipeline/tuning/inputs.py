@@ -166,7 +166,7 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
-    requeued = lake.requeued().every_id()
+    requeued = lake.requeued().ids()
     landings: Trace = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
     if settings.pubsub.attach:
         landings = LogMessages(decided, begins)
@@ -199,7 +199,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
             raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
             raise _nothing_landed(asked)
-        trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().every_id(), by)
+        trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().ids(), by)
         tick_us = np.array([to_us(each.at) for each in decided], dtype=np.int64)
         read = [begins if each.base is None else each.base.observed_at for each in decided]
         observed_us = np.array([to_us(moment) for moment in read], dtype=np.int64)

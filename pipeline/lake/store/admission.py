@@ -7,16 +7,26 @@ format number within each file.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from threading import Lock
 
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import DamagedNote
+from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import WRITTEN_IN, refuse_newer
 
 FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
 """Stores format marks. The key is the number of the format."""
+
+
+@cache
+def admission_to(settings: LakeSettings) -> "Admission":
+    """Return the Admission that checks the formats of this lake. A process has one Admission per lake, so that the
+    formats are read only once."""
+    return Admission(lambda: open_objects(settings))
 
 
 class Admission:

@@ -19,7 +19,8 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
 from tidemark.pipeline.contract.places import ELEMENT
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, TablePlace, as_data_files, listed, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, as_data_files, listed, rows_of
+from tidemark.pipeline.settings_sections import LakeSettings
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -135,8 +136,8 @@ class Heartbeats(LakeTable):
     """The `heartbeats` table. Before a write, it checks that the stored columns of the compared fields have the types
     that the settings require."""
 
-    def __init__(self, place: TablePlace, fields: Mapping[str, FieldKind]) -> None:
-        super().__init__(place, PARTITION)
+    def __init__(self, lake: LakeSettings, name: str, fields: Mapping[str, FieldKind], kept_bytes: int = 0) -> None:
+        super().__init__(lake, name, PARTITION, kept_bytes)
         self._fields = fields
         self.schema = heartbeat_schema(fields)
         self._checked: DeltaTable | None = None

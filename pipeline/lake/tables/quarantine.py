@@ -79,13 +79,10 @@ class Requeued(OfDays):
 
     kind = ParquetKind("requeued/", FOUND_AGAIN, r"[\d-]+/\d+-\d+-[0-9a-f]+", columns=("message_id",))
 
-    def ids(self, keys: Iterable[str]) -> pa.Array:
-        """Return the message ids stored under these keys."""
-        found = (rows["message_id"].combine_chunks() for rows in self.rows(keys))
+    def ids(self, keys: Iterable[str] | None = None) -> pa.Array:
+        """Return the message ids stored under these keys. None stands for all keys."""
+        found = (rows["message_id"].combine_chunks() for rows in self.rows(self.between() if keys is None else keys))
         return pa.concat_arrays([NO_IDS, *found])
-
-    def every_id(self) -> pa.Array:
-        return self.ids(self.between())
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
         """Record that messages were requeued, and return the key of the record. To be called after the messages have

@@ -40,9 +40,11 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
-from tidemark.pipeline.lake.store.admission import Admission
+from tidemark.pipeline.lake.store.address import arrow_files, storage_options, table_uri
+from tidemark.pipeline.lake.store.admission import admission_to
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
@@ -118,33 +120,25 @@ class DamagedFile(CorruptObject):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlace:
-    """The location of a table, which need not exist yet. `uri` and `storage_options` are the arguments that the Delta
-    library takes, and `folder` is the table's folder as an Arrow file system. `admission` checks the lake's formats."""
-
-    uri: str
-    storage_options: dict[str, str]
-    folder: pafs.FileSystem
-    admission: Admission
-
-
 class LakeTable:
     """A Delta table, partitioned by one text column. If `partition_column` is empty, the table has no partitions.
+    `uri` and `storage_options` are the arguments that the Delta library takes, and `folder` is the table's folder as an
+    Arrow file system. The table need not exist yet.
 
     The table's properties contain the format of the newest version of tidemark that has written to the table. Opening a
     table raises NewerFormat if the format of the table or of the lake is newer than this version knows. Not
     thread-safe. Releases the GIL while it waits for a bucket's response.
     """
 
-    def __init__(self, place: TablePlace, partition_column: str) -> None:
-        self.place = place
-        self.uri, self.folder, self.storage_options = place.uri, place.folder, place.storage_options
+    def __init__(self, lake: LakeSettings, name: str, partition_column: str, kept_bytes: int = 0) -> None:
+        """Prepare the table `name` of a lake. `kept_bytes` is the size of the cache for its files in a bucket."""
+        self.uri, self.storage_options = table_uri(lake, name), storage_options(lake)
+        self.folder = arrow_files(lake, name, kept_bytes)
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
         """The table properties to set when the table is created. If a table lacks one of them, the next write sets them
         all."""
-        self._admission = place.admission
+        self._admission = admission_to(lake)
         self._table: DeltaTable | None = None
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
