@@ -6,6 +6,7 @@ The late share of a band is exact: a full replay with this band and the recorded
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -121,7 +122,7 @@ class Workload:
     """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
-    The decision in `state` is ignored, because another policy made it. Lags are measured only at ticks from `from_us`
+    The watermark in `state` is ignored, because another policy decided it; its readings stay valid. Lags are measured only at ticks from `from_us`
     to `until_us`. No counted message was published outside this time.
     """
 
@@ -176,7 +177,9 @@ def outcomes_of(
 
 def watermarks_of(workload: Workload, policy: Policy) -> Ints:
     """Return the watermark at each tick, as the production code decides it under a policy."""
-    begun = workload.state and replace(workload.state, record=None)
+    begun = workload.state
+    if begun is not None and (record := begun.record) is not None:
+        begun = replace(begun, record=replace(record, decision=replace(record.decision, watermark=None)))
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
 
 
@@ -204,12 +207,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
     """Return the outcome of the smallest tried band such that it and all larger tried bands meet the target. Return
     None if even the largest band does not meet the target."""
-    enough = None
-    for band in sorted(outcomes, reverse=True):
-        if outcomes[band].late_share > target:
-            break
-        enough = outcomes[band]
-    return enough
+    enough = list(takewhile(lambda one: one.late_share <= target, (outcomes[band] for band in sorted(outcomes)[::-1])))
+    return enough[-1] if enough else None
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:

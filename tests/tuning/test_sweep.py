@@ -92,6 +92,8 @@ def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_a
     for policy in POLICIES:
         assert watermarks_of(begun, policy)[-20:].tolist() == watermarks_of(workload, policy)[-20:].tolist()
     assert watermarks_of(begun, policy_of(BAND, seconds(300)))[0] == NO_WATERMARK
+    unread = replace(begun, ticks=[replace(tick, base=None) for tick in begun.ticks[:9]])  # the budget puts it off
+    assert NO_WATERMARK not in watermarks_of(unread, POLICIES[0])
 
 
 @cache
