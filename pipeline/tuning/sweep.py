@@ -122,8 +122,8 @@ class Workload:
     """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
-    The watermark in `state` is ignored, because another policy decided it; its readings stay valid. Lags are measured only at ticks from `from_us`
-    to `until_us`. No counted message was published outside this time.
+    The watermark in `state` is ignored, because another policy decided it; its readings stay valid. Lags are measured
+    only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
     """
 
     ticks: Sequence[Tick]
