@@ -23,7 +23,6 @@ from tidemark.pipeline.quality.gate import Watermark
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark_watermark.__main__ import main
 
-ROOT = Path(__file__).parents[1]
 FIRST, SECOND = "2026-11-21T05-20Z", "2026-11-21T05-21Z"
 
 

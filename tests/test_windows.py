@@ -16,7 +16,6 @@ from tidemark.pipeline.windows import Spans, Window, Windowing, due, runs_of_nei
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)
-HOUR = timedelta(hours=1)
 
 windowings = st.sampled_from(LENGTHS).map(lambda length: Windowing(length, FIRST))
 moments = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)).map(lambda naive: naive.replace(tzinfo=UTC))  # noqa: DTZ001

@@ -62,12 +62,6 @@ uri = "file:lake"
 Say = Callable[[str], None]
 
 
-def missing(client: str) -> str | None:
-    """What this machine lacks for the client, or None."""
-    lacks = [tool for tool in {"java": ("java", "mvn"), "go": ("go",)}[client] if shutil.which(tool) is None]
-    return f"the {client} client needs {' and '.join(lacks)} on the PATH" if lacks else None
-
-
 def built(client: str, folder: Path) -> list[str]:
     """Build a client in this folder; the command that runs it. The libraries come from the registries, once."""
     source = folder / client

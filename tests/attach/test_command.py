@@ -68,17 +68,8 @@ class House:
             attributes = {"stream_id": "a", "event_time": iso(now - age * SECOND)}
             self.publisher.publish(topic=self.pubsub.topic_path, messages=[{"data": b"{}", "attributes": attributes}])
 
-    def read(self) -> None:
-        """Somebody else pulls and acknowledges one message."""
-        (found,) = self.reader.pull(subscription=self.pubsub.base_path, max_messages=1).received_messages
-        self.reader.acknowledge(subscription=self.pubsub.base_path, ack_ids=[found.ack_id])
-
     def run(self, *arguments: str) -> Said:
         return said_here(self.folder, arguments, {"PATH": os.environ["PATH"], "HOME": str(self.folder)})
-
-    def signal(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads((self.folder / ".tidemark/lake/watermark.json").read_text())
-        return found
 
 
 @pytest.fixture

@@ -84,7 +84,6 @@ def test_the_windows_of_a_punctual_cohort_close_as_if_the_late_one_did_not_exist
     assert landed["punctual"] == landed["alone"] == landed["both"] - landed["late"]
 
 
-VALUE = st.sampled_from(["eu", "us", 'x"y', ""])
 COMPARISON = st.one_of(
     st.sampled_from(["attributes:a", "attributes:b"]),
     st.builds('attributes.{} = "{}"'.format, st.sampled_from("ab"), st.sampled_from(["eu", "us"])),

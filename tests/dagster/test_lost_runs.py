@@ -30,7 +30,6 @@ from tidemark.pipeline.spark.session import session_config
 from tidemark.resources.spark import SparkResource
 
 SECOND = timedelta(seconds=1)
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(lake=LakeSettings(uri="gs://a-bucket/lake"))
 STATUS = dg.DagsterRunStatus
 

@@ -48,10 +48,6 @@ def all_of(source: SyntheticSource, length: timedelta = timedelta(minutes=20), *
     return np.concatenate(list(messages(source, START, START + length, **cut)))
 
 
-def of_kind(rows: Rows, kind: int) -> Rows:
-    return rows[rows["kind"] == kind]
-
-
 @few
 @given(sources(), lengths)
 def test_the_same_seed_gives_the_same_messages_however_they_are_cut(source: SyntheticSource, length: timedelta) -> None:

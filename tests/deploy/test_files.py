@@ -121,13 +121,6 @@ def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions and what follows them, a line each."""
-    text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / "Dockerfile").read_text()).replace("\\\n", " ")
-    found = [line.split(None, 1) for line in text.splitlines() if line]
-    return [(words[0], " ".join(words[1].split())) for words in found]
-
-
 def containers() -> Iterator[Mapping[str, Any]]:
     """What runs tidemark on Kubernetes: the code location, and the status job."""
     (deployment,) = yaml_of("kubernetes/values.yaml")["dagster-user-deployments"]["deployments"]

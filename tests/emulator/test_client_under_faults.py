@@ -32,7 +32,6 @@ from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.pipeline.watermark.policy import Policy
 
 SPEED = 10
-MUCH = 1 << 30
 BUDGET = Budget(max_messages=500, max_bytes=1 << 24, max_time=timedelta(seconds=5), batch_messages=100)
 BAND = timedelta(seconds=5)
 ROUGH = Faults(
@@ -75,11 +74,6 @@ class House:
     def base(self) -> PubSubSubscription:
         wait = timedelta(seconds=0.15)
         return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
-
-    def patient(self, client: Any = None) -> PubSubSubscription:
-        """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
-        wait = timedelta(seconds=20)
-        return subscription_of(client or self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def backlog(self, path: str) -> SnapshotBacklog:
         return SnapshotBacklog(self.subscriber, path, self.clock)

@@ -23,8 +23,6 @@ from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.refusals import DeadlineExceeded, ModelError, Throttled, Unavailable
 
-WEEK = timedelta(days=7)
-
 
 def under(**faults: Any) -> PubSubModel:
     """A model that has these faults from now on."""

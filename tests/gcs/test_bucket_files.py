@@ -21,8 +21,6 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 
-ROWS = pa.table({"number": [1, 2, 3], "noise": [b"a", b"b", b"c"]})
-
 
 @pytest.fixture
 def files(lake_apart: LakeSettings, proxy: FaultProxy) -> pafs.FileSystem:

@@ -32,7 +32,6 @@ from tidemark.pipeline.windows import Windowing
 
 MINUTE = timedelta(minutes=1)
 WINDOWING = Windowing(5 * MINUTE, at(0))
-EXAMPLE = Path(__file__).parents[2] / "examples" / "attach" / "subscriber.py"
 NOTE = SENT.name(SENT.key)
 
 

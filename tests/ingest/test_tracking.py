@@ -11,7 +11,6 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
-STEPS_AT_MOST = 60
 
 
 @pytest.fixture

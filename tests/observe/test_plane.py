@@ -3,7 +3,6 @@
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 TICK = timedelta(seconds=10)
-ROOT = Path(__file__).parents[2]
 
 
 def test_ten_thousand_cells_are_merged_and_no_message_is_dropped() -> None:

@@ -1,7 +1,7 @@
 """What is tracked and has not landed: outstanding on base, or lost outside of the pipeline."""
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ingest.fakes import World, published_at
-from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.local.emulator.faults import Faults
 from tidemark.pipeline.errors import LakeError
@@ -116,12 +116,6 @@ def land(lake: Lake, messages: Iterable[Message]) -> None:
     append_beats(
         lake.heartbeats(),
         columns_of([Beat("a", event, message_id=name, publish_time=publish) for name, publish, event in messages]),
-    )
-
-
-def reject(lake: Lake, messages: Sequence[tuple[str, float]]) -> None:
-    append_rejected(
-        lake.quarantine(), *({"message_id": name, "publish_time": at(publish)} for name, publish in messages)
     )
 
 

@@ -10,18 +10,9 @@ import psutil
 import pytest
 
 from tests.clock import until
-from tidemark.local.services.processes import (
-    RESTARTS_AT_MOST,
-    STATE_FILE,
-    Noted,
-    ServiceSpec,
-    Supervisor,
-    noted_file,
-    noted_in,
-)
+from tidemark.local.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, noted_in
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.machine import ProcessName
 
 FOR_EVER = "import time; time.sleep(300)"
 WITH_A_CHILD = f"""
@@ -66,11 +57,6 @@ class House:
 
     def noted(self) -> dict[str, int]:
         return {name: one.process for name, one in noted_in(self.supervisor.state_folder).services.items()}
-
-    def note(self, **services: ProcessName) -> None:
-        """What a supervisor before has noted."""
-        self.supervisor.state_folder.mkdir(parents=True, exist_ok=True)
-        noted_file(self.supervisor.state_folder).write(Noted(services.pop("owner", None), services))
 
     def log(self, name: str) -> str:
         file = self.supervisor.log_file(name)

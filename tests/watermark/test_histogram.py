@@ -28,7 +28,6 @@ Cells = dict[tuple[int, int], tuple[int, int | None]]
 """(publish bucket, event bucket) -> (count, least event time), the independent counterpart of a histogram."""
 
 histograms = st.builds(histogram_of, message_lists, rejected_lists)
-quantiles = st.one_of(st.floats(0.001, 0.999), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
 
 
 def messages_between(histogram: Histogram, low: int, high: int) -> int:
