@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.clock import format_duration, iso, to_us
+from tidemark.pipeline.clock import format_duration, from_us, iso, to_us
 from tidemark.pipeline.errors import NothingToTune, TidemarkError, TraceUnusable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
@@ -167,7 +167,8 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
     requeued = lake.requeued().ids()
-    landings: Trace = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
+    until = max((tick.at for tick in decided), default=None)
+    landings: Trace = LakeLandings(lake.heartbeats(), begins, until, requeued)
     if settings.pubsub.attach:
         landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)
@@ -199,10 +200,9 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
             raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
             raise _nothing_landed(asked)
-        trace = LakeLandings(source.heartbeats(), begins, decided[-1].at, source.requeued().ids(), by)
-        tick_us = np.array([to_us(each.at) for each in decided], dtype=np.int64)
-        read = [begins if each.base is None else each.base.observed_at for each in decided]
-        observed_us = np.array([to_us(moment) for moment in read], dtype=np.int64)
+        tick_us = np.maximum.accumulate([to_us(each.at) for each in decided])  # the clocks of two trackers disagree
+        trace = LakeLandings(source.heartbeats(), begins, from_us(int(tick_us[-1])), source.requeued().ids(), by)
+        observed_us = np.array([to_us(each.base.observed_at if each.base else begins) for each in decided])
         ticks = partial(ticks_at, tick_us=tick_us, observed_us=observed_us, complete_from=begins)
 
     def report_on(part: Trace) -> TuningReport | None:

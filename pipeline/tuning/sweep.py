@@ -161,16 +161,18 @@ def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
     """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
-    separately. One pass over the messages counts the late ones for all candidates."""
-    tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
+    separately. One pass over the messages counts the late ones for all candidates, with ticks in order of time, as
+    `replayed` does."""
+    made_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
+    tick_us = np.maximum.accumulate(made_us)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
     for batch in workload.messages.batches():
         late += late_of_each(batch, tick_us, watermarks)
         landed += landed_in(batch, tick_us)
-    counted = (tick_us >= workload.from_us) & (tick_us <= workload.until_us)
+    counted = (made_us >= workload.from_us) & (made_us <= workload.until_us)
     return [
-        BandOutcome(variant, band, landed, int(count), *_lags(tick_us, own, counted))
+        BandOutcome(variant, band, landed, int(count), *_lags(made_us, own, counted))
         for (variant, band), count, own in zip(candidates, late, watermarks, strict=True)
     ]
 
