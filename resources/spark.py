@@ -26,6 +26,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     quotes the newest errors in this file."""
 
     _spark_session: Any = PrivateAttr(default=None)
+    _others: Any = PrivateAttr(default=None)  # a classic session of other code in this process
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
@@ -60,7 +61,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             self._spark_session = shared_session(self.spark_config)
             self._spark_session.addTag(self._tag)
         elif self._spark_session is None:
-            self._spark_session = classic_session(self.spark_config)
+            self._others = SparkSession.getActiveSession()
+            self._spark_session = classic_session(self.spark_config, self._others)
         return self._spark_session
 
     @property
@@ -74,12 +76,15 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             return
         if self.spark_config.get("spark.remote"):
             session.interruptTag(self._tag)
-        else:
+        elif self._others is None:
             session.sparkContext.cancelAllJobs()
+        else:
+            session.sparkContext.cancelJobGroup(self._tag)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
-        """Cancel this run's work on Spark, and stop the client or the classic session."""
+        """Cancel this run's work on Spark, and stop the client or the classic session, unless others use it too."""
         if self._spark_session is not None:
             with suppress(Exception):  # the server may be gone, and the work with it
                 self.interrupt()
-            self._spark_session.stop()
+            if self._others is None:
+                self._spark_session.stop()

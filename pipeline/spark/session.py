@@ -170,14 +170,17 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
     )
 
 
-def classic_session(config: Mapping[str, str]) -> SparkSession:
-    """Return a session whose driver is this process. Raises ToolMissing if Java or the connector is missing, and
+def classic_session(config: Mapping[str, str], others: SparkSession | None = None) -> SparkSession:
+    """Return a session whose driver is this process. If other code of this process has a session (`others`), it is a
+    new session beside that one, which is left as it is. Raises ToolMissing if Java or the connector is missing, and
     InvalidSettings if the archive for executors is unusable."""
     check_connector(config)
     check_archive(config)
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for its Python workers
-    session: SparkSession = SparkSession.builder.config(map={**config}).getOrCreate()
+    session: SparkSession = others.newSession() if others else SparkSession.builder.config(map={**config}).getOrCreate()
+    for key in filter(session.conf.isModifiable, config if others else ()):
+        session.conf.set(key, config[key])
     if is_address(archive := config.get(ARCHIVE, "")):
         carry_environment(session, archive)
     return session

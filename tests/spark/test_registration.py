@@ -4,7 +4,7 @@ its files."""
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyspark
@@ -13,12 +13,16 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import tidemark.spark
+from tests.quick import classic
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.doctor.spark import seen_executors
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import WINDOWS, look
+from tidemark.pipeline.spark.session import session_config
+from tidemark.resources.spark import SparkResource
 
 HAS_IT = is_new_enough(pyspark.__version__)
 
@@ -27,6 +31,16 @@ def test_a_spark_that_is_too_old_is_named_with_what_to_do(spark: SparkSession) -
     older: Any = SimpleNamespace(version="4.1.0-amzn-0") if HAS_IT else spark
     with pytest.raises(ToolMissing, match=rf"is {older.version}: install `pyspark>=4.2`"):
         tidemark.spark.register(older)
+
+
+def test_a_run_in_a_process_of_others_leaves_their_session_as_it_is(spark: SparkSession) -> None:
+    zone, settings = "spark.sql.session.timeZone", Settings(spark=classic("local[2]"))
+    resource = SparkResource(spark_config=session_config(settings))
+    spark.conf.set(zone, "Asia/Tokyo")
+    ours, nothing = resource.session(), cast("Any", None)
+    resource.teardown_after_execution(nothing)
+    assert (ours.conf.get(zone), spark.conf.get(zone), spark.range(3).count()) == ("UTC", "Asia/Tokyo", 3)
+    spark.conf.set(zone, "UTC")
 
 
 @pytest.mark.skipif(not HAS_IT, reason="the source asks for a newer PySpark")
