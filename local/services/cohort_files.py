@@ -62,13 +62,16 @@ defs = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions()
 '''
 
 INSTANCE = """\
-# Two sensors of each pipeline wait until their tick is due, each in a thread.
+# Two sensors of each pipeline wait until their tick is due, each in a thread. Readers of a backlog (`tidemark/why`) are
+# at work for up to an hour: one run of them at a time leaves the other slot to the windows of all pipelines.
 sensors: {{use_threads: true, num_workers: {workers}}}
 run_coordinator:
   module: dagster
   class: QueuedRunCoordinator
-  config: {{max_concurrent_runs: 2, dequeue_interval_seconds: 1}}
+  config:
+    {{max_concurrent_runs: 2, dequeue_interval_seconds: 1, tag_concurrency_limits: [{{key: tidemark/why, limit: 1}}]}}
 run_monitoring: {{enabled: true}}
+run_retries: {{enabled: true, max_retries: 2, retry_on_asset_or_op_failure: false}}
 telemetry: {{enabled: false}}
 """
 
