@@ -92,6 +92,7 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
 def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
     subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert module.IDS_PER_CALL * 500 < 512 << 10, "the service's ids have had more than 210 bytes"
     monkeypatch.setattr(module, "IDS_PER_CALL", 10)
     send(publisher, settings, 30)
     subscription = subscription_of(subscriber, settings)
