@@ -62,7 +62,7 @@ def _reported(
         if done is not None:
             untold.append(done)
             if done.number == 0:
-                context.instance.add_run_tags(context.run_id, {READS: "true"})
+                context.instance.add_run_tags(context.run_id, {READS: context.run_id})
                 lake.failed_runs().settled(context.job_name)
         if untold and (done is None or clock.monotonic() - told_at >= settings.watermark.tick.total_seconds()):
             context.log.info(sentence_of(untold))
@@ -194,10 +194,11 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
     """Return the id of the run whose readers pull now, or None without one. A run counts from its first completed round
     until it exceeds its planned time by OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
+        run = record.dagster_run
         began = record.start_time or record.create_timestamp.timestamp()
         is_on_time = now.timestamp() - began < (plan.run_for + OVERTIME).total_seconds()
-        if is_on_time and READS in record.dagster_run.tags and is_heard(runs.instance, record, now):
-            return record.dagster_run.run_id
+        if is_on_time and run.tags.get(READS) == run.run_id and is_heard(runs.instance, record, now):
+            return run.run_id
     return None
 
 

@@ -222,8 +222,9 @@ def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
     settings, now = ticking.settings, world.clock.now()
     publish(world, settings, beats_between(now - 2 * MINUTE, now - MINUTE))
     run = ticking.run(INGEST, STATUS.STARTED)
+    ticking.instance.add_run_tags(run.run_id, {READS: "the run that it retries"})
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4, "it has not settled a round"
-    ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+    ticking.instance.add_run_tags(run.run_id, {READS: run.run_id})
     publish(world, settings, beats_between(now - MINUTE, now))
     assert f"run {run.run_id[:8]} lands and tracks, so this tick pulls nothing" in (ticking.land().skip_message or "")
     assert rows(ticking) == 4

@@ -109,7 +109,7 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
 
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
     run, now = noted(runs, STATUS.STARTED, INGEST), SystemClock().now()
-    runs.instance.add_run_tags(run.run_id, {READS: "true"})
+    runs.instance.add_run_tags(run.run_id, {READS: run.run_id})
     assert run_at_work(runs, now) == run.run_id
     for later in (SILENT_FOR + SECOND, -2 * SILENT_FOR):
         assert run_at_work(runs, now + later) is None, "nor where it fell silent before the clock was set back"

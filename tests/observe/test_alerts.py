@@ -74,7 +74,7 @@ def tracking_gets_slow(hour: Hour) -> None:
 
 def a_run_gets_nowhere(hour: Hour) -> None:
     run = hour.ticking.run(INGEST, dg.DagsterRunStatus.STARTED)
-    hour.ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+    hour.ticking.instance.add_run_tags(run.run_id, {READS: run.run_id})
 
 
 def readings_get_dear(hour: Hour) -> None:
