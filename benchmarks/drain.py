@@ -10,23 +10,11 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from benchmarks.watched import (
-    JITTER,
-    PERIOD,
-    STREAMS,
-    Memory,
-    Pipeline,
-    RunOfDrain,
-    Ticks,
-    pipeline,
-    reports,
-    runs_of_drain,
-    ticks_of,
-)
-from tidemark.local.demo.synthetic import Published
+from benchmarks.watched import JITTER, PERIOD, STREAMS, Memory, Pipeline, pipeline, reports, runs_of_drain, ticks_of
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.own_files import dagster_home
@@ -66,30 +54,6 @@ class Asked:
     folder: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What came of it. Seconds are since the pipeline was started; `multiples` are of real time."""
-
-    backlog: int
-    backlog_event_time: str
-    published: int
-    duplicates: int
-    landed: int
-    rows: int
-    expected_rows: int
-    differences: int
-    quarantine_differences: int
-    late: int
-    missed: int
-    landed_after_seconds: float
-    computed_after_seconds: float
-    landed_multiple: float
-    computed_multiple: float
-    drains: list[dict[str, object]]
-    ticks: dict[str, dict[str, float]]
-    peak_memory_mb: dict[str, float]
-
-
 def main() -> None:
     """Parse what is asked for, play it, and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drain", description=__doc__)
@@ -101,16 +65,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/drain"), help="everything is below it")
     asked = Asked(**vars(parser.parse_args()))
     console = Console(width=160)
-    shown = play(asked, console, SystemClock())
-    text = json.dumps(asdict(shown), indent=1)
+    found, figures = play(asked, console, SystemClock())
+    text = json.dumps({**asdict(found), **figures}, indent=1, default=str)
     (asked.folder / "drain.json").write_text(text + "\n")
     console.print(text, highlight=False)
-    right = not (shown.differences or shown.missed or shown.quarantine_differences)
-    console.print("every row is right" if right and shown.rows == shown.expected_rows else "NOT RIGHT")
+    right = not (found.differences or found.missed or found.quarantine_differences)
+    console.print("every row is right" if right and found.rows == found.expected_rows else "NOT RIGHT")
 
 
-def play(asked: Asked, console: Console, clock: Clock) -> Shown:
-    """The backlog, the pipeline, live traffic, silence, the comparison. Stops what it started, whatever happens."""
+def play(asked: Asked, console: Console, clock: Clock) -> tuple[TruthComparison, dict[str, Any]]:
+    """The backlog, the pipeline, live traffic, silence, the comparison, and figures: seconds are since the pipeline was
+    started, and multiples are of real time. Stops what it started, whatever happens."""
     start = clock.now().replace(second=0, microsecond=0) - timedelta(seconds=asked.messages / PER_SECOND)
     source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=JITTER)
     more = CONFIG.format(window=asked.window, readers=asked.readers, places=asked.readers + 2)
@@ -119,14 +84,14 @@ def play(asked: Asked, console: Console, clock: Clock) -> Shown:
         return _play(asked, played, start, clock)
 
 
-def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> Shown:
+def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> tuple[TruthComparison, dict[str, Any]]:
     settings, publishing, supervisor, say = played.settings, played.source, played.supervisor, played.say
     while publishing.sent < asked.messages or publishing.reached < clock.now() - timedelta(seconds=1):
         publishing.raise_failure()
         clock.sleep(0.2)
     backlog, reached = publishing.sent, publishing.reached
     say(f"{backlog:,} messages of {STREAMS:,} streams wait, up to {iso(reached)}; the sources go on live")
-    with Memory(supervisor.running, clock) as memory:
+    with Memory(supervisor.running) as memory:
         pipeline_began = clock.monotonic()
         start_stack(supervisor, settings, played.config)
         watched = reports(
@@ -152,40 +117,19 @@ def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> Show
     say("comparing every row with the truth")
     found = compare(publishing.truth, asked.folder / "lake", settings.windows)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
-    drains, ticks = runs_of_drain(dagster_home(settings)), ticks_of(dagster_home(settings))
-    return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)
-
-
-def _shown(
-    backlog: int,
-    span: timedelta,
-    found: TruthComparison,
-    after: tuple[float, float],
-    drains: list[RunOfDrain],
-    ticks: dict[str, Ticks],
-    memory: Memory,
-    published: Published,
-) -> Shown:
-    return Shown(
-        backlog=backlog,
-        backlog_event_time=format_duration(timedelta(seconds=round(span.total_seconds()))),
-        published=published.messages,
-        duplicates=published.duplicates,
-        landed=found.landed,
-        rows=found.rows,
-        expected_rows=found.expected_rows,
-        differences=found.differences,
-        quarantine_differences=found.quarantine_differences,
-        late=found.late,
-        missed=found.missed,
-        landed_after_seconds=round(after[0], 1),
-        computed_after_seconds=round(after[1], 1),
-        landed_multiple=round(backlog / PER_SECOND / after[0], 1),
-        computed_multiple=round(backlog / PER_SECOND / after[1], 1),
-        drains=[asdict(run) for run in drains],
-        ticks={name: asdict(seen) for name, seen in ticks.items()},
-        peak_memory_mb={name: round(size / (1 << 20), 1) for name, size in memory.peaks.items()},
-    )
+    return found, {
+        "backlog": backlog,
+        "backlog_event_time": format_duration(timedelta(seconds=round((reached - start).total_seconds()))),
+        "published": published.messages,
+        "duplicates": published.duplicates,
+        "landed_after_seconds": round(landed_after, 1),
+        "computed_after_seconds": round(computed_after, 1),
+        "landed_multiple": round(backlog / PER_SECOND / landed_after, 1),
+        "computed_multiple": round(backlog / PER_SECOND / computed_after, 1),
+        "drains": [asdict(run) for run in runs_of_drain(dagster_home(settings))],
+        "ticks": {name: asdict(seen) for name, seen in ticks_of(dagster_home(settings)).items()},
+        "peak_memory_mb": {name: round(size / (1 << 20), 1) for name, size in memory.peaks.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import World, machine
+from benchmarks.memory import MB, peak_bytes
 from tidemark.pipeline.clock import Clock, iso, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.contract.places import Place
@@ -33,7 +34,6 @@ MESSAGES, HOSTILE_OF, BOMB_OF = 1_000_000, 100, 100
 
 AT_ONCE = 1000
 MANY = b'{"load":1,"many":[' + b"{}," * 300_000 + b"0]}"
-MB = 1 << 20
 
 
 @dataclass
@@ -124,14 +124,9 @@ def play(messages: int, folder: Path, *, with_hostile: bool, of_the_payload: boo
             "longest tick of landing, s": max(landing for _, landing in ticks),
             "quarantined": 0 if quarantined is None else quarantined.to_pyarrow_dataset().count_rows(),
             "memory before, MB": before // MB,
-            "peak of memory, MB": _peak_mb(),
+            "peak of memory, MB": peak_bytes() // MB,
         }
     print(orjson.dumps(said).decode())
-
-
-def _peak_mb() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
 
 
 def main() -> None:

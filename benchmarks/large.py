@@ -5,14 +5,10 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
@@ -22,6 +18,8 @@ from benchmarks.engines import Work
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.memory import MB, peak_bytes
+from benchmarks.watched import PYTHON_WORKER, Memory
+from tidemark.local.services.own_files import SPARK_CONNECT
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.settle import new_files
@@ -34,7 +32,6 @@ ROUNDS = 2
 ROWS_OF_A_FILE = 200_000
 """About as many as housekeeping leaves in a file."""
 
-SAMPLED_EVERY_SECONDS = 0.1
 CHILD_SECONDS = 300
 WORK = TypeAdapter(Work)
 
@@ -47,14 +44,15 @@ def measure_large(machine: Machine, rounds: int, scale: float) -> list[Measure]:
     seconds: dict[str, list[float]] = {name: [] for name in ("tidemark", *ENGINES)}
     peaks: dict[str, list[float]] = {name: [] for name in seconds}
     rows = sum(ours(machine, world, SPAN).rows.values())
-    servers = [one.process.pid for one in machine.supervisor.running if one.spec.name == "Spark Connect"]
+    servers = [one for one in machine.supervisor.running if one.spec.name == SPARK_CONNECT]
     for _ in range(min(rounds, ROUNDS)):
         for name in seconds:
             if name == "tidemark":
                 began = machine.clock.monotonic()
-                with WorkersPeak(servers) as workers:
+                with Memory(servers, every_seconds=0.1) as memory:
                     rows = sum(ours(machine, world, SPAN * HOURS).rows.values())
-                took, peak = machine.clock.monotonic() - began, workers.largest_bytes / MB
+                took = machine.clock.monotonic() - began
+                peak = memory.peaks.get(f"{SPARK_CONNECT}: {PYTHON_WORKER}", 0) / MB
             else:
                 took, peak = _engine(name, work, machine.folder / "engine")
             seconds[name].append(took)
@@ -100,36 +98,6 @@ def _later(rows: pa.Table, by: timedelta) -> pa.Table:
     for name, column in {**moved, "event_hour": hours}.items():
         rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)
     return rows
-
-
-class WorkersPeak:
-    """The most memory that one process below those of Spark has while the block runs, sampled: a Python worker."""
-
-    def __init__(self, servers: Sequence[int]) -> None:
-        self.largest_bytes = 0
-        self._servers = servers
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> "WorkersPeak":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._over.wait(SAMPLED_EVERY_SECONDS):
-            for server in map(psutil.Process, self._servers):
-                for worker in server.children(recursive=True):
-                    try:
-                        if "python" in worker.name():
-                            self.largest_bytes = max(self.largest_bytes, worker.memory_info().rss)
-                    except psutil.NoSuchProcess:
-                        continue
 
 
 def _engine(name: str, work: Work, out: Path) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 Made messages and a lake on this disk; no Pub/Sub, no Spark. Each figure is the median of some rounds.
 """
 
-import resource
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from google.pubsub_v1 import AcknowledgeRequest
 
+from benchmarks.memory import peak_bytes
 from benchmarks.traffic import REGULAR, MadeSubscription
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import Asking
@@ -50,7 +50,7 @@ BATCH, ID_BYTES, IDS, IDS_PER_CALL = 20_000, 200, 100_000, 1_000
 
 def main() -> None:
     """Print the constants."""
-    for pieces in HOUR_OF_PIECES:  # first: a process begins with the peak of memory of the one that starts it
+    for pieces in HOUR_OF_PIECES:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
             print(apart.submit(compaction, pieces).result())
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
@@ -77,10 +77,6 @@ def compaction(pieces: int) -> str:
             f"compacting {pieces * len(rows):,} rows, {len(rewritten)} hour: {time.monotonic() - began:.1f} s, "
             f"{before / 1e6:.0f} MB before and {peak_bytes() / 1e6:.0f} MB at its peak"
         )
-
-
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def readers(settings: Settings, rate: int) -> None:

@@ -30,7 +30,6 @@ from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 
-SAMPLE_EVERY_SECONDS = 1.0
 TICKS_AT_MOST = 5000
 SAY_EVERY_SECONDS = 15.0
 
@@ -117,7 +116,6 @@ class Ticks:
     failed: int
     median: float
     longest: float
-    longest_while_draining: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +166,13 @@ def ticks_of(root: Path) -> dict[str, Ticks]:
     """The ticks of each sensor, from Dagster's storage."""
     seen: dict[str, Ticks] = {}
     with dg.DagsterInstance.from_config(str(root)) as instance:
-        drains = [
-            (run.start_time or 0.0, run.end_time or 0.0)
-            for run in instance.get_run_records(dg.RunsFilter(job_name=INGEST))
-        ]
         for state in instance.all_instigator_state():
             ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=TICKS_AT_MOST)
             took = [tick.end_timestamp - tick.timestamp for tick in ticks if tick.end_timestamp is not None]
             if took:
                 failed = sum(tick.status.value == "FAILURE" for tick in ticks)
                 median, longest = round(quantile(took, 0.5), 2), round(max(took), 2)
-                meanwhile = [
-                    tick.end_timestamp - tick.timestamp
-                    for tick in ticks
-                    if tick.end_timestamp and any(began <= tick.timestamp <= ended for began, ended in drains)
-                ]
-                draining = round(max(meanwhile, default=0.0), 2)
-                seen[state.instigator_name] = Ticks(len(took), failed, median, longest, draining)
+                seen[state.instigator_name] = Ticks(len(took), failed, median, longest)
     return seen
 
 
@@ -206,11 +194,11 @@ def runs_of_drain(root: Path) -> list[RunOfDrain]:
 
 @dataclass
 class Memory:
-    """The peaks of resident memory, in bytes, by kind of process, sampled once a second while the block runs. Pages
-    that processes share are counted in each."""
+    """The peaks of resident memory, in bytes, by kind of process, sampled while the block runs. Pages that processes
+    share are counted in each."""
 
     running: Sequence[StartedService]
-    clock: Clock
+    every_seconds: float = 1.0
     peaks: dict[str, int] = field(default_factory=dict)
     _done: Event = field(default_factory=Event)
 
@@ -226,7 +214,7 @@ class Memory:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._done.wait(SAMPLE_EVERY_SECONDS):
+        while not self._done.wait(self.every_seconds):
             for service in list(self.running):
                 with suppress(psutil.Error):  # it ended meanwhile
                     self._look(service.spec.name, psutil.Process(service.process.pid))
@@ -241,6 +229,8 @@ class Memory:
         self.peaks[kind] = max(self.peaks.get(kind, 0), size)
 
 
+PYTHON_WORKER = "a Python worker"
+
 FORKING = "multiprocessing.forkserver"
 """In the command of the process from which runs are forked, and of each run."""
 
@@ -248,7 +238,7 @@ FORKING = "multiprocessing.forkserver"
 def _kind(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
     if "pyspark.daemon" in words or "worker_daemon" in words:
-        return "a Python worker"
+        return PYTHON_WORKER
     if FORKING in words:
         parent = process.parent()
         is_run = parent is not None and FORKING in " ".join(parent.cmdline())
