@@ -236,16 +236,6 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", unanswered, LOG).sentence.endswith("failed: the storage does not answer")
 
 
-def test_a_live_window_that_fails_rests_and_the_next_one_is_asked_for_at_once() -> None:
-    world = World(Windowing(timedelta(minutes=1), START - 2 * DAY), START + seconds(20))
-    newest = world.windowing.number_of(world.watermark) - 1
-    world.hold(newest)
-    world.run(world.ask(), seconds(3), failed=True)
-    assert "1 windows are on hold after failures" in world.ask().sentence
-    world.hold(newest - 2)
-    assert world.numbers(world.ask()) == [newest - 2, newest - 1]
-
-
 WINDOWING = Windowing(seconds(60), START)
 
 

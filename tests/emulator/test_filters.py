@@ -45,7 +45,6 @@ def test_a_documented_filter_lets_pass_what_the_documentation_says(text: str, pa
         ("attributes.name = attributes.website", 19, "double quotes"),
         (r"attributes:\u307F", 12, "a key"),
         ("attributes:a AND attributes:b OR attributes:c", 31, "parentheses"),
-        ("attributes:a OR attributes:b AND attributes:c", 30, "parentheses"),
         ("attributes:a attributes:b", 14, "AND, OR or the end"),
         ("NOT NOT attributes:a", 5, "attributes:KEY"),
         ("attributes. a = 'b'", 12, "a key"),
