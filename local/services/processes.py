@@ -129,6 +129,14 @@ class Supervisor:
                 raise ServiceFailed(f"{name} was not ready within {within:g} s; {self._log_end(one)}")
             self.clock.sleep(POLL_SECONDS)
 
+    def holds(self, name: str, port: int) -> bool:
+        """True if a started service itself listens at this port. Another process may have been faster, and Google's
+        emulator then goes on running without its port."""
+        process = next(one.process for one in self.running if one.spec.name == name)
+        with suppress(psutil.Error):
+            return any(one.laddr.port == port for one in process.net_connections() if one.status == psutil.CONN_LISTEN)
+        return False
+
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed if a service has been restarted RESTARTS_AT_MOST
         times."""

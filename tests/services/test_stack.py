@@ -65,6 +65,8 @@ def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_bac
     started.supervisor.restart_what_died()
     assert topics(settings) == [settings.pubsub.topic_path]
     assert "provisioning again" in started.said[-1]
+    with pytest.raises(ServiceFailed, match="PubSub emulator ended at once"):  # the port is the other's
+        start_emulator(Supervisor(started.supervisor.state_folder / "other", SystemClock(), print), settings)
 
 
 def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) -> None:
