@@ -32,7 +32,7 @@ def end_soon_after(asked: Callable[[], object]) -> None:
 
 
 def end_soon_after_a_signal() -> None:
-    """End this process at most ENDS_WITHIN_SECONDS after SIGTERM or SIGINT. Must be called in the main thread, before
+    """End this process at most ENDS_WITHIN_SECONDS after SIGTERM or SIGINT. Call this in the main thread, before
     Dagster sets its signal handlers.
 
     Also restores the default handler of SIGINT, because a shell starts background commands with SIGINT ignored.

@@ -37,7 +37,7 @@ grants none."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
-"""The header that forbids other pages to show the UI in a frame. It prevents clickjacking."""
+"""The header that forbids other pages from showing the UI in a frame. It prevents clickjacking."""
 
 
 class PageGuard:

@@ -64,7 +64,7 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
-"""The source stops this long before a window's end, so that this window closes soon after."""
+"""The source stops this long before a window's end. So the window of the last heartbeats ends soon after the stop."""
 
 PATIENCE = timedelta(minutes=8)
 """Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed."""
@@ -302,8 +302,8 @@ def refuse_used(lake: LakeSettings) -> None:
 
 
 def copy_tables(lake: LakeSettings, folder: Path) -> None:
-    """Copy the compared tables from a bucket to a folder. A table's log is copied before its files, so that every file
-    in the copied log exists."""
+    """Copy the compared tables from a bucket to a folder. Each table's log is copied first, so it names no file that
+    the copy lacks."""
     objects = open_objects(lake)
     for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
         for name in objects.names(f"{table}/"):

@@ -60,7 +60,7 @@ class Summary:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate at which the backlog landed. The time includes the pipeline's start."""
+        """The rate at which the backlog landed. The pipeline's start-up counts too."""
         return round(self.backlog_messages / self.landed_after, 1)
 
     def as_json(self) -> dict[str, object]:

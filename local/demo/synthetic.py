@@ -28,7 +28,7 @@ LIVE_PAUSE_SECONDS = 0.2
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-"""Time limits for one attempt of a request (CALL_TIMEOUT), and for all its attempts (GIVE_UP_AFTER)."""
+"""Time limits of a request: CALL_TIMEOUT for one attempt, GIVE_UP_AFTER for all attempts."""
 
 PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 

@@ -72,7 +72,7 @@ class SyntheticSource:
     - A duplicate is a second copy of a message. A `duplicate_delay_share` of the duplicates is published
       `duplicate_delay` later than the original, the others at once.
     - Broken messages are added evenly over time, with each reason of the shape in turn.
-    - Silent heartbeats are not published.
+    - A share `silent` of the heartbeats is not published.
 
     Raises InvalidSettings for impossible values.
     """
@@ -180,8 +180,8 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """Return the period's broken messages. They are spread evenly over the run: of B broken messages, number j is
-        at the fraction `(j + 1/2) / B`. The reasons take turns."""
+        """Return the period's broken messages. They are spread evenly over the run: of n broken messages, number j is
+        at the fraction `(j + 1/2) / n`. The reasons take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)

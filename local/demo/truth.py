@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 NO_TIME = (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME)
 
 ROW_GROUP = 50_000
-"""Number of rows in memory before they are written."""
+"""Number of rows that are collected in memory before they are written."""
 
 
 class TruthFile:

@@ -95,7 +95,7 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 class TruthComparison:
     """The result of a comparison.
 
-    - `rows` is the number of rows in `heartbeat_diffs`, and `landed` in `heartbeats`.
+    - `rows` is the number of rows in `heartbeat_diffs`. `landed` is the number in `heartbeats`.
     - `by_what` has the number of differences per kind, and `examples` some of the rows that differ.
     - `late` is the number of heartbeats of which every copy landed late.
     - `missed` is the number of landed heartbeats without a row in `heartbeat_diffs`.

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_PULL = 1000
 BYTES_PER_PULL = 10_000_000
-"""Maximum size of an answer, in bytes. The message that reaches it is the last one of the answer."""
+"""An answer ends with the message that brings its size to this number of bytes."""
 
 LONGEST_WAIT_SECONDS = 90.0
 """Maximum time for which a pull waits for messages."""
@@ -194,7 +194,7 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Yield answers with messages until the caller goes, and an empty answer after each STREAM_SILENCE_SECONDS.
+        """Yield answers with messages until the caller goes, and an empty one after STREAM_SILENCE_SECONDS of silence.
 
         Unlike other methods, this method takes the lock itself. It ignores all requests but the first, because clients
         acknowledge messages and extend leases by separate calls.
@@ -326,7 +326,7 @@ def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
 
 
 def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
-    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if a field may not change."""
+    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if one is not `allowed`."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:

@@ -98,7 +98,7 @@ def _checked(name: str, text: str, then: str = "docs/how-to/cohorts.md has examp
     try:
         parse_filter(text)
     except Invalid as error:
-        raise InvalidSettings(f"{name} cannot have this filter, {error}; {then}") from error
+        raise InvalidSettings(f"{name} cannot have this filter: {error}; {then}") from error
     return text
 
 

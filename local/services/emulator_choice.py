@@ -62,7 +62,7 @@ class Emulator:
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
     """Choose an emulator. With "auto", it is the official one if the emulator and a suitable Java are installed,
-    otherwise tidemark's own. Raises ToolMissing if `wanted` is "official" and it cannot run."""
+    otherwise tidemark's own. Raises ToolMissing if the official one is wanted but cannot run."""
     own = (sys.executable, "-m", "tidemark.pipeline.cli", "pubsub")
     if wanted == "local":
         return Emulator("tidemark's own Pub/Sub", own)
@@ -80,7 +80,7 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
 def heap_flags() -> list[str]:
     """Return memory flags for the official emulator's JVM: a heap of at most a quarter of the machine's memory, half
-    of the heap for new objects. At every pull, the emulator copies its undelivered messages. With the JVM's defaults,
-    a backlog of 400,000 messages therefore drains at a third of the speed."""
+    of the heap for new objects. At every pull, the emulator copies its undelivered messages to new objects. With the
+    JVM's defaults, a backlog of 400,000 messages therefore drains at a third of the speed."""
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]

@@ -72,8 +72,8 @@ def with_message(settings: str, message: str) -> str:
 
 
 def put_down(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write new files, creating their folders, and return their paths. If a file exists or cannot be written, leave
-    none of them, and raise InvalidSettings."""
+    """Write new files, creating their folders, and return their paths. If one exists already or cannot be written,
+    delete the files written so far, and raise InvalidSettings."""
     path, written = folder, list[Path]()
     try:
         for name, content in files.items():

@@ -28,7 +28,7 @@ STATE_FILE = "services.json"
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to run: its command, and the test whether it is ready.
+    """A process to run: its command, and its readiness test.
 
     `when_back` is called when the process is ready after a restart, to recreate state that was only in memory. If
     `ends` is true, the process finishes by itself and is not restarted.
@@ -309,8 +309,8 @@ LONGEST = 400
 
 
 def log_end(log: Path, since: int = 0) -> str:
-    """Quote the last lines of a log that begin at the offset `since` or later. If earlier ones of these lines say why
-    the service ended, quote them first."""
+    """Quote the last lines of a log, from the offset `since` on. If lines before the quoted ones say why the service
+    ended, quote those first."""
     lines = _lines(log, since)
     last = lines[-LINES_AT_END:]
     shown = [line for line in reasons(lines) if line not in last]

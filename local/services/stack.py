@@ -47,8 +47,8 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
-    """Return the environment of Dagster's processes. It includes the settings file, Dagster's storage, and the address
-    of the status page and health check."""
+    """Return the environment of Dagster's processes. It includes the paths of the settings file and Dagster's storage,
+    and the address of the status page and health check."""
     return {
         LISTEN_AT: settings.metrics.listen or LISTEN,
         "DAGSTER_HOME": str(home),

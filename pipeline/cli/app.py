@@ -142,8 +142,8 @@ LOOPBACK = "localhost,127.0.0.1,::1"
 
 
 def adapt_environment() -> None:
-    """Have this process and its children reach servers on this machine without the proxy of `$http_proxy`, which gRPC
-    would ask, and have a JVM open paths with letters beyond ASCII where the locale is C."""
+    """Set environment variables for this process and its children. gRPC then reaches servers on this machine directly,
+    not by the proxy in `$http_proxy`. A JVM then opens paths with non-ASCII letters even in the locale C."""
     if (direct := os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "") != "*":
         os.environ["no_proxy"] = f"{direct},{LOOPBACK}".lstrip(",")
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
@@ -176,8 +176,8 @@ def main() -> None:
 
 
 def when_stopped(handler: Callable[[int, FrameType | None], Any]) -> None:
-    """Call `handler` when this process is asked to end: by Ctrl-C, by SIGTERM, or because its terminal closes. A shell
-    starts background commands with SIGINT ignored, which ends here; `nohup` ignores SIGHUP, which stays."""
+    """Call `handler` when this process is asked to end: by Ctrl-C, by SIGTERM, or because its terminal closes. SIGINT
+    is handled even in a background command, for which the shell ignores SIGINT. Under `nohup`, SIGHUP stays ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)

@@ -195,8 +195,8 @@ def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
 
 
 def id_of(value: Any) -> str | None:
-    """Convert a value of a payload to an id. Allowed are a text, and a whole number of at most 64 bits. Return None for
-    any other value, for an empty text, and for a text longer than `LONGEST_ID`."""
+    """Convert a value of a payload to an id: a text, or a whole number of at most 64 bits. Return None for any other
+    value, for an empty text, and for a text longer than `LONGEST_ID`."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64

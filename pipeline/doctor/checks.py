@@ -80,8 +80,8 @@ def running(settings: Settings) -> Sequence[Component]:
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
     """Run the quick checks for `tidemark up`, and return the findings that are not OK. The checks of this machine
-    (disk, Java, token) run first. If none of them is broken, the checks of other services run too, for UP_WAITS_SECONDS
-    at most."""
+    (disk, Java, token) run first. If they find no fault, the checks of other services run too, for at most
+    UP_WAITS_SECONDS."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

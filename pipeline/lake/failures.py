@@ -125,7 +125,7 @@ class FailedRuns:
         return [note for _, note in self._newest()]
 
     def settled(self, job: str) -> None:
-        """Delete the records of failed runs of `job`. To be called when a run of the job has succeeded."""
+        """Delete the records of failed runs of `job`. Call this after a run of the job has succeeded."""
         with _without_failing("failed runs"):
             self._notes.delete(*(key for key, note in self._newest() if note.job == job))
 
@@ -149,7 +149,7 @@ class FailedTicks:
         return failed
 
     def clear(self, sensor: str) -> None:
-        """Delete the sensor's record. To be called when a tick of the sensor has succeeded."""
+        """Delete the sensor's record. Call this after a tick of the sensor has succeeded."""
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
 

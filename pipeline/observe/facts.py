@@ -202,8 +202,8 @@ def window_facts(
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
     """Return the facts from the tracking log and about failing ticks, by group.
 
-    - `reading_violations` is the number of messages since the lake began that tracking received although an earlier
-      reading of its backlog had ruled out their publish time.
+    - `reading_violations` counts messages that contradict a reading, since the lake began: tracking received them after
+      a reading of its backlog had ruled out their publish time.
     - Facts whose names end in `_last_day` are exact, except the bytes of snapshots, which are estimated.
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """

@@ -305,7 +305,8 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format how long after its end a window was computed, how long ago it ended, or when it will end."""
+    """Format the `seconds` after a window's end: until it was computed or, if it is not computed, until now. Before the
+    end, they are negative."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))

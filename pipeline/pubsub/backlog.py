@@ -287,8 +287,8 @@ class MonitoringBacklog:
         return sum(value for _, _, value in self._values(metric))
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. Of two values for a
-        sample, the larger is returned. It is the safe choice: it never makes the oldest message look newer, or the
+        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. If a sample has
+        two values, the larger is returned. It is the safe choice: it never makes the oldest message look newer, or the
         backlog empty."""
         points: dict[datetime, int] = {}
         kinds = set()

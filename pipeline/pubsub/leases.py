@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
 """Ack deadline of the subscriptions that tidemark creates. For this time, a pulled message is leased: Pub/Sub does not
-deliver it again. It is long enough to pull a batch in a third of it, and short enough that the messages of a killed
+deliver it again. A third of it is enough to pull a batch. It is also short enough that the messages of a killed
 process are redelivered soon."""
 
 IDS_PER_CALL = 1000

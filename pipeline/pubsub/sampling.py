@@ -22,8 +22,8 @@ from tidemark.pipeline.settings_sections import DAY, PubSubSettings
 PREFIX = "tidemark-sample-"
 
 EXPIRES_AFTER = DAY
-"""Time without use after which Pub/Sub deletes a temporary subscription that a killed process left behind. The shortest
-time that Pub/Sub allows."""
+"""Time without use after which Pub/Sub deletes a temporary subscription that a killed process left behind. It is the
+shortest time that Pub/Sub allows."""
 
 LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
 """Ack deadline and message retention of a temporary subscription: the shortest times that Pub/Sub allows."""

@@ -131,7 +131,7 @@ class Spending:
 
     def turn(self, path: str, user: str) -> tuple[datetime | None, bool]:
         """Return when the user's next reading of the subscription at `path` is due, and None if it is due now. Also
-        return whether it exceeds the budget, and is due only because of the maximum delay LONGEST.
+        return True if the reading exceeds the budget, and is due only because of the maximum delay LONGEST.
 
         If nothing is known about the backlog, a reading is due now.
         """
@@ -206,8 +206,9 @@ class BudgetedBacklog:
     mistaken for a seek.
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
-    log records when its next reading is due. Only for decisions, `monitoring` is also read if no snapshot is due, or if
-    a snapshot would exceed the budget: its readings are too old to show whether there is more to pull.
+    log records when its next reading is due. Other users ask whether there is more to pull,
+    for which `monitoring` is too old. So only for decisions, `monitoring` is also read if no snapshot is due, or if a
+    snapshot would exceed the budget.
     """
 
     snapshot: Backlog

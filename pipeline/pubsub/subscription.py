@@ -33,8 +33,8 @@ AHEAD_MESSAGES = 10_000
 """Maximum number of messages that are pulled in advance, while the previous batch is processed."""
 
 QUICK_SHARE = 0.25
-"""If processing a batch took longer than this fraction of the ack deadline, no messages are pulled in advance while the
-next batch is processed, because their leases might end first."""
+"""If processing a batch took longer than this fraction of the ack deadline, no messages are pulled in advance during
+the next batch. Their leases might end before it is processed."""
 
 PULL_WAIT = timedelta(seconds=2)
 """Maximum time that a pull waits for its first message. If there are messages, the service answers in 20 to 60 ms."""

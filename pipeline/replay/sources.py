@@ -158,8 +158,8 @@ def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[Wat
     """Return the state before the first recorded tick of a tracking log, and the ticks. Each decision in the log is a
     tick, with the entries since the previous decision.
 
-    With `since`, the ticks begin after the newest compacted entry whose decision was made before `since`. Without it,
-    or if there is no such entry, they begin with the log. If the log's beginning was deleted, they begin after the
+    With `since`, the ticks begin after the newest compacted entry whose decision was made before `since`. Without
+    `since` or such an entry, the ticks begin with the log. If the log's beginning was deleted, they begin after the
     first compacted entry. Entries after the last decision are ignored. Raises CorruptObject or ObjectMissing if an
     entry is damaged or missing.
     """
@@ -224,8 +224,8 @@ def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
 
 
 class LakeLandings:
-    """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. Of a
-    heartbeat's copies, the trace has the oldest. A message is assumed to have been tracked when it was published.
+    """A trace of the messages that landed in a lake. Each message is in the trace once, with its first landing. If a
+    heartbeat has copies, the trace has only the oldest. Each message is assumed to have been tracked when published.
 
     All messages are read from one version of the table, one partition at a time. A partition has all copies of its
     messages. Memory is proportional to the largest partition.

@@ -266,8 +266,8 @@ def ticks_of(
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
     """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` has the time of each
-    tick's readings. A time after the tick is replaced by the tick's time. A time before that of the previous tick's
-    readings is replaced by the latter."""
+    tick's readings. A time after its tick is lowered to the tick's time. A time before the previous tick's readings is
+    raised to their time."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket

@@ -77,7 +77,7 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 def _of_a_driver(settings: Settings) -> dict[str, str]:
     """Return the settings of a driver that tidemark starts. It listens only on loopback.
 
-    - If Spark is local, it gets WORKERS if its workers run this process's Python: another Python may lack tidemark.
+    - A local Spark gets WORKERS if its workers run this process's Python. Another Python may lack tidemark.
     - Executors on a cluster get tidemark from the archive, if there is one. They unpack it in their own folder, where
       streaming queries look for it.
     """
@@ -171,8 +171,8 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def classic_session(config: Mapping[str, str], others: SparkSession | None = None) -> SparkSession:
-    """Return a session whose driver is this process. If other code of this process has a session (`others`), it is a
-    new session beside that one, which is left as it is. Raises ToolMissing if Java or the connector is missing, and
+    """Return a session whose driver is this process. If other code of this process has a session (`others`), return
+    a new session, and leave the other one as it is. Raises ToolMissing if Java or the connector is missing, and
     InvalidSettings if the archive for executors is unusable."""
     check_connector(config)
     check_archive(config)

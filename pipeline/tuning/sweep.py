@@ -122,8 +122,8 @@ class Workload:
     """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
-    The watermark in `state` is ignored, because another policy decided it; its readings stay valid. Lags are measured
-    only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
+    The watermark in `state` is ignored, because another policy decided it. The readings in `state` stay valid. Lags are
+    measured only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
     """
 
     ticks: Sequence[Tick]
@@ -161,8 +161,8 @@ def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
     """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
-    separately. One pass over the messages counts the late ones for all candidates, with ticks in order of time, as
-    `replayed` does."""
+    separately. One pass over the messages counts the late ones for all candidates. As in `replayed`, no tick counts
+    as earlier than the tick before it."""
     made_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     tick_us = np.maximum.accumulate(made_us)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])

@@ -125,14 +125,14 @@ def test_a_cohort_s_name_is_given_or_derived_from_its_filter(written: str, name:
         (['attributes.region != "eu"'], "give one, as in eu=attributes.region"),
         (['attributes.a = "x" OR attributes.a = "y"'], "a name cannot be derived"),
         (["-attributes:premium"], "a name cannot be derived"),
-        (['attributes.region = "eu'], "eu cannot have this filter, .*at character 21"),
+        (['attributes.region = "eu'], "eu cannot have this filter: .*at character 21"),
         (["attributes:a", "a=attributes:b"], "two pipelines would be called a: give another name, NAME=attributes:b"),
         (["rest=attributes:a"], "two pipelines would be called rest"),
         (
             [f'a=attributes.a = "{"x" * 120}"', f'b=attributes.b = "{"x" * 120}"'],
             "rest cannot .*the maximum is 256 bytes; name fewer",
         ),
-        ([f'a=attributes.a = "{"é" * 121}"'], "a cannot have this filter, the filter is 259 bytes"),
+        ([f'a=attributes.a = "{"é" * 121}"'], "a cannot have this filter: the filter is 259 bytes"),
     ],
 )
 def test_cohorts_that_could_not_stand_side_by_side_are_refused(written: list[str], said: str) -> None:

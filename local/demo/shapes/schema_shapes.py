@@ -16,8 +16,8 @@ FIRST, SECOND, UNKNOWN = "00000001", "00000002", "0000000f"
 """The ids of the two revisions of the schema, and of a revision that does not exist."""
 
 UPGRADED_OVER = 6
-"""Number of heartbeats after which all devices use the second revision. At each heartbeat, another sixth of the devices
-is upgraded."""
+"""Number of heartbeats per device after which all devices use the second revision. At each heartbeat, another sixth of
+the devices is upgraded."""
 
 SCHEMA_REVISION, SCHEMA_ENCODING = "googclient_schemarevisionid", "googclient_schemaencoding"
 """The attributes by which Pub/Sub names the schema of a message."""
@@ -116,8 +116,8 @@ TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
-    """Protobuf messages. Two faults of other shapes are impossible: an event time is a number, so it is always
-    readable, and a temperature cannot be text, so it is left out instead."""
+    """Protobuf messages. Two faults of other shapes are impossible. An event time is a number, so it is always
+    readable. A temperature cannot be text, so a message that would have such a temperature has none."""
 
     settings = SETTINGS % "protobuf"
     files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}

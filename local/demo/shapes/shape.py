@@ -93,7 +93,7 @@ class Beat(NamedTuple):
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """Return `payload` or, if this heartbeat is meant to be unreadable, a truncated payload or `other`."""
+        """Return `payload`. If this heartbeat must be unreadable, return a truncated payload (variant 0) or `other`."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]

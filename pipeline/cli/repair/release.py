@@ -61,9 +61,12 @@ def release(
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The effect of a release: the outstanding messages that it covers, the decision `without` it and the one with it
-    (`released`), the numbers of the windows that would close, and `notes` on accuracy. Both decisions use the newest
-    readings."""
+    """The effect of a release.
+
+    `outstanding` has the messages that would be released. `without` is the decision without the release, `released`
+    the decision with it. Both use the newest readings. `closing` has the numbers of the windows that would close.
+    `notes` say how accurate the preview is.
+    """
 
     release: Released
     base: EffectiveReading

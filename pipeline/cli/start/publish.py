@@ -36,7 +36,7 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
     """Return the message format (shape) with this name. JSON messages get the attributes from which the settings read
-    time and ids, or the default attributes if the settings read some of these elsewhere."""
+    time and ids. If the settings read one of them elsewhere, JSON messages get the default attributes."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
@@ -81,7 +81,7 @@ def publish(
     jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
     lag: Annotated[timedelta, duration_option("Additional delay of every message.")] = Span(0),
     duplicates: Annotated[float, option("Share of messages published twice, half of them 60s later.", **SHARE)] = 0.01,
-    broken: Annotated[float, option("Share of invalid messages; if not 0, at least 12.", **SHARE)] = 0.0001,
+    broken: Annotated[float, option("Share of invalid messages; at least 12 messages unless 0.", **SHARE)] = 0.0001,
     stragglers: Annotated[float, option("Share of messages delayed further, by --straggler-delay.", **SHARE)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
     speed_up: Annotated[float | None, option("Publish the past at most this fast; 1: real time.", min=0.001)] = None,

@@ -105,7 +105,9 @@ def replay(
     max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
         datetime | None,
-        time_option("Assume that tracking has all messages published since.", show_default="the first publish time"),
+        time_option(
+            "Assume that tracking has all messages published from then on.", show_default="the first publish time"
+        ),
     ] = None,
     out: Annotated[Path | None, option("Write one row per tick to this Parquet file.", show_default=False)] = None,
     as_json: AsJson = False,
@@ -203,7 +205,7 @@ def _of_lake(
     first = next(ticks, None)
     if first is None:
         raise LakeError(
-            f"the log of {settings.lake.uri} has no decision since --since; the newest was made at "
+            f"the log of {settings.lake.uri} has no decision after the time of --since; the newest was made at "
             f"{iso(newest.decision.at)}. Give an earlier --since, or none"
         )
     begins_with_the_log = state.number < 0  # otherwise, earlier decisions say what was late before the first tick

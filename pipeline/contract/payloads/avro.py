@@ -144,7 +144,7 @@ class AvroType:
 
     - `schema` is the schema for fastavro.
     - `least` is the minimum number of bytes of a value of the type.
-    - `values` is the maximum number of values in it.
+    - `values` is the maximum number of values in a value of the type.
     - `label` is the key of the type in the JSON encoding of a union.
     """
 
@@ -406,8 +406,8 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "bytes": (1, _skipped, _bytes),
     "string": (1, _skipped, lambda value: _of(str, value, "a text")),
 }
-"""Maps a primitive type to the minimum number of bytes of a value, the function that skips a value in binary data, and
-the function that converts a value from the JSON encoding."""
+"""Maps a primitive type to three things: the minimum number of bytes of a value, the function that skips a value in
+binary data, and the function that converts a value from the JSON encoding."""
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)

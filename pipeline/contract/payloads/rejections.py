@@ -98,7 +98,7 @@ DEEPEST = 64
 """Maximum number of levels in a schema, and so in its values. Reason: the code that reads them recurses."""
 
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""Matches a JSON text, or an unterminated text up to the end of the payload. Without backtracking, so that the time is
+"""Matches a JSON text, or an unterminated text up to the end of the payload. It does not backtrack, so the time is
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"

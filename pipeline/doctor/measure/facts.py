@@ -251,7 +251,7 @@ class Facts:
 
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
-    """Return the description `found` of a measured fact, with its verdict. `then` says what to do if it differs."""
+    """Return the description `found` of a measured fact, with its verdict. `then` says what to do unless it `holds`."""
     return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 
 

@@ -17,8 +17,8 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
     """Return the newest decision made at or before `moment`, and the number of its log entry. Without a moment, return
     the newest decision. Return None if there is no such decision.
 
-    Uses a binary search, which needs few reads. It assumes that decisions are in order of time, up to the clock
-    difference between trackers. Raises CorruptObject for a damaged entry.
+    Uses a binary search, which needs few reads. It assumes that decisions are in order of time, apart from
+    differences between the trackers' clocks. Raises CorruptObject for a damaged entry.
     """
     numbers = log.numbers()
     if moment is None:

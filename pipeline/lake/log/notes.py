@@ -187,7 +187,7 @@ class LogWitness:
         self._own = key
 
     def accept_end(self, number: int) -> None:
-        """Delete the records of log entries after `number`. To be called if an operator has accepted that these entries
+        """Delete the records of log entries after `number`. Call this after an operator has accepted that these entries
         are lost."""
         self._notes.delete(*(key for key in self._notes.listed() if int(key) > number))
 

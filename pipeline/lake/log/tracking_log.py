@@ -80,16 +80,16 @@ whole state."""
 class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
-    Several instances may share a log. An instance is not thread-safe, but a tick that Dagster gave up and the next one,
-    which overlaps it, leave no gap. `kept_bytes` is the size of the cache for past entries, which `entry` and `content`
-    use.
+    Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
+    runs, and starts the next one, the two ticks leave no gap in the log. `kept_bytes` is the size of the cache for past
+    entries, which `entry` and `content` use.
     """
 
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append soon after a read (within QUICK) skips a check: whether another entry
-        with its number has been archived since."""
+        """Open the log. With a `clock`, an append within QUICK of a read does not check whether another writer's entry
+        with the same number has been archived meanwhile."""
         self._objects = objects
         self._clock = clock
         self._seen: Moment | None = None
@@ -127,7 +127,7 @@ class TrackingLog:
             self._tail = state.number, content
 
     def catch_up_to_append(self) -> WatermarkState:
-        """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. To be called
+        """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. Call this
         before an append."""
         # The note is read before the log, because a noted entry is already in the log. A call soon after another skips
         # the listing of notes: it has just seen the last known entry.
@@ -162,7 +162,7 @@ class TrackingLog:
         return self._append(build)
 
     def judge_by(self, contract: str) -> None:
-        """State the contract by which this process judges messages. To be called before the process tracks messages.
+        """State the contract by which this process judges messages. Call this before the process tracks messages.
 
         If the log has another contract, the change is written to the log. The watermark then holds until the base
         subscription has passed all messages that were judged by the earlier contract. A repeated call raises
@@ -208,8 +208,8 @@ class TrackingLog:
         histogram is not restored, which makes the call cheap.
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
-        the newest decision. Raises CorruptObject if one of these entries is damaged. Also raises it if the entry that
-        the last call returned is lost, but only if that call was more than QUICK ago.
+        the newest decision. Raises CorruptObject if one of these entries is damaged, or if the last call
+        was more than QUICK ago and the entry that it returned is lost.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None

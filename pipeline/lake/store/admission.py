@@ -45,7 +45,7 @@ class Admission:
             self._admitted()
 
     def claim(self) -> None:
-        """Create the mark of the format in which this version writes, if the lake lacks it. To be called before a
+        """Create the mark of the format in which this version writes, if the lake lacks it. Call this before a
         write. Raises NewerFormat, LakeError."""
         with self._lock:
             own = f"{version.FORMAT:06d}"

@@ -282,7 +282,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     FileExistsError if a file to write exists, and the errors of `CloudStorageObjects`.
 
     Small files with table rows are cached, up to `kept_bytes` in total. This is safe because their names are never
-    reused, but the cache hides it if such a file is lost later.
+    reused, but the cache hides the later loss of a file.
     """
 
     def __init__(self, uri: str, endpoint: str | None, kept_bytes: int = 0) -> None:

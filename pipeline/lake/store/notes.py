@@ -154,8 +154,8 @@ class Notes(Generic[Content]):
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Yield each key with the content of its note. Skips notes that are missing, damaged or of a newer format. Only
-        for callers to whom an incomplete result does no harm."""
+        """Yield each key with the content of its note. Skips notes that are missing, damaged or of a newer format. Use
+        it only where an incomplete result does no harm."""
         for key in keys:
             with suppress(ObjectMissing, CorruptObject, NewerFormat):
                 yield key, self.read(key)

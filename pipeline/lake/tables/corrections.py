@@ -1,8 +1,8 @@
 """The `corrections` table: the rows that changed when windows were recomputed. It is for users who acted on the earlier
 rows.
 
-The table is append-only. Each commit also contains a Delta application transaction with the id of the recomputed table,
-and with the version up to which all changes of that table are in `corrections`. So no change is recorded twice.
+The table is append-only. Each commit also contains a Delta application transaction: the id of the recomputed table, and
+the version up to which that table's changes are in `corrections`. So no change is recorded twice.
 """
 
 import uuid
@@ -114,14 +114,14 @@ class Sought:
 
 
 class Corrections:
-    """The `corrections` table. Also stores, for each windowed table whose changes are recorded, the Position up to
-    which this was done."""
+    """The `corrections` table. Also stores the Position up to which each windowed table's changes are
+    recorded."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
         self.table = table
         self.followed = Notes(objects, FOLLOWED)
-        """The Position in each windowed table, by the table's name. If its version is below the one from `noted`, it is
-        out of date."""
+        """The Position in each windowed table, by the table's name. A Position whose version is below the one
+        from `noted` is out of date."""
 
     def noted(self, table_id: str) -> int | None:
         """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no

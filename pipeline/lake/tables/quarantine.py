@@ -85,7 +85,7 @@ class Requeued(OfDays):
         return pa.concat_arrays([NO_IDS, *found])
 
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
-        """Record that messages were requeued, and return the key of the record. To be called after the messages have
+        """Record that messages were requeued, and return the key of the record. Call this after the messages have
         landed in `heartbeats`. `day` is the day on which they were rejected, and `seconds` are the seconds in which the
         first and the last of them were published.
 

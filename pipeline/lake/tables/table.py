@@ -77,13 +77,13 @@ SCANNED_ROWS = 5_000
 DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz"}
-"""Delta's reader features that do not change which rows a file has, nor under which names. A table with another one,
-such as deletion vectors, is refused: its deleted rows would come back, and a replaced file would stay beside the new
-one."""
+"""Delta's reader features that change neither the rows of a file nor the names of its columns. A table with another
+feature, such as deletion vectors, is refused: its deleted rows would come back, and a replaced file would stay beside
+the new one."""
 
 CUT = timedelta(milliseconds=1)
-"""Time to add to the newest event time in a file's statistics, so that it is an upper bound. The Delta library
-truncates it to milliseconds."""
+"""Time added to the newest event time in a file's statistics. The Delta library truncates that time to milliseconds;
+the sum is an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class LakeTable:
         and `end` must be whole seconds. If the dict `damaged` is given, damaged files are skipped and added to it, as
         in `rows`.
 
-        The dataset has only partitions with such rows, because one of all files takes seconds for a year of hours."""
+        Only partitions that may have such rows are opened. To open all files of a year takes seconds."""
         table, published = self.current(), pc.field("publish_time")
         if table is None:
             return None
@@ -317,9 +317,9 @@ class LakeTable:
             yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
 
     def landed(self) -> pa.Table:
-        """Return one row per file of the newest version, the last landed file first. In addition to the columns of
-        `listed`, it has `rows` (the number of rows), and `first` and `last` (the landing times of the file's first and
-        last row, or the epoch if they are unknown)."""
+        """Return one row per file of the newest version, the last landed file first. The columns are those of
+        `listed`, the number of `rows`, and the landing times of the file's `first` and `last` row (the epoch if they
+        are unknown)."""
         table = self.current()
         files = pa.table({}) if table is None else listed(table)
         if "max.landed_at" not in files.column_names:

@@ -148,7 +148,7 @@ class WindowedTable:
         )
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """Return the current files of these windows. To be called before the run lists its input. Raises
+        """Return the current files of these windows. Call this before the run lists its input. Raises
         InvalidSettings if the table's windows have another length."""
         table = self.table.current()
         if self._length is not None:
@@ -170,7 +170,7 @@ class WindowedTable:
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Write the run's manifest, which cannot be overwritten. To be called before `replace`."""
+        """Write the run's manifest, which cannot be overwritten. Call this before `replace`."""
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
