@@ -6,7 +6,6 @@ reported. A metric of Cloud Monitoring records them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -56,8 +55,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
         if not (wanted := _wanted(setup, on)):
             continue
         maker: Any = publisher_client if on in (On.TOPIC, On.SIGNAL) else subscriber_client
-        client = maker(*pubsub.server)
-        with closing(client.transport):
+        with maker(*pubsub.server) as client:
             for path in resources:
                 had = _pubsub_has(client, path, wanted)
                 if had is None:
@@ -140,10 +138,8 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
     with reported("test permissions on", path, "nothing"):
         try:
             answer = client.test_iam_permissions(request=request, **ONE_TRY)
-        except api.MethodNotImplemented:
-            return None
         except api.GoogleAPICallError as error:
-            if "UNIMPLEMENTED" in str(error):
+            if isinstance(error, api.MethodNotImplemented) or "UNIMPLEMENTED" in str(error):
                 return None
             raise
     granted: Sequence[str] = answer.permissions
@@ -191,7 +187,8 @@ def check_quotas(setup: Setup) -> Iterator[Said]:
     where = f"https://console.cloud.google.com/iam-admin/quotas?project={pubsub.project}&service=pubsub.googleapis.com"
     a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
     try:
-        exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring))
+        with monitoring_client(pubsub.monitoring) as client:
+            exceeded = _exceeded(setup, client)
     except PermissionMissing:  # the check of permissions reports it
         return
     except PubSubError as error:
@@ -213,7 +210,7 @@ def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
     until, project = setup.clock.now(), setup.settings.pubsub.project
     request = request_of(project, EXCEEDED, "consumer_quota", until - LOOK_BACK, until, service="pubsub.googleapis.com")
     wanted = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
-    with closing(client.transport), reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
+    with reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
         pager = client.list_time_series(request=request, **ONE_TRY)
         return sorted({
             series.metric.labels.get("quota_metric", "of Pub/Sub")

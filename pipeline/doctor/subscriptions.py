@@ -1,7 +1,6 @@
 """Checks that the topic, its schema and the two subscriptions meet the watermark's requirements."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 from google.pubsub_v1 import SchemaServiceClient, types
@@ -34,9 +33,8 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
         )
         return
     refuse_foreign_server(pubsub.emulator_host)
-    client = subscriber_client(*pubsub.server)
     try:
-        with closing(client.transport):
+        with subscriber_client(*pubsub.server) as client:
             drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
     except PermissionMissing as error:
         if pubsub.attach:
@@ -60,9 +58,8 @@ def check_topic(setup: Setup) -> Iterator[Said]:
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
-    client = publisher_client(*pubsub.server)
     try:
-        with closing(client.transport):
+        with publisher_client(*pubsub.server) as client:
             topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
         yield ok(
@@ -118,7 +115,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}
     try:
-        with closing(client.transport), reported("list the revisions of the schema", name, f"{LIST} on it"):
+        with client, reported("list the revisions of the schema", name, f"{LIST} on it"):
             listed = client.list_schema_revisions(request=request, **ONE_TRY)
             kind = next(iter(listed)).type_
     except PermissionMissing as error:

@@ -1,6 +1,7 @@
 """Checks side by side: each has its say, whatever the others do."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -124,13 +125,10 @@ class OfMonitoring:
         }
         self.pages = [ListTimeSeriesResponse({"time_series": [series]})]
         self.asked: dict[str, Any] = {}
-        self.transport = self
 
     def list_time_series(self, request: dict[str, Any], **_: object) -> "OfMonitoring":
         self.asked = request
         return self
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize(("exceeded", "level"), [(True, Level.WARNING), (False, Level.OK)])
@@ -138,7 +136,7 @@ def test_a_quota_that_was_exceeded_within_a_day_is_named(
     monkeypatch: pytest.MonkeyPatch, exceeded: bool, level: Level
 ) -> None:
     client = OfMonitoring(exceeded=exceeded)
-    monkeypatch.setattr(permissions, "monitoring_client", lambda *_: client)
+    monkeypatch.setattr(permissions, "monitoring_client", lambda *_: nullcontext(client))
     (finding,) = examine(on_the_service(project="my-project"), [Check("quotas", check_quotas)])
     assert finding.level is level
     assert ("pubsub.googleapis.com/administrator was exceeded" in finding.said) is exceeded

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -97,8 +96,7 @@ def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta,
         said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
         said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
         console().print(f"[dim]{safe(said)}; only messages published from now on count[/]", soft_wrap=True)
-    client = subscriber_client(*pubsub.server)
-    with closing(client.transport):
+    with subscriber_client(*pubsub.server) as client:
         messages = sample_messages(client, pubsub, clock, count, wait)
     return [Sample(message["message_id"][0].as_py(), message) for message in messages]
 
