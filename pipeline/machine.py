@@ -119,25 +119,19 @@ def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool
     if len(hosts) != 1:
         return any_address and not hosts
     name = host_name(hosts[0])
-    return name in LOOPBACK or name in allowed or (any_address and _is_address(name))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
+    return name in LOOPBACK or name in allowed or (any_address and _address(name) is not None)
 
 
 def is_loopback(host: str) -> bool:
     """True if the host is `localhost` or a loopback address, which only this machine can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]"))
+    return None
 
 
 def listens(host: str, port: int) -> bool:
