@@ -13,7 +13,7 @@ from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
 from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, WindowProgress, words
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import load_settings
 
 WAITS = Span(minutes=10)
 """Default timeout of --wait-for. It is short enough for a task of an orchestrator, which can be retried."""
@@ -39,23 +39,22 @@ def watermark(
     if wait_for is None:
         found = reader.read()
     else:
-        limit = timeout
-        event_time = _event_time(settings, wait_for)
         window = window_named(settings, wait_for)
+        event_time = window.end if window.key == wait_for else moment(wait_for)
         if computed:
             refuse_attached(settings, "watermark --computed")
             if window.key != wait_for:
                 raise typer.BadParameter(f"--computed needs a window's key; {wait_for} is a time")
-        found = reader.wait_for(event_time, limit)
+        found = reader.wait_for(event_time, timeout)
         if not found.has_reached(event_time):
-            raise WatermarkNotReached(_not_reached(found, event_time, limit, clock.now()))
+            raise WatermarkNotReached(_not_reached(found, event_time, timeout, clock.now()))
         if computed:
             progress = WindowProgress(lake_of(settings, clock), settings.windowing, settings.windows)
-            left = limit - timedelta(seconds=clock.monotonic() - began)
+            left = timeout - timedelta(seconds=clock.monotonic() - began)
             stage = progress.wait_for(window, left, clock)
             if stage.passes:
                 raise WindowNotComputed(
-                    f"window {window.key} is closed, but was not computed within {format_duration(limit)}; `tidemark "
+                    f"window {window.key} is closed, but was not computed within {format_duration(timeout)}; `tidemark "
                     "status` shows how many windows wait and what fails"
                 )
             if stage not in (Stage.COMPUTED, Stage.EMPTY):
@@ -91,23 +90,13 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
     }
 
 
-def _event_time(settings: Settings, text: str) -> datetime:
-    """Return the end of the window whose key is `text`. If `text` is not a key, parse it as a time."""
-    window = window_named(settings, text)
-    return window.end if window.key == text else moment(text)
-
-
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
     if found.event_time is None:
         how_far = "there is no watermark yet"
     else:
         how_far = f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
-    when = (
-        ""
-        if found.decided_at is None
-        else f" (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
-    )
-    return (
-        f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
-        f"{found.sentence()}{when}"
-    )
+    said = f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
+    said += found.sentence()
+    if found.decided_at is not None:
+        said += f" (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
+    return said
