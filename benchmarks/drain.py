@@ -101,7 +101,8 @@ def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> tupl
         next(report for report in watched if report.landed.rows + rejected.rows_of() >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
-        windows = {window.key for window in settings.windowing.closed_at(reached, start)}
+        first = settings.windowing.containing(start)
+        windows = {window.key for window in settings.windowing.between(first.start, reached)}
         next(report for report in watched if windows <= set(report.computed))
         computed_after = clock.monotonic() - pipeline_began
         say(f"its {len(windows)} windows are computed after {computed_after:.0f} s")
@@ -112,7 +113,7 @@ def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> tupl
             raise ServiceFailed("the source left no record of what it published")
         last = settings.windowing.containing(published.last_event_time)
         say("the sources fall silent; the idle rule closes what is left")
-        everything = {window.key for window in settings.windowing.closed_at(last.end, start)}
+        everything = {window.key for window in settings.windowing.between(first.start, last.end)}
         next(report for report in watched if everything <= set(report.computed))
     say("comparing every row with the truth")
     found = compare(publishing.truth, asked.folder / "lake", settings.windows)

@@ -96,13 +96,6 @@ class Windowing:
             yield window
             window = Window(window.end, window.end + self.length)
 
-    def closed_at(self, watermark: datetime | None, since: datetime | None) -> list[Window]:
-        """Return, in order, the windows that the watermark has passed, beginning with the window that contains `since`.
-        Empty if `watermark` or `since` is None."""
-        if watermark is None or since is None:
-            return []
-        return list(self.between(self.containing(since).start, watermark))
-
 
 def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
     """Group windows into contiguous ranges, in order, because a Dagster run covers one contiguous range."""

@@ -271,8 +271,9 @@ def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
         raise ServiceFailed("the source published no heartbeat")
     idle = format_duration(scale.idle_timeout)
     say(f"SILENCE: the devices stop. The last window closes {idle} later, by the idle rule")
-    last = settings.windowing.containing(published.last_event_time)
-    windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
+    windowing = settings.windowing
+    first, last = map(windowing.containing, (published.first_event_time, published.last_event_time))
+    windows = {window.key for window in windowing.between(first.start, last.end)}
     report = watch.until(lambda report: windows <= set(report.computed))
     say("CHECK: every window is computed; comparing every row with the devices' own record")
     if settings.lake.folder is None:

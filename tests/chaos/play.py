@@ -168,8 +168,8 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
             raise ServiceFailed("the source left no record of what it published")
         say("the faults are over and the sources silent; the idle rule closes what is left")
         windowing = settings.windowing
-        last = windowing.containing(published.last_event_time)
-        wanted = {window.key for window in windowing.closed_at(last.end, published.first_event_time)}
+        first, last = map(windowing.containing, (published.first_event_time, published.last_event_time))
+        wanted = {window.key for window in windowing.between(first.start, last.end)}
         lake = Lake(settings.lake, settings.message.kinds, clock)
         for report in watched():
             if wanted <= set(report.computed):  # in the silence after them a window more closes every minute
