@@ -151,13 +151,10 @@ class Page:
         now = self._clock.now()
         made_at, content = self._rendered.get(whole, (EPOCH, b""))
         if not is_recent(made_at, now, timedelta(seconds=LOG_SECONDS)):
-            for looker in (self._log, self._tables):
-                looker.begin(now)
-            for looker, seconds in (
-                (self._log, WAIT_SECONDS),
-                (self._tables, 0 if self._tables.found else WAIT_SECONDS),
-            ):
-                looker.wait(seconds)
+            self._log.begin(now)
+            self._tables.begin(now)
+            self._log.wait(WAIT_SECONDS)
+            self._tables.wait(0 if self._tables.found else WAIT_SECONDS)
             content = self._made(names, health(), whole=whole)
             self._rendered[whole] = now, content
         return content

@@ -10,7 +10,6 @@ message late. This applies to the watermark only; everything else uses event tim
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -116,8 +115,7 @@ class Histogram:
 
     @property
     def _columns(self) -> tuple[Ints, ...]:
-        columns: tuple[Ints, ...] = _columns_of(self)
-        return columns
+        return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
     def messages(self) -> int:
@@ -284,8 +282,6 @@ class Histogram:
 
 COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
 """Names of a histogram's arrays. The first two together are the key of a cell."""
-
-_columns_of = attrgetter(*COLUMNS)
 
 
 def bucket_of(moment: datetime) -> int:
