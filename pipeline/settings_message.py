@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from tidemark.pipeline.contract.heartbeat import (
     FIELD_NAME,
@@ -102,12 +102,59 @@ def _read_list(written: object) -> object:
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 
+def _usable_as_columns(value: dict[str, ComparedField]) -> dict[str, ComparedField]:
+    for name in value:
+        if not FIELD_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
+        if name in RESERVED_FIELD_NAMES:
+            raise ValueError(f"{name!r} cannot be a field's name: the tables already have a column of this name")
+    columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
+    twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
+    if twice:
+        raise ValueError(f"two columns would be named {twice[0]!r}; give one of the fields another name")
+    return value
+
+
+def _nothing_taken_from_bytes(value: Encoding, info: ValidationInfo) -> Encoding:
+    taken = _taken_from("payload:", info.data)
+    fields: dict[str, ComparedField] = info.data.get("fields", {})
+    if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
+        taken.append("fields")
+    if not PayloadFormat(value).is_read and taken:
+        raise ValueError(f"{taken[0]} takes values from the payload, so payload must be json, avro or protobuf")
+    return value
+
+
+def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | list[str]:
+    if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
+        raise ValueError("write a list of schemas in Pub/Sub, each as projects/PROJECT/schemas/NAME")
+    if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
+        raise ValueError("only avro and protobuf have a schema; leave schema empty, or set payload to one of them")
+    return value
+
+
+def _where_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
+    if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
+        raise ValueError("the array is in the payload, so payload must be json, avro or protobuf")
+    taken = _taken_from("each:", info.data)
+    fields: dict[str, ComparedField] = info.data.get("fields", {})
+    taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
+    if taken and value is None:
+        raise ValueError(
+            f"{taken[0]} is in the elements of an array; set message.each to the array's path, such as "
+            "payload:readings[]"
+        )
+    return value
+
+
 OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
-OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
+OptionalArray = Annotated[
+    str | None, AfterValidator(_array_place), AfterValidator(_where_elements_are_meant), EmptyIsNone
+]
 StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
-SchemaPlace = Annotated[str | list[str], BeforeValidator(_read_list)]
+SchemaPlace = Annotated[str | list[str], AfterValidator(_for_what_has_one), BeforeValidator(_read_list)]
 ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
@@ -138,9 +185,9 @@ class MessageSettings(Section):
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
     watermark. Set it longer than any source buffers its messages, such as `7d`. Empty: no message is rejected for its
     age. Leave it empty to publish historical messages."""
-    fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
+    fields: Annotated[ComparedFields, AfterValidator(_usable_as_columns), Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: `[message.fields]` (below)."""
-    payload: Encoding = Encoding.JSON
+    payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
     """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
     be empty."""
     schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name
@@ -153,55 +200,6 @@ class MessageSettings(Section):
     """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
     """Path of an array whose elements are heartbeats, as `payload:PATH` (below). Empty: a message is one heartbeat."""
-
-    @field_validator("fields")
-    @classmethod
-    def _usable_as_columns(cls, value: dict[str, ComparedField]) -> dict[str, ComparedField]:
-        for name in value:
-            if not FIELD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
-            if name in RESERVED_FIELD_NAMES:
-                raise ValueError(f"{name!r} cannot be a field's name: the tables already have a column of this name")
-        columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
-        twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
-        if twice:
-            raise ValueError(f"two columns would be named {twice[0]!r}; give one of the fields another name")
-        return value
-
-    @field_validator("payload")
-    @classmethod
-    def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
-        taken = _taken_from("payload:", info.data)
-        fields: dict[str, ComparedField] = info.data.get("fields", {})
-        if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
-            taken.append("fields")
-        if not PayloadFormat(value).is_read and taken:
-            raise ValueError(f"{taken[0]} takes values from the payload, so payload must be json, avro or protobuf")
-        return value
-
-    @field_validator("schema_")
-    @classmethod
-    def _for_what_has_one(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
-        if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
-            raise ValueError("write a list of schemas in Pub/Sub, each as projects/PROJECT/schemas/NAME")
-        if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
-            raise ValueError("only avro and protobuf have a schema; leave schema empty, or set payload to one of them")
-        return value
-
-    @field_validator("each")
-    @classmethod
-    def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
-            raise ValueError("the array is in the payload, so payload must be json, avro or protobuf")
-        taken = _taken_from("each:", info.data)
-        fields: dict[str, ComparedField] = info.data.get("fields", {})
-        taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
-        if taken and value is None:
-            raise ValueError(
-                f"{taken[0]} is in the elements of an array; set message.each to the array's path, such as "
-                "payload:readings[]"
-            )
-        return value
 
     @property
     def schema_names(self) -> list[str]:

@@ -66,8 +66,16 @@ NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
 OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
-TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
 OptionalText = Annotated[str | None, EmptyIsNone]
+
+
+def _whole_seconds(value: timedelta) -> timedelta:
+    if value % timedelta(seconds=1):
+        raise ValueError("Dagster's sensors tick in whole seconds: write 1s, 2s or 10s, for example")
+    return value
+
+
+TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10)), AfterValidator(_whole_seconds)]
 
 
 def _short_filter(value: str) -> str:
@@ -114,12 +122,6 @@ class Section(BaseModel):
     effect: ClassVar[Effect] = Effect.NEXT
     """The effect of a change, for settings that are not annotated with another effect."""
 
-    @classmethod
-    def effect_of(cls, name: str) -> Effect:
-        """Return the effect of changing a setting, by its field's name."""
-        own = [mark for mark in cls.model_fields[name].metadata if isinstance(mark, Effect)]
-        return own[0] if own else cls.effect
-
     @field_validator("*")
     @classmethod
     def _without_control_characters(cls, value: object) -> object:
@@ -151,8 +153,21 @@ LENGTHS = tuple(
 these."""
 
 
+def _divides_a_day(value: timedelta) -> timedelta:
+    if value not in LENGTHS:
+        raise ValueError(f"the window length must be one of {', '.join(map(format_duration, LENGTHS))}")
+    return value
+
+
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 """Matches a host's name or address as a browser writes it, with an IPv6 address in brackets."""
+
+
+def _names_alone(value: list[str]) -> list[str]:
+    for name in value:
+        if not HOST_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
+    return value
 
 
 def _folder_named(uri: str) -> Path | None:
@@ -168,6 +183,15 @@ def _folder_named(uri: str) -> Path | None:
     return Path(path) if path else None
 
 
+def _known_scheme(value: str) -> str:
+    parsed = urlparse(value)
+    if parsed.scheme == "gs" and parsed.netloc:
+        return value.rstrip("/")
+    if _folder_named(value) is not None:
+        return value
+    raise ValueError("write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix")
+
+
 def _recompute_within(written: str) -> timedelta:
     """Parse `never`, `automatic` or `within 1h` as a duration. Raises ValueError, which says what to write."""
     fixed = {NEVER: ZERO, AUTOMATIC: timedelta.max}
@@ -178,6 +202,11 @@ def _recompute_within(written: str) -> timedelta:
         if not before and (within := parse_duration(duration)):
             return within
     raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"')
+
+
+def _never_automatic_or_within(value: str) -> str:
+    _recompute_within(value)
+    return value
 
 
 TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
@@ -299,7 +328,7 @@ class PubSubSettings(ServerSettings):
 class WindowSettings(Section):
     """Windows of event time."""
 
-    length: Annotated[Duration, Effect.REFUSED] = timedelta(minutes=5)
+    length: Annotated[Duration, AfterValidator(_divides_a_day), Effect.REFUSED] = timedelta(minutes=5)
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
     results come sooner, and more input is read again for the lookback of later windows."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
@@ -314,30 +343,17 @@ class WindowSettings(Section):
     runs_at_once: int = Field(1, ge=1, le=100)
     """Number of runs that compute windows at the same time. If it is above 1, one run is reserved for live windows.
     Dagster's `max_concurrent_runs` must be at least this number."""
-    recompute_missed: str = "automatic"
+    recompute_missed: Annotated[str, AfterValidator(_never_automatic_or_within)] = "automatic"
     """Which stale windows are recomputed automatically (docs/concepts/late-and-missed.md): `never`, `automatic` (all),
     or `within 1h`: windows that end less than 1h before the watermark."""
     corrections: bool = False
     """Record in the table `corrections` what changed in recomputed windows (docs/concepts/late-and-missed.md)."""
-
-    @field_validator("recompute_missed")
-    @classmethod
-    def _never_automatic_or_within(cls, value: str) -> str:
-        _recompute_within(value)
-        return value
 
     @property
     def recompute_within(self) -> timedelta:
         """Time after a window's end for which a stale window is recomputed automatically, measured by the watermark.
         Zero: never; `timedelta.max`: always."""
         return _recompute_within(self.recompute_missed)
-
-    @field_validator("length")
-    @classmethod
-    def _divides_a_day(cls, value: timedelta) -> timedelta:
-        if value not in LENGTHS:
-            raise ValueError(f"the window length must be one of {', '.join(map(format_duration, LENGTHS))}")
-        return value
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
@@ -427,13 +443,6 @@ class WatermarkSettings(Section):
     but may be late (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty:
     every message holds the watermark."""
 
-    @field_validator("tick")
-    @classmethod
-    def _whole_seconds(cls, value: timedelta) -> timedelta:
-        if value % timedelta(seconds=1):
-            raise ValueError("Dagster's sensors tick in whole seconds: write 1s, 2s or 10s, for example")
-        return value
-
 
 class IngestSettings(Section):
     """Settings for pulling messages, by the sensors or by readers on Spark."""
@@ -490,60 +499,46 @@ class HousekeepingSettings(Section):
 class LakeSettings(Section):
     """The location of all durable data."""
 
-    uri: Annotated[str, Effect.ANEW] = "file:.tidemark/lake"
+    uri: Annotated[str, AfterValidator(_known_scheme), Effect.ANEW] = "file:.tidemark/lake"
     """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
     (`gs://bucket`, `gs://bucket/prefix`)."""
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
     """Another address of Cloud Storage, as `http://host:port`, such as a server on loopback. It is used without
     credentials."""
 
-    @field_validator("uri")
-    @classmethod
-    def _known_scheme(cls, value: str) -> str:
-        parsed = urlparse(value)
-        if parsed.scheme == "gs" and parsed.netloc:
-            return value.rstrip("/")
-        if _folder_named(value) is not None:
-            return value
-        raise ValueError(
-            "write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix"
-        )
-
     @property
     def folder(self) -> Path | None:
         return _folder_named(self.uri)
 
 
+def _connectable(value: str | None) -> str | None:
+    address = re.fullmatch(r"sc://(?:\[[^]/]+]|[^][:/\s]+)(?::(\d+))?(?:/.*)?", value or "sc://localhost")
+    if address is None or int(address[1] or 0) >= 1 << 16:
+        raise ValueError("write the address as sc://host:port, such as sc://localhost:15002, or leave it empty")
+    return value
+
+
+def _unpackable(value: str | None) -> str | None:
+    if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
+        raise ValueError(
+            "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; no # or , in it"
+        )
+    return value
+
+
 class SparkSettings(Section):
     """The connection to Spark, which computes windows, and its configuration."""
 
-    remote: OptionalText = "sc://localhost:15002"
+    remote: Annotated[OptionalText, AfterValidator(_connectable)] = "sc://localhost:15002"
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
     there."""
-    executor_environment: OptionalText = None
+    executor_environment: Annotated[OptionalText, AfterValidator(_unpackable)] = None
     """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
     """Further Spark settings by name, in `[spark.config]`. A server that `tidemark up` starts and a classic session get
     all of them. A session on another Spark Connect server gets only `spark.sql.*`. `spark.jars` replaces the connector
     that a bucket needs."""
-
-    @field_validator("remote")
-    @classmethod
-    def _connectable(cls, value: str | None) -> str | None:
-        address = re.fullmatch(r"sc://(?:\[[^]/]+]|[^][:/\s]+)(?::(\d+))?(?:/.*)?", value or "sc://localhost")
-        if address is None or int(address[1] or 0) >= 1 << 16:
-            raise ValueError("write the address as sc://host:port, such as sc://localhost:15002, or leave it empty")
-        return value
-
-    @field_validator("executor_environment")
-    @classmethod
-    def _unpackable(cls, value: str | None) -> str | None:
-        if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-            raise ValueError(
-                "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; no # or , in it"
-            )
-        return value
 
     @property
     def is_classic(self) -> bool:
@@ -568,7 +563,7 @@ class DagsterSettings(Section):
     """Code location, in the Dagster of `url`, that has tidemark's jobs."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
-    allowed_hosts: list[str] = Field(default_factory=list)
+    allowed_hosts: Annotated[list[str], AfterValidator(_names_alone)] = Field(default_factory=list)
     """Further host names, without ports, under which people reach the UI, such as a proxy's (SECURITY.md)."""
     code_port: Port = 4266
     """Port of the code server, on loopback."""
@@ -577,14 +572,6 @@ class DagsterSettings(Section):
     are still in the lake."""
     owners: list[Owner] = Field(default_factory=lambda: ["team:data-engineering"])
     """Owners that the assets show: `team:name` or an e-mail address."""
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _names_alone(cls, value: list[str]) -> list[str]:
-        for name in value:
-            if not HOST_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
-        return value
 
     @model_validator(mode="after")
     def _two_ports(self) -> Self:

@@ -48,6 +48,7 @@ from tidemark.pipeline.settings_sections import Effect, LakeSettings, Section, T
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours
+from tools import reference
 
 MINUTE = 60.0
 LATER = 2 * 86_400.0
@@ -176,7 +177,7 @@ def sections() -> dict[str, type[Section]]:
 def effects() -> dict[str, Effect]:
     """The declared effect of each setting."""
     return {
-        f"{name}.{one.alias or key}": kind.effect_of(key)
+        f"{name}.{one.alias or key}": reference.effect_of(kind, key)
         for name, kind in sections().items()
         for key, one in kind.model_fields.items()
     }

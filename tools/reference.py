@@ -96,7 +96,13 @@ def _settings_of(section: type[Section]) -> Iterator[Sequence[str]]:
         field = section.model_fields[name]
         default = "required" if field.is_required() else as_written(field.get_default(call_default_factory=True))
         bounds = values(field.annotation, field.metadata)
-        yield f"`{field.alias or name}`", default, linked(text), bounds, section.effect_of(name)
+        yield f"`{field.alias or name}`", default, linked(text), bounds, effect_of(section, name)
+
+
+def effect_of(section: type[Section], name: str) -> Effect:
+    """Return the effect of changing a setting, by its field's name."""
+    own = [mark for mark in section.model_fields[name].metadata if isinstance(mark, Effect)]
+    return own[0] if own else section.effect
 
 
 def as_written(value: Any) -> str:
