@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.compare.picture import SHAPES
 from benchmarks.scale import MODES, RATES, Load, tables
 from tidemark.pipeline.charts import Axis, Chart, Line, Mark, logarithmic, picture
 
@@ -45,7 +46,7 @@ def _chart(title: str, figure: Callable[[Load], float], limit: Mark | None) -> C
         loads = [load for load in (Load(mode, rate) for rate in np.geomspace(100, 1_000_000, 200)) if load.keeps_up]
         lines.append(Line(mode, STYLES[mode], [(load.rate, figure(load), "") for load in loads], has_dots=False))
     ends = [line.points[-1] for line in lines if line.points[-1][0] < 900_000]
-    lines.append(Line("the most that ticks keep up with", "frontier", ends, is_joined=False, shape="cross"))
+    lines.append(Line("the most that ticks keep up with", "frontier", ends, is_joined=False, shape=SHAPES["cross"]))
     values = [value for line in lines for _, value, _ in line.points]
     low, high = floor(log10(min(values)) - 0.05), ceil(log10(max(values)))
     up = logarithmic(10.0**low, 10.0**high, "")

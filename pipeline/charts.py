@@ -40,18 +40,6 @@ HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
 LETTER = 6.6
 """Average width of a letter in units of the drawing, for estimating the width of a text."""
 
-SHAPES = {
-    "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
-    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "square": "m-3.8-3.8h7.6v7.6h-7.6z",
-    "diamond": "m0-5 5 5-5 5-5-5z",
-    "up": "m0-4.8 4.8 8.8h-9.6z",
-    "down": "m0 4.8 4.8-8.8h-9.6z",
-    "left": "m-4.8 0 8.8-4.8v9.6z",
-    "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
-}
-"""The shapes of points other than dots, as SVG path data."""
-
 ZERO_GAP = 0.1
 """Gap between zero and the lowest power of ten on the axis of `shares`, as a fraction of the axis. Zero has no
 logarithm, so it is drawn apart."""
@@ -70,8 +58,8 @@ class Axis:
 class Line:
     """A curve, or separate points if `is_joined` is false. `style` is a class of the style sheet.
 
-    A point is x, y and a tooltip. Points with a `shape`, which is a key of SHAPES, have no tooltip. A line without a
-    name is left out of the legend.
+    A point is x, y and a tooltip. A `shape` is SVG path data, relative to the point, which is drawn in place of a
+    dot and has no tooltip. A line without a name is left out of the legend.
     """
 
     name: str
@@ -228,11 +216,9 @@ def _parts(chart: Chart) -> Iterator[str]:
         size = f'width="{max(round(chart.across(bar.end) - start - 0.6, 1), 0.8)}" height="{round(bottom - top, 1)}"'
         yield f'<rect class="bar" x="{start}" y="{top}" {size}><title>{_text(bar.text)}</title></rect>'
     for mark in chart.marks:
-        where = (
-            f"M{left} {chart.up(mark.y)}H{right}"
-            if mark.y is not None
-            else f"M{chart.across(mark.x or 0)} {TOP}V{bottom}"
-        )
+        where = f"M{chart.across(mark.x or 0)} {TOP}V{bottom}"
+        if mark.y is not None:
+            where = f"M{left} {chart.up(mark.y)}H{right}"
         yield f'<path class="mark {mark.style}" d="{where}"/>'
     for line in chart.lines:
         if line.is_joined and len(line.points) > 1:
@@ -256,9 +242,8 @@ def _label(chart: Chart, mark: Mark, y: float) -> str:
 
 def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
     if line.shape:
-        return (
-            f'<path class="dot {line.style}" d="{"".join(f"M{x:g} {y:g}{SHAPES[line.shape]}" for x, y, _ in points)}"/>'
-        )
+        drawn = "".join(f"M{x:g} {y:g}{line.shape}" for x, y, _ in points)
+        return f'<path class="dot {line.style}" d="{drawn}"/>'
     return "".join(
         f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.2"><title>{_text(text)}</title></circle>'
         for x, y, text in points

@@ -123,7 +123,7 @@ def one_decision() -> str:
 
 def _dots(name: str, style: str, across: np.ndarray, up: np.ndarray, chosen: np.ndarray) -> Line:
     points = [(x, y, "") for x, y in zip(across[chosen].tolist(), up[chosen].tolist(), strict=True)]
-    return Line(name, style, points, is_joined=False, shape="circle")
+    return Line(name, style, points, is_joined=False, shape="m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")
 
 
 def _at(decisions: list[Decision], seconds: float) -> Decision:

@@ -19,6 +19,18 @@ STYLES = {
     "Spark": ("bad", "diamond"),
     "Beam": ("plain", "cross"),
 }
+SHAPES = {
+    "speck": "m-1.8-1.8h3.6v3.6h-3.6z",
+    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "square": "m-3.8-3.8h7.6v7.6h-7.6z",
+    "diamond": "m0-5 5 5-5 5-5-5z",
+    "up": "m0-4.8 4.8 8.8h-9.6z",
+    "down": "m0 4.8 4.8-8.8h-9.6z",
+    "left": "m-4.8 0 8.8-4.8v9.6z",
+    "cross": "m0-2.6 3.4-3.4 2.6 2.6-3.4 3.4 3.4 3.4-2.6 2.6-3.4-3.4-3.4 3.4-2.6-2.6 3.4-3.4-3.4-3.4 2.6-2.6z",
+}
+"""Shapes of points, as SVG path data."""
+
 EARLIEST, LATEST = 9.0, 4000.0
 """Seconds that the picture shows. A window that is ready earlier is drawn at the left edge."""
 
@@ -77,5 +89,7 @@ def _lines(name: str, compared: Compared) -> Iterator[Line]:
         chosen = (each for each in compared.outcomes if each.setting.partition(", ")[2] == variant)
         if points := _points(name, chosen):
             drawn = f"{style.removesuffix('-q')}-p99" if variant else style
-            yield Line("", f"{drawn} thin", points, shape="speck")
-    yield Line(name.replace("`", ""), style, _points(name, iter([compared.default])), is_joined=False, shape=shape)
+            yield Line("", f"{drawn} thin", points, shape=SHAPES["speck"])
+    yield Line(
+        name.replace("`", ""), style, _points(name, iter([compared.default])), is_joined=False, shape=SHAPES[shape]
+    )

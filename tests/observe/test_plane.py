@@ -76,7 +76,7 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
         axis,
         lines=[
             Line(HOSTILE, "band", [(0, 0, HOSTILE), (1, 1, HOSTILE)]),
-            Line(HOSTILE, "now", [(0, 0, HOSTILE)], is_joined=False, shape="cross"),
+            Line(HOSTILE, "now", [(0, 0, HOSTILE)], is_joined=False, shape="h3"),
         ],
         bars=[Bar(0, 0.5, 1, HOSTILE)],
         marks=[Mark(HOSTILE, "now", x=0.2), Mark(HOSTILE, "aim", y=0.7)],
