@@ -24,22 +24,18 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.version import own_version
 
 PANELS = {
-    "Start": ("init:init", "provision:provision", "doctor:doctor", "trying:try_", "publish:publish", "up:up"),
-    "Look": (
-        *("status:status", "explain:explain", "watermark:watermark", "diffs:diffs", "streams:streams"),
-        "quarantine:quarantine",
-    ),
-    "Repair": ("repair:repair", "release:release", "housekeep:housekeep"),
-    "Tune": ("tune:tune", "replay:replay"),
-    "Advanced": ("attach:attach", "pubsub:pubsub", "demo:demo"),
+    "Start": ("init", "provision", "doctor", "try", "publish", "up"),
+    "Look": ("status", "explain", "watermark", "diffs", "streams", "quarantine"),
+    "Repair": ("repair", "release", "housekeep"),
+    "Tune": ("tune", "replay"),
+    "Advanced": ("attach", "pubsub", "demo"),
 }
-"""The commands by panel, in the order of `--help`. A panel is also the name of a folder. A command is written as
-`module:function`."""
+"""The commands by panel, in the order of `--help`. A panel is also the name of a folder, which has a module with a
+function of each command's name. For `try`, these names would be a keyword of Python."""
 
+TRY = {"try": "trying:try_"}
 PLACES = {
-    place.partition(":")[2].rstrip("_"): f"{panel.lower()}.{place}"
-    for panel, places in PANELS.items()
-    for place in places
+    name: f"{panel.lower()}.{TRY.get(name, f'{name}:{name}')}" for panel, names in PANELS.items() for name in names
 }
 """Maps the name of each command to `folder.module:function`. Only the module of the command that runs is imported."""
 
@@ -187,18 +183,16 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. A TidemarkError is printed as one message, and gives exit code 1."""
     try:
         app(list(arguments))
-        code = 0
+        return 0
     except SystemExit as leaving:  # how typer ends: after help, a refused option, or the command
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except TidemarkError as error:
         print("tidemark:", printable(str(error), keep="\n"), file=sys.stderr)
-        code = 1
     except KeyboardInterrupt:
-        code = 130
+        return 130
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             print("tidemark: a disk is full:", printable(str(error)), file=sys.stderr)
-            return 1
-        print(printable(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
-        code = 1
-    return code
+        else:
+            print(printable(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
+    return 1
