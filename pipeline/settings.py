@@ -282,13 +282,10 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
     lines = []
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
-        name = ".".join(place)
-        source = _source(place, file, prefix)
+        rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
-        else:
-            rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
-            lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")
+            rule = f"there is no such setting{_nearest(place)}"
+        lines.append(f"{'.'.join(place)} = {problem['input']!r} (from {_source(place, file, prefix)}): {rule}")
     return "; ".join(lines)
 
 

@@ -45,7 +45,7 @@ CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
 
 P = ParamSpec("P")
 
-RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
+RESULTS = ("success", "failure", "canceled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ BANDS = tuple(timedelta(seconds=n) for n in (0, 1, 2, 3, 5, 7, 10, 14, 20, 30, 4
 TARGETS = (0.01, 0.001, 0.0001, 0.0)
 SECOND = timedelta(seconds=1)
 
-Bools = npt.NDArray[np.bool_]
-
 PARTS = 4
 """Number of parts into which each round of the search for a band divides the remaining interval."""
 
@@ -196,7 +194,7 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
     return np.array([np.count_nonzero(event_us < own[landing]) for own in before_landing])
 
 
-def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
+def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> tuple[float | None, float | None]:
     """Return the median and the 99th percentile of the watermark's lag in seconds, over the counted ticks that have a
     watermark; None for both if there is no such tick."""
     counted = counted & (watermark_us != NO_WATERMARK)

@@ -77,10 +77,9 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
     return host, port
 
 
-def faults_of(written: list[str], others: Faults | None = None) -> Faults:
-    """Parse faults that are written as `name=value`. All other faults are taken from `others`. Raises
+def faults_of(written: list[str], faults: Faults) -> Faults:
+    """Parse faults that are written as `name=value`. All other faults are taken from `faults`. Raises
     InvalidSettings."""
-    faults = others or Faults()
     for one in written:
         name, equals, value = one.partition("=")
         if not equals or name not in FAULT_NAMES:

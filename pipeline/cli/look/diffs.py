@@ -18,8 +18,8 @@ from tidemark.pipeline.cli.options import (
     option,
     since_option,
     since_when,
+    window_named,
 )
-from tidemark.pipeline.cli.options import window_named as named_window
 from tidemark.pipeline.cli.output import console, grid, print_json, print_rows, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import InvalidSettings, LakeError, WindowNotComputed
@@ -65,7 +65,7 @@ def diffs(
 
 
 def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, as_json: bool) -> None:
-    named = None if window is None else named_window(at.settings, window)
+    named = None if window is None else window_named(at.settings, window)
     stored = at.lake.diffs().table.current()
     if stored is None:
         raise no_window(at.settings)

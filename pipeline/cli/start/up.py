@@ -114,12 +114,10 @@ def end(ownership: Ownership, say: Say) -> None:
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
     """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds no running pipeline."""
-    if status == stop:
+    if status == stop or (stop and as_json):
         raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
     ownership = Ownership(settings, clock, up=config_file())
     if stop:
-        if as_json:
-            raise typer.BadParameter("--json only works with --status")
         stop_up(settings, clock, say)
         end(ownership, say)
         return

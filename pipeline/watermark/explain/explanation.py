@@ -250,11 +250,9 @@ def _knows(decision: Decision) -> str:
 
 
 def _less_slack(s: Situation) -> str:
-    return (
-        f" (less {format_duration(s.policy.base_slack)} of slack)"
-        if s.policy.base_slack > ZERO and not s.release
-        else ""
-    )
+    if s.release or s.policy.base_slack <= ZERO:
+        return ""
+    return f" (less {format_duration(s.policy.base_slack)} of slack)"
 
 
 def _ahead(s: Situation) -> str:
