@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,15 @@ class Sums:
         )
 
 
-def oldest_of(*moments: datetime | None) -> datetime | None:
+Moment = TypeVar("Moment", int, datetime)
+
+
+def oldest_of(*moments: Moment | None) -> Moment | None:
     """Return the oldest moment, ignoring None; None if there is no moment."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def newest_of(*moments: datetime | None) -> datetime | None:
+def newest_of(*moments: Moment | None) -> Moment | None:
     """Return the newest moment, ignoring None; None if there is no moment."""
     return max((moment for moment in moments if moment is not None), default=None)
 

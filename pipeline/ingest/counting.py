@@ -20,7 +20,7 @@ from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Reject
 from tidemark.pipeline.contract.judging import Bools, Judged, judge, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import READ_BY, Decoded
-from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
+from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints
 
 MOST_REMEMBERED = 1_000_000
 """Maximum number of messages remembered to recognize copies. They take 16 MB, and are ten minutes of traffic at 1,600
@@ -179,5 +179,5 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
             keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
             is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)
-    histogram = Histogram.of_cells(cells_of(published_us[is_counted], event_us[is_counted]))
+    histogram = Histogram.of(published_us[is_counted], event_us[is_counted])
     return Counted(end - first, histogram, keys[is_first], published_us[is_first], undecided)

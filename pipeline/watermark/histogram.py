@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.figures import newest_of, oldest_of
 
 BUCKET_US = 1_000_000
 """Width of a bucket in microseconds, for publish times and event times. Bucket `k` is the second `[k, k + 1)` since the
@@ -85,13 +86,10 @@ class Histogram:
         return cls(*np.empty((len(COLUMNS), 0), dtype=np.int64))
 
     @classmethod
-    def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """Return the histogram of messages, given their times in microseconds. A valid message has a publish time and
-        an event time (`A_COPY` for a copy), and a rejected message only a publish time."""
-        rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
-        publish = np.concatenate([publish_us, rejected]).astype(np.int64)
-        event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
-        return cls.of_cells(cells_of(publish, event))
+    def of(cls, publish_us: Ints, event_us: Ints) -> Self:
+        """Return the histogram of messages, given their times in microseconds. The event time is `NO_MINIMUM` for a
+        rejected message and `A_COPY` for a copy."""
+        return cls.of_cells(cells_of(publish_us, event_us))
 
     @classmethod
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
@@ -130,8 +128,8 @@ class Histogram:
     def __add__(self, other: "Histogram") -> "Histogram":
         """Merge two histograms. Copies the arrays, and sorts only the cells whose publish times overlap."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)
-        newest = max(_present(self.newest_publish_us, other.newest_publish_us), default=None)
-        oldest = min(_present(self.oldest_event_us, other.oldest_event_us), default=None)
+        newest = newest_of(self.newest_publish_us, other.newest_publish_us)
+        oldest = oldest_of(self.oldest_event_us, other.oldest_event_us)
         if not len(small):
             return Histogram(*large._columns, newest_publish_us=newest, oldest_event_us=oldest)
         columns, added = large._columns, small._columns
@@ -355,7 +353,3 @@ def _is_passed_over(histogram: Histogram, max_lag: timedelta) -> npt.NDArray[np.
     ends_us = (np.where(is_timed, histogram.event_bucket, 0) + 1) * BUCKET_US
     over: npt.NDArray[np.bool_] = is_timed & (histogram.first_publish_us - ends_us >= duration_us(max_lag))
     return over
-
-
-def _present(*values: int | None) -> list[int]:
-    return [value for value in values if value is not None]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start, holding
@@ -131,7 +132,7 @@ class WatermarkState:
     @property
     def watermark(self) -> datetime | None:
         """The newest decision's watermark, or `watermark_at_least`, whichever is higher."""
-        return _latest(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
+        return newest_of(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
         """Return the state after one more entry. Add each entry once, in the order of their numbers."""
@@ -155,13 +156,13 @@ class WatermarkState:
             case DecisionRecord():
                 return self._after_decision(number, entry)
             case Lost():
-                floor = _latest(self.watermark_at_least, entry.watermark_at_least)
+                floor = newest_of(self.watermark_at_least, entry.watermark_at_least)
                 contract = entry.contract or self.contract
                 return replace(
                     self, number=number, is_missing_entries=True, watermark_at_least=floor, contract=contract
                 )
             case Released():
-                return replace(self, number=number, released_before=_latest(entry.before, self.released_before))
+                return replace(self, number=number, released_before=newest_of(entry.before, self.released_before))
 
     def decide(
         self,
@@ -256,10 +257,6 @@ def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: Effec
     edge = tracking_after_slack(tracking, policy) - policy.band
     anchor = anchor_before(holding(histogram, policy.max_lag), edge)
     return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))
-
-
-def _latest(*moments: datetime | None) -> datetime | None:
-    return max((moment for moment in moments if moment is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tidemark.local.demo.truth import truth_of
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.histogram import NO_MINIMUM, Histogram
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 VALID = (KINDS[HEARTBEAT], KINDS[DUPLICATE])
@@ -101,8 +101,8 @@ def test_tracking_counts_the_event_times_that_the_publisher_meant(played: Played
     """What is wrong with a payload it notices only where it needs the payload."""
     counted = [*VALID, *([] if played.reader.contract.needs_payload else [RejectionReason.UNREADABLE_PAYLOAD])]
     event_us = np.array([to_us(row["event_time"]) for row in played.truth if row["kind"] in counted])
-    published_us, rejected = np.full(len(event_us), to_us(PUBLISHED)), len(played.truth) - len(event_us)
-    meant = Histogram.of(published_us, event_us, np.full(rejected, to_us(PUBLISHED)))
+    published_us, rejected = np.full(len(played.truth), to_us(PUBLISHED)), len(played.truth) - len(event_us)
+    meant = Histogram.of(published_us, np.append(event_us, np.full(rejected, NO_MINIMUM)))
     assert histogram_of(played.pulled, played.reader) == meant
 
 

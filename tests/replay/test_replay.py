@@ -208,10 +208,8 @@ def test_a_reading_is_that_of_the_newest_moment_at_which_it_was_observed(
 
 def histogram_at(whole: Batch, at_us: int) -> Histogram:
     """What is tracked by a moment, in one go."""
-    tracked, valid = whole.tracked_us <= at_us, whole.event_us != NO_EVENT_TIME
-    return Histogram.of(
-        whole.publish_us[tracked & valid], whole.event_us[tracked & valid], whole.publish_us[tracked & ~valid]
-    )
+    tracked = whole.tracked_us <= at_us
+    return Histogram.of(whole.publish_us[tracked], whole.event_us[tracked])
 
 
 def test_ticks_begin_one_interval_after_the_first_second_and_end_after_the_idle_timeout() -> None:

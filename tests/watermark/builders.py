@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
+from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.rules import RULES, Rule
@@ -49,7 +49,8 @@ def ints(values: Iterable[int]) -> Ints:
 
 def histogram_of(messages: Sequence[Times], rejected: Sequence[int] = ()) -> Histogram:
     """The histogram of messages, and of rejected ones, in microseconds."""
-    return Histogram.of(ints(publish for publish, _ in messages), ints(event for _, event in messages), ints(rejected))
+    every = [*messages, *((publish, NO_MINIMUM) for publish in rejected)]
+    return Histogram.of(ints(publish for publish, _ in every), ints(event for _, event in every))
 
 
 def published(messages: Iterable[tuple[float, float]], rejected: Iterable[float] = ()) -> Histogram:
