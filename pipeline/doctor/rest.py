@@ -13,7 +13,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 
-from tidemark.pipeline.clock import format_duration
+from tidemark.pipeline.clock import format_duration, rough
 from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
@@ -141,15 +141,11 @@ def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[
     remedy = "let NTP set the machine's clock (`timedatectl set-ntp true`)"
     if ahead > near:
         yield broken(
-            f"this machine's clock is {_written(ahead)} ahead of {whose}'s, more than "
+            f"this machine's clock is {rough(ahead)} ahead of {whose}'s, more than "
             f"{format_duration(near)}: the watermark holds (HELD_CLOCK_SKEW); {remedy}"
         )
     elif max(ahead, behind) > AGREES:
         which = "ahead of" if ahead > behind else "behind"
-        yield warning(f"this machine's clock is {_written(max(ahead, behind))} {which} {whose}'s: {remedy}")
+        yield warning(f"this machine's clock is {rough(max(ahead, behind))} {which} {whose}'s: {remedy}")
     else:
         yield ok(f"this machine's clock agrees with {whose}'s to about a second")
-
-
-def _written(difference: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(difference.total_seconds())))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.charts import Area, Chart, Heat, Line, Mark, linear, moments, picture
-from tidemark.pipeline.clock import EPOCH, from_us, iso, rough, to_us
+from tidemark.pipeline.clock import from_us, iso, rough, to_us
 from tidemark.pipeline.errors import CorruptObject, LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, sampled, standing_before
@@ -269,8 +269,8 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     """Draw the result of `plane_facts`: the cells as a heat map, with the readings, the band and the pin. Event times
     far below the others are drawn at the lower edge."""
     cells, size = plane["cells"], plane["cell_seconds"]
-    lines = {name: None if plane[name] is None else _seconds(plane[name]) for name in LINES}
-    at, watermark = _seconds(plane["at"]), None if plane["watermark"] is None else _seconds(plane["watermark"])
+    lines = {name: None if plane[name] is None else plane[name].timestamp() for name in LINES}
+    at, watermark = plane["at"].timestamp(), None if plane["watermark"] is None else plane["watermark"].timestamp()
     across = [at, *(cell[0] for cell in cells), *(value for value in lines.values() if value is not None)]
     low, high = _bounds([cell[1] for cell in cells], size, at, watermark)
     below = sum(cell[2] for cell in cells if cell[1] + size <= low)
@@ -280,12 +280,12 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
         shades.setdefault(min(int(SHADES * math.log(cell[2]) / math.log(most + 1)), SHADES - 1), []).append(cell)
     marks = [Mark(LINES[name], style, x=lines[name]) for name, style in STYLES.items() if lines[name] is not None]
     if watermark is not None:
-        marks.append(Mark(f"watermark {_time(plane['watermark'])}", "watermark", y=watermark, text_at_left=True))
+        marks.append(Mark(f"watermark {plane['watermark']:%H:%M:%S}", "watermark", y=watermark, text_at_left=True))
     areas = []
     if lines["band_edge"] is not None and lines["tracking"] is not None:
         areas.append(Area(lines["band_edge"], lines["tracking"], "band", "the band"))
     pin = plane["pin"]
-    points = () if pin is None else ((_seconds(pin[0]) + 0.5, _seconds(pin[1]), f"the pin: {iso(pin[1])}"),)
+    points = () if pin is None else ((pin[0].timestamp() + 0.5, pin[1].timestamp(), f"the pin: {iso(pin[1])}"),)
     older = f" {below:,} with older event times lie at the lower edge." if below else ""
     return Chart(
         title=f"What the decision is based on: {plane['messages']:,} messages that tracking has counted",
@@ -310,16 +310,14 @@ STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "an
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
     """Draw the watermark's lag at each decision, with the holds in the background."""
-    points = [(_seconds(at), lag, f"{_time(at)}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
+    points = [(at.timestamp(), lag, f"{at:%H:%M:%S}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
     lags = [lag for _, lag, _ in points]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
-    ends = [point[0] for point in points] + ([] if until is None else [_seconds(until)])
+    ends = [point[0] for point in points] + ([] if until is None else [until.timestamp()])
     start, end = min(ends, default=0.0), max(ends, default=1.0)
-    title = (
-        "No watermark yet"
-        if not points
-        else f"The watermark was {stands(points[-1][1])} at {_time(facts['lag'][-1][0])}"
-    )
+    title = "No watermark yet"
+    if points:
+        title = f"The watermark was {stands(points[-1][1])} at {facts['lag'][-1][0]:%H:%M:%S}"
     return Chart(
         title=title,
         note="At each decision. Shaded: the watermark stayed where it was, or there was no decision.",
@@ -328,8 +326,8 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
         lines=[Line("", "band", points, has_dots=len(points) == 1)],
         areas=[
             Area(
-                _seconds(hold["since"]),
-                _seconds(hold["since"] + hold["lasted"]),
+                hold["since"].timestamp(),
+                (hold["since"] + hold["lasted"]).timestamp(),
                 "gap" if hold["reason"] == "NOBODY_DECIDED" else "hold",
                 hold["text"],
             )
@@ -359,11 +357,3 @@ def _counted(group: Sequence[tuple[float, float, int]]) -> str:
     counts = [cell[2] for cell in group]
     least, most = min(counts), max(counts)
     return f"{most:,} messages" if least == most else f"{least:,} to {most:,} messages"
-
-
-def _seconds(moment: datetime) -> float:
-    return (moment - EPOCH).total_seconds()
-
-
-def _time(moment: datetime) -> str:
-    return moment.strftime("%H:%M:%S")

@@ -83,10 +83,9 @@ class Tally:
         own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
         return values[own], counts[own]
 
-    def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
+    def groups(self) -> Iterator[tuple[int, list[Ints]]]:
         """Yield each group, in ascending order, with its distinct values and how often each was added."""
-        for group, (values, counts) in self._cells.groups():
-            yield group, values, counts
+        return self._cells.groups()
 
 
 NO_EVENT_TIME = NO_MINIMUM

@@ -307,7 +307,7 @@ def _typical(lag: Tally) -> tuple[Ints, Ints]:
     overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {
         group: quantile(values, 0.5, counts) if counts.sum() >= ENOUGH else overall
-        for group, values, counts in lag.groups()
+        for group, (values, counts) in lag.groups()
     }
     return np.array([*typical], dtype=np.int64), np.array([*typical.values()], dtype=np.int64)
 

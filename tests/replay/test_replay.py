@@ -232,7 +232,7 @@ def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         tally.add(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
-    counts = [counts for _, _, counts in tally.groups()]
+    counts = [counts for _, (_, counts) in tally.groups()]
     assert sum(map(len, counts)) <= 10_000
     assert sum(map(np.sum, counts)) == 400_000
 

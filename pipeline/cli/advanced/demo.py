@@ -34,14 +34,10 @@ def demo(
     lake_endpoint: Annotated[str | None, option("The address of a Cloud Storage server other than Google's.")] = None,
 ) -> None:
     """Play an outage end to end, and compare every row with what was published."""
-    asked: dict[str, Any] = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
+    asked = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     try:
-        from tidemark.local.demo.script import (  # needs DuckDB, which only the demonstration does
-            FULL,
-            IN_THE_FOLDER,
-            QUICK,
-            run_demo,
-        )
+        from tidemark.local.demo import script  # needs DuckDB, which only the demonstration does
     except ModuleNotFoundError as error:
         raise ToolMissing(
             f"the demonstration needs {error.name}, which is not installed: run "
@@ -50,17 +46,17 @@ def demo(
     from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
     source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
-    where = IN_THE_FOLDER
+    where = script.IN_THE_FOLDER
     if lake != where.uri:
         if not lake.startswith("gs://"):
             raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
         where = LakeSettings(uri=lake, endpoint=lake_endpoint)
-    summary = run_demo(
+    summary = script.run_demo(
         folder.resolve(),
         source,
         console(),
         SystemClock(),
-        scale=replace(FULL if full else QUICK, **{name: value for name, value in asked.items() if value is not None}),
+        scale=replace(script.FULL if full else script.QUICK, **given),
         lake=where,
     )
     if not summary.is_right:

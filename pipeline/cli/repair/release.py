@@ -195,10 +195,9 @@ def _show(preview: Preview) -> None:
     if released is None or released == without:
         say(f"The watermark would not move: {preview.released.sentence()}.")
         return
-    further = ""
+    stands, further = "Without a release there is no watermark", ""
     if without is not None:
-        further = f", {rough(released - without)} further"
-    stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
+        stands, further = f"Without a release it is {iso(without)}", f", {rough(released - without)} further"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With the release, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
     match len(preview.closing):

@@ -24,6 +24,7 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.settings import PREFIX, Settings
 from tidemark.pipeline.settings_sections import ZERO
+from tidemark.pipeline.watermark.histogram import bucket_of
 
 EXACT = timedelta(milliseconds=1)
 """Tolerance for publish times and expiry times, which are precise to at least a millisecond."""
@@ -103,7 +104,7 @@ class SnapshotFacts:
         """Judge the readings. They are as expected if none is later than its message's publish time, and most are in
         the same second. A few earlier readings are allowed, because Pub/Sub may lose an acknowledgement."""
         errors = [reading - published for reading, published in self.shown]
-        off = sum(one > other + EXACT or _second(one) != _second(other) for one, other in self.shown)
+        off = sum(one > other + EXACT or bucket_of(one) != bucket_of(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
         largest = max(latest, earliest)
         step = next((name for name, us in STEPS.items() if not any(to_us(one) % us for one, _ in self.shown)), None)
@@ -258,10 +259,6 @@ def judged(found: str, holds: bool, then: str = "") -> Seen:
 def short(duration: timedelta) -> str:
     """Format a duration to the millisecond, rounded up."""
     return format_duration(timedelta(milliseconds=ceil(duration / EXACT)))
-
-
-def _second(moment: datetime) -> int:
-    return to_us(moment) // 1_000_000
 
 
 SLACK_TIMES = 3
