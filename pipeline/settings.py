@@ -223,6 +223,11 @@ class Settings(BaseSettings):
         )
 
 
+def config_file() -> Path:
+    """Return the path of the settings file: `$TIDEMARK_CONFIG`, else `tidemark.toml` in the current folder."""
+    return Path(os.environ.get("TIDEMARK_CONFIG") or "tidemark.toml").resolve()
+
+
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
     """Read the settings from a file and the environment. The file is `path`, else `$TIDEMARK_CONFIG`, else
     `tidemark.toml` in the current folder.

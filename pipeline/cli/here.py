@@ -1,8 +1,6 @@
 """The settings, the clock and the lake of a command, and errors that several commands raise."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import BaseReadByOthers, LakeError
@@ -29,11 +27,6 @@ def here(landing: str = "") -> Here:
 def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
     """Open the lake that the settings name."""
     return OpenLake(settings.lake, settings.message.kinds, clock or SystemClock())
-
-
-def config_file() -> Path:
-    """Return the path of the settings file that the command uses."""
-    return Path(os.environ.get("TIDEMARK_CONFIG") or "tidemark.toml").resolve()
 
 
 def refuse_attached(settings: Settings, command: str) -> None:

@@ -26,6 +26,7 @@ from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.failing import read_ticks
+from tidemark.pipeline.settings import config_file
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import own_version
 
@@ -253,7 +254,6 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     has not created the storage yet, nothing is opened or created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
-    config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
     text = instance.read_text()
     storage = Path(settings.dagster.storage)
     is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
@@ -267,7 +267,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],
-        env={**os.environ, **dagster_environment(settings, config, home or dagster_home(settings))},
+        env={**os.environ, **dagster_environment(settings, config_file(), home or dagster_home(settings))},
         capture_output=True,
         text=True,
         timeout=ENDS_WITHIN_SECONDS,

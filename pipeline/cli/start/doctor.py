@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, only_with, option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
@@ -29,7 +28,7 @@ from tidemark.pipeline.doctor.measure.facts import (
     write_settings,
 )
 from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings, config_file, load_settings
 
 LEVEL_MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
 

@@ -15,7 +15,6 @@ from tidemark.local.demo.shapes.json_shapes import JsonObject
 from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
 from tidemark.pipeline.cli.output import WARNING, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
@@ -23,7 +22,7 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings, config_file, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]

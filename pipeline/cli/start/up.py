@@ -14,7 +14,6 @@ from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_p
 from tidemark.local.services.up_state import UpState, stop_up, up_state
 from tidemark.local.services.watch import Watch
 from tidemark.pipeline.cli.app import when_stopped
-from tidemark.pipeline.cli.here import config_file
 from tidemark.pipeline.cli.options import AsJson, option
 from tidemark.pipeline.cli.output import console, print_json, safe, safe_lines
 from tidemark.pipeline.clock import Clock, SystemClock, iso
@@ -24,7 +23,7 @@ from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.errors import LakeError, LakeOwned, ServiceFailed
 from tidemark.pipeline.lake.owner import Owner
 from tidemark.pipeline.machine import ProcessName
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings, config_file, load_settings
 
 LOOK_EVERY_SECONDS = 1.0
 
