@@ -1,7 +1,7 @@
 """The tuning report: for each tried band, how many messages are late and how far the watermark lags, as figures and as
 sentences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -35,13 +35,15 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The parameters of a report: the settings, the time at which the report is made, the length of the time that it
-    covers (only for a lake), the target for the late share, and the bands to try."""
+    covers (only for a lake), the target for the late share, the bands to try, and further targets to find a band
+    for."""
 
     settings: Settings
     made_at: datetime
     since: timedelta = SINCE
     target: float = TARGET_LATE_SHARE
     bands: Sequence[timedelta] = BANDS
+    targets: Sequence[float] = TARGETS
 
     @property
     def begins(self) -> datetime:
@@ -91,13 +93,7 @@ class TuningReport:
 
 
 def make_report(
-    workload: Workload,
-    disorder: Disorder,
-    source: str,
-    asked: Asked,
-    *,
-    targets: Iterable[float] = TARGETS,
-    with_quantiles: bool = True,
+    workload: Workload, disorder: Disorder, source: str, asked: Asked, *, with_quantiles: bool = True
 ) -> TuningReport:
     """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`. With
     `with_quantiles`, also replay them with SHOWN_QUANTILE. If the settings derive the slack from the band, it is
@@ -110,7 +106,8 @@ def make_report(
 
     present = settings.policy
     variants = variants_of(present)[: None if with_quantiles else 2]
-    tuning = tune(workload, variants, policy_of, bands={*asked.bands, present.band}, targets={*targets, asked.target})
+    bands, targets = {*asked.bands, present.band}, {*asked.targets, asked.target}
+    tuning = tune(workload, variants, policy_of, bands, targets)
     own = variants[1 if present.rule == "frontier" else 0]
     return TuningReport(source, asked.made_at, own, present.band, asked.target, tuning, disorder)
 

@@ -42,9 +42,8 @@ def report_on(
         disorder.last_publish_us,
     )
     present_settings = Settings(watermark=WatermarkSettings(**chosen, slack=timedelta(0)))
-    return make_report(
-        workload, disorder, "a trace", Asked(present_settings, START, target=target, bands=bands), targets=[]
-    )
+    asked = Asked(present_settings, START, target=target, bands=bands, targets=[])
+    return make_report(workload, disorder, "a trace", asked)
 
 
 class WellFormed(HTMLParser):
