@@ -75,11 +75,6 @@ class Reason(StrEnum):
     """
 
     @property
-    def is_move(self) -> bool:
-        """True if the decision moved the watermark to the candidate."""
-        return self in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
-
-    @property
     def is_hold(self) -> bool:
         """True if a rule held the watermark, so that no candidate was computed."""
         return self.name.startswith("HELD_")

@@ -91,7 +91,7 @@ def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overd
     assert held.reason is Reason.HELD_STALE_READING
     assert "more than 3m20s after the next reading was due" in " ".join(log.explain().sentences())
     # The next reading is at each tick again: it is stale as soon as ever.
-    assert log.read(1310, reading(1310), reading(1310)).reason.is_move
+    assert log.read(1310, reading(1310), reading(1310)).reason is Reason.IDLE_ADVANCED
     assert log.read(1511, None, reading(1511)).reason is Reason.HELD_STALE_READING
 
 

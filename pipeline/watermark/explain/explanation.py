@@ -177,7 +177,7 @@ def _max_lag(s: Situation) -> str:
 
 
 def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:
-    if not decision.reason.is_move:
+    if decision.watermark == s.watermark:
         text = f"The candidate is {iso(candidate)}, not above the watermark ({when(s.watermark)}): the watermark stays."
         return Condition("candidate", RuleOutcome.HELD, text)
     text = f"The candidate is {iso(candidate)}. It is the first watermark."

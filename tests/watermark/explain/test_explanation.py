@@ -49,7 +49,8 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
     assert [condition.rule for condition in explanation.conditions] == list(RULES)
     if RuleOutcome.HELD in found:
         assert set(found[found.index(RuleOutcome.HELD) + 1 :]) <= {RuleOutcome.NOT_REACHED}
-    assert (found[-1] is RuleOutcome.DECIDED) == (RuleOutcome.HELD not in found) == decision.reason.is_move
+    moved = decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
+    assert (found[-1] is RuleOutcome.DECIDED) == (RuleOutcome.HELD not in found) == moved
     assert explanation.moves
     for sentence in explanation.sentences():
         assert re.fullmatch(r"[A-Z](?!.*(  |None|unknown moment)).*\.", sentence)
