@@ -240,19 +240,14 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
     reading."""
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
-    if not ingest.is_continuous:
-        return facts
-    newest = last_round(lake.heartbeats())
-    if newest is None:
-        return {**facts, "last_round": None}
-    run, number, committed_at = newest
-    return {
-        **facts,
-        "last_round": number,
-        "last_round_run": run,
-        "last_round_at": committed_at,
-        "last_round_ago": timedelta(seconds=round((now - committed_at).total_seconds())),
-    }
+    if ingest.is_continuous:
+        newest = last_round(lake.heartbeats())
+        facts["last_round"] = None
+        if newest is not None:
+            run, facts["last_round"], committed_at = newest
+            ago = timedelta(seconds=round((now - committed_at).total_seconds()))
+            facts |= {"last_round_run": run, "last_round_at": committed_at, "last_round_ago": ago}
+    return facts
 
 
 def runs_facts(failed: Failing | None) -> Facts:
