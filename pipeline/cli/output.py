@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from rich.table import Table
 
 from tidemark.pipeline.clock import format_duration, iso
+from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import printable
 
 FILE_WIDTH = 150
@@ -164,6 +166,16 @@ def print_rows(
     if names:
         terminal.print(table)
     terminal.print(f"[dim]{safe(said)}[/]")
+
+
+def write_text(file: Path, text: str, what: str, named_by: str) -> None:
+    """Write a text to the file that the option `named_by` names. Raises TidemarkError."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TidemarkError(
+            f"the {what} cannot be written to {file} ({error}); name another file with {named_by}"
+        ) from error
 
 
 def warn(terminal: Console, sentences: Iterable[str]) -> None:

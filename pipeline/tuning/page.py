@@ -9,21 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tidemark.pipeline.charts import (
-    STYLE,
-    Axis,
-    Bar,
-    Chart,
-    Line,
-    Mark,
-    counts,
-    linear,
-    round_step,
-    shares,
-    stairs,
-    stretched,
-    svg,
-)
+from tidemark.pipeline import charts
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -43,16 +29,16 @@ OUTERMOST = 0.0001
 MOST_POINTS = 600
 
 
-def charts_of(report: TuningReport) -> list[Chart]:
+def charts_of(report: TuningReport) -> list[charts.Chart]:
     """Return all charts, in the order in which the page shows them."""
     drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
     return [chart(report) for chart in drawn]
 
 
-def late_by_band(report: TuningReport) -> Chart:
+def late_by_band(report: TuningReport) -> charts.Chart:
     """Return the chart of the late share against the band, with a curve per variant."""
     bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
-    return Chart(
+    return charts.Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
         note="Each point is the result of a replay with one band. Zero is drawn below the scale.",
         x=_band_axis(report),
@@ -62,7 +48,7 @@ def late_by_band(report: TuningReport) -> Chart:
     )
 
 
-def lag_by_band(report: TuningReport) -> Chart:
+def lag_by_band(report: TuningReport) -> charts.Chart:
     """Return the chart of the watermark's lag against the band."""
     lines = []
     for variant in report.rules:
@@ -72,11 +58,11 @@ def lag_by_band(report: TuningReport) -> Chart:
                 for each in report.tuning.of(variant)
                 if getattr(each, field) is not None
             ]
-            lines.append(Line(f"{variant.name}, {name}", style, points, has_dots=field == "lag_p50"))
+            lines.append(charts.Line(f"{variant.name}, {name}", style, points, has_dots=field == "lag_p50"))
     lags = [lag for line in lines for _, lag, _ in line.points] or [0.0]
     here = [(variant.rule, report.tuning.at(variant, report.band).lag_p50) for variant in report.rules]
     states = [f"{'not set yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
-    return Chart(
+    return charts.Chart(
         title=f"With the present band the watermark is {', '.join(states)}",
         note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
         x=_band_axis(report),
@@ -86,7 +72,7 @@ def lag_by_band(report: TuningReport) -> Chart:
     )
 
 
-def late_by_lag(report: TuningReport) -> Chart:
+def late_by_lag(report: TuningReport) -> charts.Chart:
     """Return the chart of the late share against the watermark's lag, with a curve per variant."""
     lines = _late_lines(report, lambda each: each.lag_p50)
     enough = (report.recommended(variant).outcome for variant in report.rules)
@@ -96,7 +82,7 @@ def late_by_lag(report: TuningReport) -> Chart:
         gained = words(abs(band - frontier))
         fresher = f"the rule {'frontier' if band >= frontier else 'band'} is {gained} fresher"
         title = f"For {at_most(report.target)}, {'both rules are equally fresh' if gained == '0s' else fresher}"
-    return Chart(
+    return charts.Chart(
         title=title,
         note="Points further left and lower are better. Each point of a curve is a band, from 0s on.",
         x=_lag_axis([lag for line in lines for lag, _, _ in line.points] or [0.0], "watermark behind now, median"),
@@ -106,7 +92,7 @@ def late_by_lag(report: TuningReport) -> Chart:
     )
 
 
-def lag_of_messages(report: TuningReport) -> Chart:
+def lag_of_messages(report: TuningReport) -> charts.Chart:
     """Return the histogram of the messages' lags. A lag is publish time minus event time."""
     lag = report.disorder.lag
     bars = _bars(lag)
@@ -114,21 +100,21 @@ def lag_of_messages(report: TuningReport) -> Chart:
     title = f"Half of the messages are published within {words(half)} of their event, 99 % within {words(nearly_all)}"
     if half < 0:
         title = f"Half of the messages have an event time that is {words(-half)} or more after their publish time"
-    return Chart(
+    return charts.Chart(
         title=title,
         note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; the outermost bars also count what lies "
         "further out. A lag that all messages share is not disorder.",
-        x=linear(bars[0].start, bars[-1].end, "publish time less event time"),
-        y=counts(max(bar.height for bar in bars), "messages"),
+        x=charts.linear(bars[0].start, bars[-1].end, "publish time less event time"),
+        y=charts.counts(max(bar.height for bar in bars), "messages"),
         bars=[bar for bar in bars if bar.height],
         marks=[
-            Mark(f"{name} {words(lag.quantile(share))}", "quantile", x=lag.quantile(share))
+            charts.Mark(f"{name} {words(lag.quantile(share))}", "quantile", x=lag.quantile(share))
             for name, share in (("50 %", 0.5), ("99.9 %", 0.999))
         ],
     )
 
 
-def disorder_of_messages(report: TuningReport) -> Chart:
+def disorder_of_messages(report: TuningReport) -> charts.Chart:
     """Return the chart of the share of messages that are out of order by more than a duration."""
     disorder = report.disorder.disorder
     total = sum(disorder.counts)
@@ -136,29 +122,29 @@ def disorder_of_messages(report: TuningReport) -> Chart:
     reached = zip(disorder.seconds, accumulate(disorder.counts), strict=True)
     points += [(seconds, (total - within) / total) for seconds, within in reached]
     exceeding = report.disorder.beyond_band
-    return Chart(
+    return charts.Chart(
         title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "
         "by more than the band",
         note="A message's publish time less that of the first message with a greater event time. A message that "
         "exceeds the band is not late if something else holds the watermark back.",
         x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),
-        y=shares(1 / total, "share of messages"),
-        lines=[Line("", "whole", _stairs(points), has_dots=False)],
+        y=charts.shares(1 / total, "share of messages"),
+        lines=[charts.Line("", "whole", _stairs(points), has_dots=False)],
         marks=[_present(report)],
     )
 
 
-def _bars(distribution: Distribution) -> list[Bar]:
+def _bars(distribution: Distribution) -> list[charts.Bar]:
     """Return bars of equal width. The first and the last bar also count the messages beyond them."""
     low, high = distribution.quantile(OUTERMOST), distribution.quantile(1 - OUTERMOST)
-    width = round_step((high - low) / BARS)
+    width = charts.round_step((high - low) / BARS)
     steps = round(width / STEP)  # counted in whole steps, because tenths are not exact as floats
     first, last = round(low / STEP) // steps, round(high / STEP) // steps
     heights = [0] * (last - first + 1)
     for seconds, count in zip(distribution.seconds, distribution.counts, strict=True):
         heights[min(max(round(seconds / STEP) // steps, first), last) - first] += count
     return [
-        Bar(start, start + width, height, f"{height:,} from {words(start)} to {words(start + width)}")
+        charts.Bar(start, start + width, height, f"{height:,} from {words(start)} to {words(start + width)}")
         for start, height in ((number * width, height) for number, height in enumerate(heights, start=first))
     ]
 
@@ -166,16 +152,17 @@ def _bars(distribution: Distribution) -> list[Bar]:
 def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
     every = max(1, len(points) // MOST_POINTS)
     kept = [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
-    return stairs(kept)
+    return charts.stairs(kept)
 
 
-def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[Line]:
+def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[charts.Line]:
     lines = []
     for variant in report.tuning.variants:
         points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
         is_rule = variant in report.rules
         style = variant.rule if is_rule else f"{variant.rule}-q"
-        lines.append(Line(variant.name, style, [(x, y, text) for x, y, text in points if x is not None], is_rule))
+        known = [(x, y, text) for x, y, text in points if x is not None]
+        lines.append(charts.Line(variant.name, style, known, is_rule))
     return lines
 
 
@@ -184,26 +171,26 @@ def _text(outcome: BandOutcome) -> str:
     return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
 
 
-def _present(report: TuningReport) -> Mark:
-    return Mark(f"present band {format_duration(report.band)}", "now", x=report.band.total_seconds())
+def _present(report: TuningReport) -> charts.Mark:
+    return charts.Mark(f"present band {format_duration(report.band)}", "now", x=report.band.total_seconds())
 
 
-def _aim(report: TuningReport) -> Mark:
-    return Mark(f"aim: {at_most(report.target)}", "aim", y=report.target)
+def _aim(report: TuningReport) -> charts.Mark:
+    return charts.Mark(f"aim: {at_most(report.target)}", "aim", y=report.target)
 
 
-def _band_axis(report: TuningReport) -> Axis:
+def _band_axis(report: TuningReport) -> charts.Axis:
     bands = [outcome.band.total_seconds() for outcome in report.tuning.outcomes]
-    return stretched(min(bands), max(bands), "band")
+    return charts.stretched(min(bands), max(bands), "band")
 
 
-def _lag_axis(seconds: Sequence[float], title: str) -> Axis:
-    return stretched(min(0.0, *seconds), max(seconds), title)
+def _lag_axis(seconds: Sequence[float], title: str) -> charts.Axis:
+    return charts.stretched(min(0.0, *seconds), max(seconds), title)
 
 
-def _late_axis(report: TuningReport) -> Axis:
+def _late_axis(report: TuningReport) -> charts.Axis:
     least = min((each.late_share for each in report.tuning.outcomes if each.late), default=0.01)
-    return shares(min(least, report.target or 1.0), "late share")
+    return charts.shares(min(least, report.target or 1.0), "late share")
 
 
 TEMPLATES = Environment(
@@ -217,8 +204,8 @@ TEMPLATES = Environment(
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
 TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
 TEMPLATES.globals |= {
-    "draw": lambda chart, more="": Markup(svg(chart, more)),  # noqa: S704 (it escapes all text)
-    "chart_style": Markup(STYLE),  # noqa: S704
+    "draw": lambda chart, more="": Markup(charts.svg(chart, more)),  # noqa: S704 (it escapes all text)
+    "chart_style": Markup(charts.STYLE),  # noqa: S704
 }
 
 FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
-from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.phrases import printable
@@ -41,11 +40,7 @@ def explain(
         raise no_decision(settings)
     explanation, facts = read_explained(log, *found, tick)
     if picture is not None:
-        try:
-            picture.write_text(drawn(facts), encoding="utf-8")
-        except OSError as error:
-            message = f"the picture cannot be written to {picture} ({error}); name another file with --picture"
-            raise TidemarkError(message) from error
+        write_text(picture, drawn(facts), "picture", "--picture")
         print(f"wrote {printable(str(picture))}")
         return
     over, of_streams = read_by_stream(lake, settings, found[1])

@@ -10,10 +10,8 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
-from tidemark.pipeline.cli.output import columns, print_json, safe
-from tidemark.pipeline.cli.output import console as terminal
+from tidemark.pipeline.cli.output import columns, console, print_json, safe, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso
-from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
@@ -105,27 +103,23 @@ def tune(
         if as_json:
             print_json(facts_of_cohorts(cohorts))
         else:
-            _print_cohorts(terminal(), cohorts)
+            _print_cohorts(console(), cohorts)
         return
     report = report_on_trace(source, asked) if isinstance(source, Path) else report_on_lake(source, asked)
     if html is not None:
-        try:
-            html.write_text(page_of(report), encoding="utf-8")
-        except OSError as error:
-            message = f"the page cannot be written to {html} ({error}); name another file with --html"
-            raise TidemarkError(message) from error
+        write_text(html, page_of(report), "page", "--html")
     if as_json:
         print_json(facts_of(report))
         return
-    console = terminal()
+    terminal = console()
     for sentence in sentences(report):
-        console.print(f"• {safe(sentence)}")
-    _print_bands(console, report)
-    _print_targets(console, report)
+        terminal.print(f"• {safe(sentence)}")
+    _print_bands(terminal, report)
+    _print_targets(terminal, report)
     for side, found in report.disorder.sides.items():
-        _print_streams(console, found.worst, side)
+        _print_streams(terminal, found.worst, side)
     if html is not None:
-        console.print(f"\nThe report with its pictures: {safe(html)}")
+        terminal.print(f"\nThe report with its pictures: {safe(html)}")
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
@@ -139,7 +133,7 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
         raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
 
 
-def _print_bands(console: Console, report: TuningReport) -> None:
+def _print_bands(terminal: Console, report: TuningReport) -> None:
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
@@ -149,16 +143,16 @@ def _print_bands(console: Console, report: TuningReport) -> None:
         if any(found):
             cells = [cell for outcomes in found for cell in (_cells(outcomes[0]) if outcomes else ["·"] * 3)]
             table.add_row(format_duration(band), *cells, style="bold" if band == report.band else "")
-    console.print(table)
+    terminal.print(table)
 
 
-def _print_cohorts(console: Console, found: Cohorts) -> None:
+def _print_cohorts(terminal: Console, found: Cohorts) -> None:
     """Print one table per rule, with a row for all messages together and a row per cohort. A row shows the outcome of
     the configured band, and of the smallest band that is enough for the cohort."""
     whole = found.together
-    console.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
+    terminal.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
     if found.values_in_rest:
-        console.print(
+        terminal.print(
             f"the rest: {found.values_in_rest:,} values with fewer messages, and the messages without a value"
         )
     named = [("the rest" if part.value is None else f'"{part.value}"', part) for part in found.parts]
@@ -174,7 +168,7 @@ def _print_cohorts(console: Console, found: Cohorts) -> None:
                 own = ["—"] * 3 if enough.outcome is None else _cells(enough.outcome)
                 cells = [*_cells(part.report.tuning.at(variant, whole.band)), str(enough), *own]
             table.add_row(safe(name, NAME_WIDTH), safe(part.messages), percent(part.messages / found.messages), *cells)
-        console.print(table)
+        terminal.print(table)
 
 
 def _cells(outcome: BandOutcome) -> list[str]:
@@ -182,14 +176,14 @@ def _cells(outcome: BandOutcome) -> list[str]:
     return [percent(outcome.late_share), *lags]
 
 
-def _print_targets(console: Console, report: TuningReport) -> None:
+def _print_targets(terminal: Console, report: TuningReport) -> None:
     variants, targets = report.tuning.variants, report.tuning.targets
     found = ((at_most(target), *(report.tuning.recommended(each, target) for each in variants)) for target in targets)
     names, title = [each.name for each in variants], "\nthe smallest band that is enough"
-    console.print(columns("for", *names, rows=found, gap=2, title=title))
+    terminal.print(columns("for", *names, rows=found, gap=2, title=title))
 
 
-def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
+def _print_streams(terminal: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
@@ -198,4 +192,4 @@ def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Si
         beyond, high, most = stream.blame(side)
         offset = f"{stream.offset_seconds:+.0f}s"
         table.add_row(safe(stream.stream), f"{stream.messages:,}", f"{beyond:,}", words(high), words(most), offset)
-    console.print(table)
+    terminal.print(table)
