@@ -328,19 +328,17 @@ def _nearest(place: list[str]) -> str:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    lake, storage = settings.lake, str((base / settings.dagster.storage).resolve())
+    def absolute(path: str | Path) -> str:
+        return str((base / path).resolve())
+
+    lake, message, spark, dagster = settings.lake, settings.message, settings.spark, settings.dagster
     if lake.folder is not None:
-        lake = lake.model_copy(update={"uri": f"file:{(base / lake.folder).resolve()}"})
-    message = settings.message
+        lake = lake.model_copy(update={"uri": f"file:{absolute(lake.folder)}"})
     if message.schema_path:
-        message = message.model_copy(update={"schema_": str((base / message.schema_path).resolve())})
-    tables = {
-        name: table.model_copy(update={"file": str((base / table.file).resolve())})
-        for name, table in settings.tables.items()
-    }
-    dagster = settings.dagster.model_copy(update={"storage": storage})
-    spark = settings.spark
+        message = message.model_copy(update={"schema_": absolute(message.schema_path)})
     if (archive := spark.executor_environment) and not is_address(archive):
-        spark = spark.model_copy(update={"executor_environment": str((base / archive).resolve())})
+        spark = spark.model_copy(update={"executor_environment": absolute(archive)})
+    dagster = dagster.model_copy(update={"storage": absolute(dagster.storage)})
+    tables = {name: one.model_copy(update={"file": absolute(one.file)}) for name, one in settings.tables.items()}
     changed = {"lake": lake, "message": message, "dagster": dagster, "tables": tables, "spark": spark}
     return settings.model_copy(update=changed)
