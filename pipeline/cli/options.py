@@ -63,13 +63,9 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
         raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
     if read.tzinfo is None:
         raise typer.BadParameter(f"{text} has no time zone; write it as {read.isoformat()}Z")
-    try:
-        read = read.astimezone(UTC)
-    except OverflowError:
-        read = datetime.max.replace(tzinfo=UTC)
     if not EPOCH <= read < LATEST:
         raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year} in UTC")
-    return read
+    return read.astimezone(UTC)
 
 
 def ago(text: str | timedelta) -> timedelta | datetime:
@@ -140,12 +136,9 @@ def apart_from(main: str, **given: object) -> None:
 def window_named(settings: Settings, text: str) -> Window:
     """Return the window that an option names: by its key, or by any time in the window."""
     try:
-        try:
-            window = settings.windowing.named(text)
-        except ValueError:
-            window = settings.windowing.containing(moment(text, "neither a window's key nor a time"))
-    except OverflowError:
-        window = None
-    if window is None or not EPOCH <= window.start < LATEST:
+        window = settings.windowing.named(text)
+    except ValueError:
+        window = settings.windowing.containing(moment(text, "neither a window's key nor a time"))
+    if not EPOCH <= window.start < LATEST:
         raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year}")
     return window

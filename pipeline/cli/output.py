@@ -94,11 +94,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
             return exact_iso(value) if exact else iso(value)
         return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
-    try:
-        line = json.dumps(facts, default=plain, allow_nan=False)
-    except ValueError:
-        line = json.dumps(_strict(facts), default=plain, allow_nan=False)
-    print(line)
+    print(json.dumps(_strict(facts), default=plain, allow_nan=False))
 
 
 def _strict(value: Any) -> Any:
