@@ -136,8 +136,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def listens(host: str, port: int) -> bool:
     """True if anything accepts connections at this address."""
-    try:
+    with suppress(OSError):
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -77,15 +78,10 @@ _lock = Lock()
 
 def check_libraries(chosen: MetricsSettings) -> None:
     """Raise ToolMissing if `metrics.export` needs a library that is not installed. Imports no library."""
-    needed = NEEDED.get(chosen.export)
-    if needed is None:
-        return
-    try:
-        found = importlib.util.find_spec(needed)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise ToolMissing(f'metrics.export = "{chosen.export}" needs more libraries: pip install "{EXTRA}"')
+    with suppress(ModuleNotFoundError):  # of a package around the module
+        if not chosen.export or importlib.util.find_spec(NEEDED[chosen.export]) is not None:
+            return
+    raise ToolMissing(f'metrics.export = "{chosen.export}" needs more libraries: pip install "{EXTRA}"')
 
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":

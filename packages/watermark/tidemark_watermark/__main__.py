@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from tidemark_watermark import NotReadable, Watermark, read_watermark, start_of, wait_for
@@ -22,14 +23,10 @@ def duration(text: str) -> timedelta:
 
 def key_or_time(text: str) -> str | datetime:
     """Parse a time with its zone; return a window's key unchanged."""
-    try:
+    if re.search(r"T\d\d-\d\d$", text):
+        raise argparse.ArgumentTypeError(f"{text} lacks the Z at the end of a window's key; write {text}Z")
+    with suppress(ValueError):
         start_of(text)
-    except ValueError as error:
-        if re.search(r"T\d\d-\d\d$", text):
-            raise argparse.ArgumentTypeError(
-                f"{text} lacks the Z at the end of a window's key; write {text}Z"
-            ) from error
-    else:
         return text
     try:
         moment = datetime.fromisoformat(text)
