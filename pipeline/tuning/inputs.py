@@ -138,6 +138,11 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
     }
 
 
+def report_on(source: Path | Lake, asked: Asked) -> TuningReport:
+    """Make the report on a trace file, or on a lake's recent traffic. Raises TraceUnusable, NothingToTune."""
+    return report_on_trace(source, asked) if isinstance(source, Path) else report_on_lake(source, asked)
+
+
 def report_on_trace(path: Path, asked: Asked) -> TuningReport:
     """Make the report on a trace file. The ticks are simulated, at the interval in the settings. The readings need no
     slack, because the times in a trace are exact. Raises TraceUnusable."""

@@ -16,14 +16,7 @@ from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.tuning.disorder import Side, StreamDisorder
-from tidemark.pipeline.tuning.inputs import (
-    Cohort,
-    Cohorts,
-    cohorts_on,
-    facts_of_cohorts,
-    report_on_lake,
-    report_on_trace,
-)
+from tidemark.pipeline.tuning.inputs import Cohort, Cohorts, cohorts_on, facts_of_cohorts, report_on
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, Asked, TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
@@ -105,7 +98,7 @@ def tune(
         else:
             _print_cohorts(console(), cohorts)
         return
-    report = report_on_trace(source, asked) if isinstance(source, Path) else report_on_lake(source, asked)
+    report = report_on(source, asked)
     if html is not None:
         write_text(html, page_of(report), "page", "--html")
     if as_json:

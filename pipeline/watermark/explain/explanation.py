@@ -10,15 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
-from tidemark.pipeline.watermark.decision import (
-    BandEvidence,
-    Bound,
-    Decision,
-    FrontierEvidence,
-    Reason,
-    SilenceEvidence,
-    when,
-)
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence, when
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
 from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, messages, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
@@ -166,7 +158,7 @@ def _data(s: Situation, decision: Decision) -> str:
             return f"Tracking knows no event time that was published more than {band} before its reading."
 
 
-def _passed_over(s: Situation, evidence: Bound) -> str:
+def _passed_over(s: Situation, evidence: BandEvidence | FrontierEvidence) -> str:
     if s.policy.max_lag is None or not evidence.passed_over:
         return ""
     return f" These include at most {messages(evidence.passed_over)} passed over for a lag of more than {_max_lag(s)}."

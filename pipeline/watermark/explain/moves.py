@@ -9,21 +9,13 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from tidemark.pipeline.clock import format_duration, from_us, iso, to_us
+from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
-from tidemark.pipeline.watermark.histogram import (
-    AFTER_ALL,
-    BUCKET_US,
-    COPY,
-    NO_EVENT,
-    bucket_of,
-    bucket_start,
-    passed_over,
-)
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
-ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
+ZERO, SECOND = timedelta(0), timedelta(seconds=1)
 
 
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
@@ -241,7 +233,7 @@ def _reach(s: Situation) -> str:
 
 
 def _whole(moment: datetime) -> datetime:
-    return bucket_start(-(-to_us(moment) // BUCKET_US))
+    return bucket_start(bucket_of(moment - MICROSECOND) + 1)
 
 
 def messages(count: int) -> str:
