@@ -1,7 +1,7 @@
 """Reads traces from a Parquet file, from a lake's landed messages or from a tracking log. Also reads the ticks that are
 recorded in a tracking log."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -52,12 +52,15 @@ class ParquetTrace:
     `by` is a cohort key. Batches have its value as the stream of each message. If the key is an attribute, it is read
     from the column `attributes` (a map of text) or from a column with the attribute's name.
 
+    `tell` is called with the number of rows of each batch once the batch is used, for a progress bar.
+
     Raises TraceUnusable for an unsuitable file. The message names the column, its content and the remedy. Raises
     NewerFormat if a later version of tidemark wrote the file.
     """
 
     def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:
         self.path, self._by = path, by
+        self.tell: Callable[[int], object] = lambda _: None
         with self._open() as file:
             schema = file.schema_arrow
             self.rows: int = file.metadata.num_rows
@@ -91,6 +94,7 @@ class ParquetTrace:
                 # Without Arrow's threads, which could outlive the interpreter and abort a command as it ends.
                 for rows in file.iter_batches(batch_size=ROWS, columns=wanted, use_threads=False):
                     yield self._batch(rows, streams=streams)
+                    self.tell(len(rows))
             except (pa.ArrowException, OSError) as error:
                 raise TraceUnusable(f"{self.path} cannot be read: {error}") from error
 

@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import (
@@ -49,7 +49,7 @@ from tidemark.pipeline.replay.replay import (
     write_decisions,
 )
 from tidemark.pipeline.replay.sources import LakeLandings, ParquetTrace, recorded_ticks
-from tidemark.pipeline.replay.trace import Batch, Tick, extent_of, ticks_of
+from tidemark.pipeline.replay.trace import Tick, extent_of, ticks_of
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -149,11 +149,11 @@ def _of_trace(
     as_json: bool,
 ) -> None:
     with progress_bar() as progress:
-        watched = Watched(trace, progress, passes=3)
-        extent = extent_of(watched)
-        ticks = ticks_of(watched, tick, policy.idle_timeout, complete_from, extent)
+        trace.tell = partial(progress.advance, progress.add_task("reading", total=trace.rows * 3))
+        extent = extent_of(trace)
+        ticks = ticks_of(trace, tick, policy.idle_timeout, complete_from, extent)
         again = decide_again(progress.track(ticks, description="deciding"), policy, rules=rules)
-        outcome = replayed([decided.decision for decided in again], watched)
+        outcome = replayed([decided.decision for decided in again], trace)
     if out is not None:
         write_decisions(out, outcome)
     counts = {name: getattr(extent, name) for name in ("rejected", "never_tracked", "never_landed")}
@@ -355,17 +355,3 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[path] = inner
     return flat
-
-
-class Watched:
-    """A trace that shows in a progress bar how much of it has been read."""
-
-    def __init__(self, trace: ParquetTrace, progress: Progress, *, passes: int) -> None:
-        self._trace = trace
-        self._progress = progress
-        self._task = progress.add_task("reading", total=trace.rows * passes)
-
-    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        for batch in self._trace.batches(streams=streams):
-            yield batch
-            self._progress.advance(self._task, len(batch))
