@@ -147,9 +147,6 @@ def _where_elements_are_meant(value: str | None, info: ValidationInfo) -> str | 
     return value
 
 
-OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
-TimePlace = Annotated[str, AfterValidator(_time_place)]
-ValuePlace = Annotated[str, AfterValidator(_value_place)]
 OptionalArray = Annotated[
     str | None, AfterValidator(_array_place), AfterValidator(_where_elements_are_meant), EmptyIsNone
 ]
@@ -164,18 +161,18 @@ class MessageSettings(Section):
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE
 
-    event_time: TimePlace = "attribute:event_time"
+    event_time: Annotated[str, AfterValidator(_time_place)] = "attribute:event_time"
     """Path of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
     nothing is ever late, and a message that was published twice counts as two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
-    timezone: OptionalZone = None
+    timezone: Annotated[str | None, AfterValidator(_zone), EmptyIsNone] = None
     """Time zone for times that are written without a zone, by its IANA name, such as `Europe/Berlin`. Empty: such times
     are rejected."""
     stream_id: StreamParts = "attribute:stream_id"
     """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. At most one of the values
     may contain `/`."""
-    publisher_id: Annotated[ValuePlace, Effect.NEXT] = "attribute:heartbeat_id"
+    publisher_id: Annotated[str, AfterValidator(_value_place), Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
     published twice counts as two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)

@@ -64,7 +64,6 @@ EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
-OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
 OptionalText = Annotated[str | None, EmptyIsNone]
 
@@ -84,9 +83,7 @@ def _short_filter(value: str) -> str:
     return value.strip()
 
 
-FilterText = Annotated[str, AfterValidator(_short_filter)]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
-OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 
 
@@ -214,7 +211,6 @@ ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$"
 Owner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]  # Dagster's rule
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
-ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Server(NamedTuple):
@@ -259,7 +255,7 @@ class PubSubSettings(ServerSettings):
     """Subscription that carries the data."""
     tracking_subscription: Annotated[ResourceId, Effect.ANEW] = "heartbeats-tracking"
     """Second subscription of the topic. Only the metadata of its messages is kept."""
-    filter: Annotated[FilterText, Effect.REFUSED] = ""
+    filter: Annotated[str, AfterValidator(_short_filter), Effect.REFUSED] = ""
     """Filter of both subscriptions, in Pub/Sub's filter language (docs/how-to/cohorts.md). Empty: every message."""
     attach: bool = False
     """Set to true if something else reads base (docs/how-to/attach.md): nothing lands and no window is computed."""
@@ -276,7 +272,7 @@ class PubSubSettings(ServerSettings):
     metadata_only: Annotated[bool, Effect.CREATION] = False
     """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
     and stream are attributes."""
-    reading: ReadingKind = "auto"
+    reading: Literal["auto", "snapshot", "monitoring"] = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
     `auto` takes a snapshot, and uses monitoring if the snapshot is refused."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
@@ -435,7 +431,7 @@ class WatermarkSettings(Section):
     """Share of messages that do not hold the watermark. In each second of publish time, these are the messages with the
     lowest event times, rounded down to a whole number of messages. Above 0, a few bad clocks delay the watermark less,
     and more messages are knowingly late."""
-    slack: OptionalDuration = None
+    slack: Annotated[NotNegative | None, EmptyIsNone] = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
     Empty: on the service, 1s from tracking's reading and the band from base's reading; on an emulator, 0."""
     max_lag: OptionalBound = None
@@ -556,7 +552,7 @@ class DagsterSettings(Section):
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
     """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: no
     prefix, or `tidemark` in your own Dagster project."""
-    url: OptionalUrl = None
+    url: Annotated[str | None, AfterValidator(_http_address), EmptyIsNone] = None
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)

@@ -47,11 +47,6 @@ def safe_lines(text: str) -> str:
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
-def without_stop(sentence: str) -> str:
-    """Strip the full stop at the end of a sentence, so that text can be appended."""
-    return sentence.rstrip(". ")
-
-
 def text_of(value: object) -> str:
     """Format a value as human-readable text."""
     match value:

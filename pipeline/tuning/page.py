@@ -29,12 +29,6 @@ OUTERMOST = 0.0001
 MOST_POINTS = 600
 
 
-def charts_of(report: TuningReport) -> list[charts.Chart]:
-    """Return all charts, in the order in which the page shows them."""
-    drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
-    return [chart(report) for chart in drawn]
-
-
 def late_by_band(report: TuningReport) -> charts.Chart:
     """Return the chart of the late share against the band, with a curve per variant."""
     bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
@@ -217,7 +211,7 @@ KEEP = 30
 
 def page_of(report: TuningReport) -> str:
     """Return the report as an HTML page with conclusions, charts and all figures. All text is escaped."""
-    disorder = report.disorder
+    disorder, drawn = report.disorder, (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
     page = TEMPLATES.get_template("page.html").render(
         report=report,
         disorder=disorder,
@@ -225,7 +219,7 @@ def page_of(report: TuningReport) -> str:
         published_from=iso(from_us(disorder.first_publish_us)),
         published_until=iso(from_us(disorder.last_publish_us)),
         recommendation=recommendation_sentence(report),
-        charts=charts_of(report),
+        charts=[draw(report) for draw in drawn],
         blamed=[(blame_sentence(disorder, side), found.worst, side) for side, found in disorder.sides.items()],
         sentences=sentences(report),
     )

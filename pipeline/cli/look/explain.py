@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, without_stop, write_text
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
@@ -77,7 +77,7 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
     terminal.print(f"[bold]{safe(said)}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
     if explanation.alternatives is None:
-        terminal.print(f"\nThe decision's rules are unknown: {safe(without_stop(problem or ''))}.")
+        terminal.print(f"\nThe decision's rules are unknown: {safe((problem or '').rstrip('. '))}.")
         return
     reached = [condition for condition in explanation.conditions if condition.outcome is not RuleOutcome.NOT_REACHED]
     show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
