@@ -11,7 +11,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.observe.recorder import OFF, Observer, Recorder
+from tidemark.pipeline.observe.recorder import Observer, Recorder
 from tidemark.pipeline.orchestrator.names import TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
@@ -51,7 +51,7 @@ def keep_observer(
 
 def observer_of(lake: LakeResource) -> Observer:
     """Return the observer of this pipeline's ticks."""
-    return lake.kept.get(OBSERVER, lambda: OFF)
+    return lake.kept.get(OBSERVER, Observer)
 
 
 def ticking_sensor(

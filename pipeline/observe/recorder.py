@@ -84,9 +84,6 @@ class Observer:
         job's oldest unfinished run."""
 
 
-OFF = Observer()
-
-
 class Measured(NamedTuple):
     """A current value of an instrument, or an increment of a sum."""
 
