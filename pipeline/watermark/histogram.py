@@ -152,14 +152,10 @@ class Histogram:
         published."""
         return self.of_cells([column[kept] for column in self._columns])
 
-    def is_occupied(self, publish_bucket: int) -> bool:
-        """True if any message, valid or rejected, was published in this bucket."""
-        low, high = self._span(publish_bucket, publish_bucket)
-        return high > low
-
     def next_occupied(self, publish_bucket: int) -> int | None:
-        """Return the first bucket after `publish_bucket` in which any message was published; None if there is none."""
-        position = int(self.publish_bucket.searchsorted(publish_bucket, side="right"))
+        """Return the first bucket from `publish_bucket` on in which any message, valid or rejected, was published; None
+        if there is none."""
+        position = int(self.publish_bucket.searchsorted(publish_bucket))
         return int(self.publish_bucket[position]) if position < len(self) else None
 
     def newest_valid_bucket(self, before: int) -> int | None:

@@ -260,9 +260,9 @@ def end_of_hole(s: Situation) -> datetime | None:
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
     bucket = bucket_of(named.oldest_unacked)
-    if s.histogram.is_occupied(bucket) or (s.pruned_before is not None and bucket < s.pruned_before):
-        return None
     following = s.histogram.next_occupied(bucket)
+    if following == bucket or (s.pruned_before is not None and bucket < s.pruned_before):
+        return None
     return s.oldest_tracking if following is None else min(bucket_start(following), s.oldest_tracking)
 
 

@@ -274,13 +274,13 @@ def least_lag(histogram: Histogram, publish_bucket: int) -> int:
     return int((histogram.last_publish_us[cells] - histogram.min_event_us[cells]).min())
 
 
-@plant("a rejected message is a hole", f"{HISTOGRAM}.is_occupied", 109)
-def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> bool:
+@plant("a rejected message is a hole", f"{HISTOGRAM}.next_occupied", 109)
+def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> int | None:
     """Where only a rejected message was published, tracking seems to have seen none."""
-    return len(histogram._valid(publish_bucket, publish_bucket)) > 0
+    return original_next(histogram.only(histogram.event_bucket > COPY), publish_bucket)
 
 
-original_reachable, original_since = state.reachable_from, Histogram.since
+original_reachable, original_since, original_next = state.reachable_from, Histogram.since, Histogram.next_occupied
 original_frontier_of = rules.frontier_of
 
 plant("no anchor", "rules", 131, by_band)(RULES_WITHOUT_ANCHOR)
