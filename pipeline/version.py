@@ -5,6 +5,7 @@ a Parquet file, among the keys of a JSON object, and in the properties of a Delt
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -26,10 +27,9 @@ WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
 @cache
 def own_version() -> str:
     """Return the installed version; "unknown" if the distribution is not installed."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"
 
 
 def marks() -> dict[str, str]:

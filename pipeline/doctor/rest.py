@@ -53,10 +53,9 @@ def ask(
 
 def reason_of(response: requests.Response) -> str:
     """Return the reason for a refusal: the service's error message or, if there is none, the HTTP status."""
-    try:
+    with suppress(ValueError, LookupError, TypeError):
         return str(response.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return f"status {response.status_code}"
+    return f"status {response.status_code}"
 
 
 def bucket_url(lake: LakeSettings) -> str:

@@ -4,6 +4,7 @@ import getpass
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -140,10 +141,9 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 def operator() -> str:
     """Return the user who runs this command as `user@machine`. A user without a name is written as `uid-1000`."""
-    try:
+    user = f"uid-{os.getuid()}"
+    with suppress(KeyError, OSError):
         user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"uid-{os.getuid()}"
     return f"{user}@{socket.gethostname()}"
 
 
