@@ -1,7 +1,8 @@
 """Dagster's code server, changed so that each run is forked from a process that has already imported the definitions.
 Dagster's own server starts a new Python per run, whose imports take longer than computing a window.
 
-`tidemark up` starts it by `python -m tidemark.resources.code_server`, with the arguments of `dagster api grpc`.
+`tidemark up` starts the changed server by `python -m tidemark.resources.code_server`, with the arguments of `dagster
+api grpc`.
 """
 
 import multiprocessing

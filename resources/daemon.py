@@ -1,8 +1,8 @@
 """Dagster's daemon, changed to end within ten seconds of SIGTERM. Dagster's own daemon waits half a minute for a busy
 thread.
 
-It is started by `python -m tidemark.resources.daemon`, with the arguments of `dagster-daemon`. The code server and the
-web server use the functions of this module too.
+The changed daemon is started by `python -m tidemark.resources.daemon`, with the arguments of `dagster-daemon`. The code
+server and the web server use the functions of this module too.
 """
 
 import os

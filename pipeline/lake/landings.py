@@ -39,7 +39,7 @@ MANIFEST = JsonKind(FOLDER, "restore a backup: the messages that it lists are al
 """Stores the manifests of landings, by the landing's name."""
 
 PIECE = ParquetKind("", "restore a backup: its messages are already acknowledged", suffix="")
-"""Stores a part of a landing's heartbeats. It has the columns of the `heartbeats` table except the partition column.
+"""Stores a part of a landing's heartbeats, with the columns of the `heartbeats` table except the partition column.
 The key is the full name of the object, as in the manifest."""
 
 

@@ -42,7 +42,7 @@ class SnapshotPace:
 
     - `last` is when the reader took its last snapshot, by this machine's clock.
     - `promised` is the maximum time from `last` to the next snapshot.
-    - `observed_at` is when the last reading was observed. This may be by the server's clock.
+    - `observed_at` is when the last reading was observed, by this machine's clock or by the server's.
     """
 
     last: datetime | None = None

@@ -25,7 +25,7 @@ SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event time that a broken message has instead of its own, in two variants per reason. None means that the message
+"""The event times that are written into messages broken for these reasons, one per variant. None means that the message
 has no event time."""
 
 BYTES_CUT = 3

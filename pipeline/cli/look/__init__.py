@@ -1,2 +1,2 @@
-"""Commands that show the content of a lake. They read only the lake, and change nothing, except `quarantine
---requeue`."""
+"""Commands that show the content of a lake. They read only the lake. Only `quarantine --requeue` changes
+anything."""

@@ -49,7 +49,9 @@ def repair(
     last: To = None,
     dry_run: DryRun = False,
     remove_orphans: Annotated[bool, option("Delete the orphaned files that were found.", "--remove-orphans")] = False,
-    grace: Annotated[timedelta, duration_option("Minimum age of an orphan; longer than any run.")] = DEFAULT_GRACE,
+    grace: Annotated[
+        timedelta, duration_option("Minimum age of an orphan; must be longer than any run.")
+    ] = DEFAULT_GRACE,
     wait: Annotated[timedelta, duration_option("Wait until the windows are computed, at most this long.")] = NO_TIME,
     recompute: Annotated[
         bool, option("Instead, recompute all windows --from … --to, even intact ones.", "--recompute")

@@ -47,8 +47,8 @@ CELLS, CELL_COLUMNS = described(
         Column("published_in", pa.int64(), "A bit per part of the second: set if a message was published.", False),
     ]
 )
-"""Schema of an encoded histogram, and the descriptions of its columns. It has one row per cell, and a bucket is stored
-as the time at which it starts.
+"""Schema of an encoded histogram, and the descriptions of its columns. The table has one row per cell. A bucket is
+stored as the time at which it starts.
 
 A cell without an event bucket counts rejected messages if `min_event_time` is null, and copies if it is the epoch.
 """

@@ -225,7 +225,7 @@ class WindowedTable:
                 return Replaced(rows, tuple(key for key in added if key not in rows))
         raise TableConflict(
             f"other runs committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; nothing of run "
-            f"{run.name} is visible, run it again"
+            f"{run.name} is visible: run it again"
         )
 
     def forget(self, windows: Iterable[str]) -> None:
