@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, rough
-from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.settle import Settling, judge_of, new_files
@@ -363,7 +363,7 @@ class Rounds:
             if effective is not None and effective.newest.observed_at >= self.settling.clock.now() - NEW:
                 ages[side] = effective.newest.age
             elif decision is None:
-                with suppress(ReadingUnavailable):
+                with suppress(PubSubError):
                     ages[side] = self.backlogs[side].read().age
         return replace(done, ages=ages)
 

@@ -17,6 +17,7 @@ from tests.ingest.model_subscription import ModelSubscription
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.payloads.schemas import Encoding
+from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest import rounds as module
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
@@ -36,9 +37,11 @@ from tidemark.pipeline.ingest.rounds import (
 )
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
+from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning
 
 MINUTE = timedelta(minutes=1)
@@ -201,13 +204,25 @@ def test_readers_land_and_count_each_reading_of_a_message(tmp_path: Path) -> Non
 # Which side it is from, and when it ends
 
 
+@dataclass
+class SilentAtFirst:
+    backlog: Backlog
+    asked: int = 0
+
+    def read(self) -> Reading:
+        self.asked += 1
+        if self.asked == 1:
+            raise PubSubUnreachable("no answer")
+        return self.backlog.read()
+
+
 def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
     world = World(tmp_path)
     on = OnTheModel(world, settings_of(world, readers=1))
     for second in range(40):
         world.topic.publish(second)
     world.wait(300)
-    run = on.rounds()
+    run = on.rounds(backlogs={Side.TRACKING: world.tracking_backlog, Side.BASE: SilentAtFirst(world.base_backlog)})
     done = list(run.rounds(10 * MINUTE, until_young=True))
     assert run.ended is Ended.CAUGHT_UP
     assert [one.share.trackers for one in done] == [number % 2 for number in range(len(done))]
