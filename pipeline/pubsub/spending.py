@@ -58,7 +58,7 @@ class SnapshotPace:
 
 
 class Spending:
-    """Decides when the next reading of a backlog is due, from the usage of Pub/Sub of this process and the usage that
+    """Decides when the next reading of a backlog is due. It counts this process's usage of Pub/Sub, and the usage that
     other processes recorded in the tracking log. Thread-safe.
 
     - `bytes_a_day` is the budget. If it is None, readings are counted but never delayed.

@@ -52,8 +52,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""If an entry was the newest one less than this time ago, it has not been archived yet, because housekeeping archives
-only entries that are older than an hour."""
+"""An entry that was the newest one within the last QUICK is not archived yet: housekeeping archives only entries that
+are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is

@@ -93,9 +93,9 @@ class StreamStatus(WindowedTable):
         `windows` are the keys of the windows to check.
 
         - Rows are missing if a version of tidemark without `stream_status` computed the diffs.
-        - Rows are older if two runs computed the window concurrently, the one with older input committed its status,
-          and the other one died before it recomputed the window.
-        - Newer rows are not reported: a run died after it committed the status, and its retry will replace the diffs.
+        - Rows are older after two concurrent runs of the window: the run with older input committed the status, and the
+          other run committed the diffs, but died before it could compute the window again.
+        - Newer rows are not reported. A run has died between its two commits, and its retry will replace the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(
