@@ -32,7 +32,7 @@ from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.doctor import lake as doctor
 from tidemark.pipeline.doctor.finding import Level, Setup
-from tidemark.pipeline.errors import InvalidSettings, LakeError, TidemarkError
+from tidemark.pipeline.errors import InvalidSettings, TidemarkError
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
@@ -587,14 +587,3 @@ def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, ke
     current = lake.table(HEARTBEAT_DIFFS).current()
     assert current is not None
     assert current.metadata().configuration[LENGTH] == "5m", "it is noted with the next commit"
-
-
-def test_another_kind_of_a_field_that_has_landed_is_refused_and_nothing_is_acknowledged(
-    place: Place, tmp_path: Path
-) -> None:
-    here = place.elsewhere(tmp_path / "here")
-    pipeline = Pipeline(here, here.settings({**here.tree(), "message": {"fields": {"load": "text"}}}), NEWEST)
-    beats(pipeline, NEWEST, ["a"])
-    with pytest.raises(LakeError, match=r"message\.fields\.load = 'text', but the column .* of .* has the type double"):
-        pipeline.tick()
-    assert len(pipeline.base.unacknowledged) == 1
