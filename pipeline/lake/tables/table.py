@@ -19,13 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaError,
-    DeltaProtocolError,
-    SchemaMismatchError,
-    TableNotFoundError,
-)
+from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.table import FilterConjunctionType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -168,7 +162,7 @@ class LakeTable:
         metadata, protocol = table.metadata(), table.protocol()
         refuse_newer(self.uri, metadata.configuration)
         if unread := {*(protocol.reader_features or ("columnMapping",) * (protocol.min_reader_version > 1))} - READ:
-            raise DeltaProtocolError(f"{', '.join(sorted(unread))}, without which its rows cannot be read")
+            raise CommitFailedError(f"Unsupported table features: {', '.join(sorted(unread))}")  # as a commit says it
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
             raise LakeError(
@@ -559,8 +553,8 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     what to do. If `gone` is given, a missing file raises what `gone` returns."""
     try:
         yield
-    except (CommitFailedError, DeltaProtocolError) as error:
-        if isinstance(error, DeltaProtocolError) or "Unsupported table features" in str(error):
+    except CommitFailedError as error:
+        if "Unsupported table features" in str(error):
             raise LakeError(
                 f"another tool has turned on features of {uri} that tidemark cannot handle: {error}. Nothing was "
                 "committed; drop these features with that tool, or restore a backup of the table"
