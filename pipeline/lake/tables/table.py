@@ -161,7 +161,8 @@ class LakeTable:
     def _readable(self, table: DeltaTable) -> DeltaTable:
         metadata, protocol = table.metadata(), table.protocol()
         refuse_newer(self.uri, metadata.configuration)
-        if unread := {*(protocol.reader_features or ("columnMapping",) * (protocol.min_reader_version > 1))} - READ:
+        is_mapped = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
+        if unread := {*(protocol.reader_features or ()), *["columnMapping"] * is_mapped} - READ:
             raise CommitFailedError(f"Unsupported table features: {', '.join(sorted(unread))}")  # as a commit says it
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
