@@ -132,13 +132,12 @@ def landed_by_stream(
     """Count the landed rows of one cell of the histogram for each stream. Return the NAMED_STREAMS streams with the
     most rows, in descending order. `published` and `happened` are the cell's first publish time and event time, and
     `size` is its width and height. Raises LakeError."""
-    when, event = pc.field("publish_time"), pc.field("event_time")
-    wanted = (when >= pa.scalar(published, MOMENT)) & (when < pa.scalar(published + size, MOMENT))
+    (wanted, partitions), event = heartbeats.published_in(published, published + size), pc.field("event_time")
     wanted &= event >= pa.scalar(happened, MOMENT)
     if happened + size <= published:  # otherwise the cell also counts event times after the publish time
         wanted &= event < pa.scalar(happened + size, MOMENT)
     found = Counter[str]()
-    for rows in heartbeats.scanned(["stream_id"], wanted):
+    for rows in heartbeats.scanned(["stream_id"], wanted, partitions):
         found.update(rows["stream_id"].to_pylist())
     return dict(found.most_common(NAMED_STREAMS))
 

@@ -166,7 +166,7 @@ class Corrections:
         columns of CONTENT. Stops reading earlier days once it has `limit` corrections. Raises LakeError."""
 
         def of_day(day: str) -> Iterator[pa.Table]:
-            return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, day))
+            return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, [day]))
 
         return self.table.newest_by_day(sought.since, limit, of_day, _in_order)
 

@@ -160,9 +160,8 @@ class Heartbeats(LakeTable):
         """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. `start` and `end`
         must be whole seconds. Opens only files that may contain such publish times. Memory is proportional to the
         number of returned ids."""
-        published = pc.field("publish_time")
-        wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-        found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
+        scanned = self.scanned(["message_id"], *self.published_in(start, end))
+        found = [rows["message_id"].combine_chunks() for rows in scanned]
         found = [ids.filter(pc.is_in(ids, message_ids)) for ids in found]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 

@@ -276,30 +276,31 @@ class LakeTable:
     ) -> pa.Table | None:
         """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. `start`
         and `end` must be whole seconds. If the dict `damaged` is given, damaged files are skipped and added to it, as
-        in `rows`.
+        in `rows`."""
+        wanted, partitions = self.published_in(start, end)
+        return None if self._table is None else self.rows(self._table, columns, wanted, partitions, damaged)
 
-        Only partitions that may have such rows are opened. To open all files of a year takes seconds."""
+    def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
+        """Return the filter of the rows published in `[start, end)`, in whole seconds, and the partitions that may have
+        such rows according to the files' statistics. To open all files of a year takes seconds."""
         table, published = self.current(), pc.field("publish_time")
-        if table is None:
-            return None
-        files, since, before = listed(table), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
+        since, before = pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
+        files = pa.table({f"partition.{self.partition_column}": []}) if table is None else listed(table)
         if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:
             first, last = (files[f"{bound}.publish_time"].cast(MOMENT) for bound in ("min", "max"))
             files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, since)), True))
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
-        return self.rows(table, columns, (published >= since) & (published < before), partitions, damaged)
+        return (published >= since) & (published < before), partitions
 
-    def scanned(
-        self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
-    ) -> Iterator[pa.Table]:
+    def scanned(self, columns: Sequence[str], wanted: pc.Expression, partitions: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
-        most SCANNED_ROWS. If `partition` is given, yield only rows of this partition. Files are not opened if their
-        statistics show that no row matches. Yields nothing if the table does not exist."""
+        most SCANNED_ROWS. Only rows of these partitions are yielded. Files are not opened if their statistics show that
+        no row matches. Yields nothing if the table does not exist."""
         table = self.current()
         if table is None:
             return
         with table_errors(self.uri):
-            pruned = None if partition is None else [(self.partition_column, "=", partition)]
+            pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])]
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned)
             scanner = files.scanner(
                 list(columns),
