@@ -129,6 +129,11 @@ class PublisherService(Service):
         topic = limits.resource("topics", request.topic)
         return page("subscriptions", [one.name for one in self._model.list_subscriptions(topic)], request)
 
+    def list_topic_snapshots(self, request: Any, _: Any) -> Any:
+        topic = limits.resource("topics", request.topic)
+        names = [one.name for one in self._model.list_snapshots(self._shared.now()) if one.topic == topic]
+        return page("snapshots", names, request)
+
     def publish(self, request: Any, _: Any) -> Any:
         limits.resource("topics", request.topic)
         limits.publishable(request)
@@ -157,7 +162,7 @@ class SubscriberService(Service):
     def update_subscription(self, request: Any, _: Any) -> Any:
         name = limits.resource("subscriptions", request.subscription.name)
         old = self._model.get_subscription(name)
-        config = merged(old, request.subscription, request.update_mask)
+        config = merged(old, request.subscription, request.update_mask, CHANGEABLE)
         limits.durations(config)
         self._model.update_subscription(config)
         return config
@@ -256,6 +261,17 @@ class SubscriberService(Service):
         limits.resource("subscriptions", request.subscription)
         return self._model.create_snapshot(request.name, request.subscription, self._shared.now(), request.labels)
 
+    def get_snapshot(self, request: Any, _: Any) -> Any:
+        return self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
+
+    def update_snapshot(self, request: Any, _: Any) -> Any:
+        name, now = limits.resource("snapshots", request.snapshot.name), self._shared.now()
+        old = self._model.get_snapshot(name, now)
+        changed = merged(old, request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
+        limits.moment("expire_time", changed.expire_time)
+        self._model.update_snapshot(changed, now)
+        return changed
+
     def list_snapshots(self, request: Any, _: Any) -> Any:
         return listed("snapshots", self._model.list_snapshots(self._shared.now()), request)
 
@@ -309,12 +325,12 @@ def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
     return {field: found[start:end], "next_page_token": str(end) if end < len(found) else ""}
 
 
-def merged(old: Any, new: Any, mask: FieldMask) -> Any:
-    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if one is not CHANGEABLE."""
+def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
+    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if one is not `allowed`."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:
-        if path not in CHANGEABLE:
+        if path not in allowed:
             raise Invalid(f"update_mask: {path} cannot be changed")
     changed = type(old)()
     changed.CopyFrom(old)

@@ -199,6 +199,18 @@ class PubSubModel(Catalogue):
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
+    def get_snapshot(self, name: str, at: datetime) -> Any:
+        """Return a snapshot. Raises NotFound, even if the snapshot existed but has expired."""
+        self._before()
+        return self._snapshot(name, at)[0]
+
+    def update_snapshot(self, changed: Any, at: datetime) -> None:
+        """Replace the labels and the expiry time of a snapshot. Raises NotFound."""
+        self._before()
+        _, held = self._snapshot(changed.name, at)
+        self._snapshots[changed.name] = (changed, held)
+        self._after()
+
     def delete_snapshot(self, name: str, at: datetime) -> None:
         """Delete a snapshot. Raises NotFound."""
         self._before()
