@@ -80,8 +80,8 @@ class Decoded(NamedTuple):
 class PayloadDecoder:
     """Decodes the payloads of one topic's messages.
 
-    `found_in` finds schemas if the format names no schema file. A JSON payload must be an object; with `may_be_array`,
-    it may also be an array.
+    `found_in` finds schemas if the format names no schema file. Without it, schemas are files. A JSON payload must be
+    an object; with `may_be_array`, it may also be an array.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PayloadDecoder:
     ) -> None:
         self._format = written
         self._may_be_array = may_be_array
-        if written.schema and written.has_schema:
+        if found_in is None or (written.schema and written.has_schema):
             found_in = SchemaFiles(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO

@@ -201,7 +201,7 @@ class Codec(Protocol):
 class Revisions:
     """Returns codecs: objects that decode payloads with the schema revision that a message names. Caches them."""
 
-    def __init__(self, encoding: Encoding, found_in: Definitions | None) -> None:
+    def __init__(self, encoding: Encoding, found_in: Definitions) -> None:
         self._encoding = encoding
         self._found_in = found_in
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
@@ -215,11 +215,6 @@ class Revisions:
           that.
         - Raises InvalidSettings if a schema that the settings name cannot be used.
         """
-        if self._found_in is None:
-            raise InvalidSettings(
-                "message.schema is empty, and there is no connection to Pub/Sub to look up schemas; set message.schema "
-                "to a schema file"
-            )
         name = self._found_in.name(attributes)
         kept = self._kept.get(name)
         if kept is None:
