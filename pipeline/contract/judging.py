@@ -78,7 +78,8 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
             yield judge(part, decoded, reader)
             continue
         for rows in expanded(each, *decoded):
-            yield judge(part, Decoded(decoded.attributes.repeated(rows.owners), rows.payloads), reader, rows)
+            repeated = decoded.attributes.repeated(rows.first + np.array(rows.owners, dtype=np.int64))
+            yield judge(part.between(rows.first, rows.end), Decoded(repeated, rows.payloads), reader, rows)
 
 
 def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, elements: Rows | None = None) -> Judged:

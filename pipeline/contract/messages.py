@@ -87,7 +87,7 @@ class Attributes:
         values = pa.array(chain.from_iterable(one.values() for one in held), pa.string())
         return cls(pa.MapArray.from_arrays(ends, names, values))
 
-    def repeated(self, rows: Sequence[int]) -> "Attributes":
+    def repeated(self, rows: npt.ArrayLike) -> "Attributes":
         """Return the attributes of these rows. A row may occur several times."""
         return Attributes(self._held.take(pa.array(rows, pa.int64())))
 
@@ -108,8 +108,7 @@ class Attributes:
 
     def of(self, row: int) -> Mapping[str, str]:
         """Return all attributes of one row."""
-        held = slice(int(self._ends[row]), int(self._ends[row + 1]))
-        return dict(zip(self._names[held].to_pylist(), self._values[held].to_pylist(), strict=True))
+        return dict(self._held[row].as_py())
 
     def dicts(self) -> list[Mapping[str, str]]:
         """Return all attributes of each row, one mapping per row."""

@@ -7,6 +7,7 @@ of the number of elements.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -232,8 +233,8 @@ ends after the message that reaches a limit."""
 class Rows:
     """The rows of the messages `[first, end)` of a batch.
 
-    For each row, `owners` has the position of the row's message, and `payloads` the element to judge. If the message
-    has no usable element, its only row has a Rejection or Undecided in place of the element.
+    For each row, `owners` has the position of the row's message, counted from `first`, and `payloads` the element to
+    judge. If the message has no usable element, its only row has a Rejection or Undecided in place of the element.
     """
 
     first: int
@@ -247,9 +248,9 @@ class Rows:
         rejected: dict[int, list[int]] = {}
         for row in sorted(by_row):
             rejected.setdefault(self.owners[row], []).append(row)
-        sizes = np.bincount(np.array(self.owners, dtype=np.int64) - self.first) if self.owners else ()
+        sizes = Counter(self.owners)
         return {
-            message: self._of_message(by_row[rows[0]], self.payloads[rows[0]], len(rows), sizes[message - self.first])
+            message: self._of_message(by_row[rows[0]], self.payloads[rows[0]], len(rows), sizes[message])
             for message, rows in rejected.items()
         }
 
@@ -282,7 +283,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
         is_unread = isinstance(payload, Rejection | Undecided)
         found = payload if is_unread else elements_of(each, held, payload)
         of_message = found if isinstance(found, list) else [found]
-        rows.owners += [message] * len(of_message)
+        rows.owners += [message - rows.first] * len(of_message)
         rows.payloads += of_message
         rows.end = message + 1
         repeated += len(of_message) * _length(held)

@@ -160,14 +160,13 @@ def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, ask
 def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
     elements, messages = judged.elements, judged.messages
     is_good, event_us, undecided = judged.is_heartbeat, judged.event_us, judged.undecided
-    published_us, data, first, end = messages.published_us, messages.payloads, 0, len(messages)
+    published_us, data = messages.published_us, messages.payloads
     is_counted = np.ones(len(is_good), dtype=np.bool_)
     is_counted[list(undecided)] = False
     if elements is not None:
-        first, end = elements.first, elements.end
         published_us, data = published_us[elements.owners], [data[owner] for owner in elements.owners]
         is_counted &= elements.counted(is_good)
-        undecided = {elements.owners[row] - first: why for row, why in undecided.items()}
+        undecided = {elements.owners[row]: why for row, why in undecided.items()}
     is_first, keys, event_us = NONE, NONE, np.where(is_good, event_us, NO_MINIMUM)
     if copies.is_on:
         ids = publisher_ids(reader.contract, judged)
@@ -180,4 +179,4 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
             are_copies = named & copies.are_copies(keys, published_us)
             is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)
     histogram = Histogram.of(published_us[is_counted], event_us[is_counted])
-    return Counted(end - first, histogram, keys[is_first], published_us[is_first], undecided)
+    return Counted(len(messages), histogram, keys[is_first], published_us[is_first], undecided)

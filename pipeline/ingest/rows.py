@@ -111,16 +111,15 @@ def _rows_of(judged: Judged, contract: MessageContract, watermark: datetime | No
         **_taken(messages, np.array(refused, dtype=np.int64)),
         "landed_at": _moments(landed_us, len(refused)),
     }
-    first = 0 if elements is None else elements.first
-    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64) - first
+    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64)
     return JudgedRows(
-        len(messages) if elements is None else elements.end - first,
+        len(messages),
         heartbeat_rows(heartbeats, contract.fields),
         quarantine_rows(rejected),
         {name: others for name, (_, others) in fields.items() if others},
         {int(owners[row]): why for row, why in judged.undecided.items()},
         owners[rows],
-        np.array(refused, dtype=np.int64) - first,
+        np.array(refused, dtype=np.int64),
     )
 
 
