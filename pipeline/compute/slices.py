@@ -68,13 +68,14 @@ copy of it landed in time."""
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous windows, and the files that may contain their heartbeats, including the lookback. If `parts` is more
-    than 1, the slice covers only the streams of part number `part`."""
+    """Contiguous windows, and the files that may contain their heartbeats, which begin at `since`, the start of the
+    lookback. If `parts` is more than 1, the slice covers only the streams of part number `part`."""
 
     windows: Sequence[Window]
+    since: datetime
     paths: Sequence[str]
-    part: int = 0
-    parts: int = 1
+    part: int
+    parts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,7 @@ class Work:
         committed and become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
-        since = start - self.plan.lookback
-        read = scan(one, one.paths, self.plan.fields, self.storage_options, since, end).collect()
+        read = scan(one, one.paths, self.plan.fields, self.storage_options).collect()
         diffs = heartbeat_diffs(read, self.plan, start, end)
         status = stream_status(diffs, read, self.plan, start, end)
         of_tables = {
@@ -121,13 +121,12 @@ class Search:
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
         """Yield one row of COPIES per heartbeat to drop, or to keep with `late` set to false."""
-        since, end = one.windows[0].start, one.windows[-1].end
         moment = pl.struct("stream_id", "event_time").hash()
-        moments = scan(one, one.paths, {}, self.storage_options, since, end).select(moment).collect().to_series()
+        moments = scan(one, one.paths, {}, self.storage_options).select(moment).collect().to_series()
         if moments.n_unique() == len(moments):  # the usual case, for which two columns suffice
             return
         of_files = [
-            scan(one, [path], {}, self.storage_options, since, end, "row").with_columns(file=pl.lit(place_of(path)))
+            scan(one, [path], {}, self.storage_options, "row").with_columns(file=pl.lit(place_of(path)))
             for path in one.paths
         ]
         read = pl.concat(of_files).collect()
@@ -163,7 +162,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
         reached = files.between(low, high)
         rows = np.ptp(reached.rows_before([low, high]))
         parts = ceil(rows / ROWS_OF_A_SLICE) if rows > MOST_ROWS else 1
-        made += [Slice(own, reached.paths, part, parts) for part in range(parts)]
+        made += [Slice(own, low, reached.paths, part, parts) for part in range(parts)]
     return made
 
 
@@ -178,12 +177,10 @@ def scan(
     paths: Sequence[str],
     fields: Mapping[str, FieldKind],
     storage_options: Mapping[str, str],
-    since: datetime,
-    end: datetime,
     row: str | None = None,
 ) -> pl.LazyFrame:
-    """Return the heartbeats of the slice's streams in the files `paths` with an event time in `[since, end)`. A field
-    that a file lacks is null. `row` names an additional column for the row number within the file."""
+    """Return the slice's heartbeats in the files `paths`, including its lookback. A field that a file lacks is null.
+    `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not paths:
         return pl.LazyFrame(schema=schema)
@@ -197,7 +194,7 @@ def scan(
         row_index_name=row,
         storage_options=scan_options(storage_options),
         credential_provider=None,
-    ).filter(pl.col("event_time").is_between(since, end, closed="left"))
+    ).filter(pl.col("event_time").is_between(one.since, one.windows[-1].end, closed="left"))
     if one.parts > 1:
         found = found.filter(pl.col("stream_id").map_batches(lambda names: _is_of(one, names), pl.Boolean))
     return found

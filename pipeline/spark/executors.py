@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
 
-CONTRACT = 3
+CONTRACT = 4
 """Version of the data that tasks receive and of their algorithm. An executor with another version of tidemark can run
 tasks only if its CONTRACT is the same."""
 
