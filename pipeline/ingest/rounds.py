@@ -36,7 +36,7 @@ from tidemark.pipeline.lake.log.tracking_log import Newest
 from tidemark.pipeline.lake.tables.delta_log import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
@@ -127,7 +127,6 @@ class Reader:
         self.clock = clock or SystemClock()
         self.client = subscriber_client(*settings.pubsub.server)
         self.copies = RememberedCopies(settings.copies_remembered)
-        self._leases = Kept()
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.judge = judge_of(settings, lake)
         self.tables = new_files(lake, self.clock)
@@ -137,8 +136,7 @@ class Reader:
         Raises PubSubError or LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
-        lease = self._leases.get(path, lambda: lease_of(self.client, path, pubsub))
-        pulling = PubSubSubscription(self.client, path, self.clock, pubsub, on_call=partial(next, calls), lease=lease)
+        pulling = PubSubSubscription(self.client, path, self.clock, pubsub, on_call=partial(next, calls))
         with closing(pulling) as subscription:
             taken = taken_of(share, side, subscription, self.keeper(share, side))
         return replace(taken, used=taken.used + Usage(pulls=next(calls)))

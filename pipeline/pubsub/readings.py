@@ -23,7 +23,7 @@ from tidemark.pipeline.pubsub.backlog import (
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.requirements import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -110,12 +110,7 @@ class Subscriptions:
     def _subscription(self, path: str) -> PubSubSubscription:
         pubsub, tick, client = self._pubsub, self._settings.watermark.tick, self.client()
         count = partial(self.spending().count, Usage(pulls=1))
-        return self._kept.get(
-            path,
-            lambda: PubSubSubscription(
-                client, path, self._clock, pubsub, tick, count, lease=lease_of(client, path, pubsub)
-            ),
-        )
+        return self._kept.get(path, lambda: PubSubSubscription(client, path, self._clock, pubsub, tick, count))
 
     def _is_monitored(self, path: str) -> bool:
         pubsub = self._pubsub

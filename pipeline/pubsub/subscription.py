@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from weakref import finalize
 
 import pyarrow as pa
@@ -67,6 +67,7 @@ class PubSubSubscription:
     - `idle` is the longest time between two pulls. If it is long compared with the ack deadline, messages that arrive
       between two pulls are given back, because their leases would not last.
     - `on_call` is called, from any thread, for each pull that is sent.
+    - `lease` is the ack deadline. By default, it is looked up.
 
     If a pull is in flight when a batch ends, its messages become part of the next batch. So the caller must reuse the
     instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code
@@ -81,7 +82,7 @@ class PubSubSubscription:
         idle: timedelta = ZERO,
         on_call: Callable[[], object] = lambda: None,
         *,
-        lease: timedelta = LEASE,
+        lease: timedelta | None = None,
         pull_wait: timedelta = PULL_WAIT,
         pulls_at_once: int = PULLS_AT_ONCE,
     ) -> None:
@@ -93,6 +94,7 @@ class PubSubSubscription:
         self._client = client
         self.path = path
         self._clock = clock
+        lease = lease or lease_of(client, path)
         self._wait_seconds = pull_wait.total_seconds()
         self._lease_seconds = lease.total_seconds()
         keeps = idle.total_seconds() <= self._lease_seconds * KEPT_SHARE
@@ -194,15 +196,13 @@ class PubSubSubscription:
         return Acknowledged(count=len(ack_ids))
 
 
-def lease_of(client: SubscriberClient, path: str, settings: ServerSettings) -> timedelta:
+@lru_cache(maxsize=8)
+def lease_of(client: SubscriberClient, path: str) -> timedelta:
     """Return the ack deadline of a subscription, which tidemark may not have created. Returns LEASE if the credentials
-    do not permit looking it up. Also returns LEASE if another application reads the subscription, because tidemark then
-    never pulls from it.
+    do not permit looking it up. A process looks it up once.
 
     Raises SubscriptionMissing and PubSubUnreachable.
     """
-    if path == settings.read_by_others:
-        return LEASE
     try:
         with reported("look up", path, "pubsub.subscriptions.get on it"):
             return timedelta(seconds=client.get_subscription(subscription=path, **bounded()).ack_deadline_seconds)

@@ -152,4 +152,6 @@ def test_provisioning_makes_tracking_alone_with_the_filter_of_base(place: Place)
 def test_nothing_that_pulls_can_be_made_for_base(place: Place) -> None:
     with pytest.raises(BaseReadByOthers, match="never pulls from it"):
         PubSubSubscription(place.client, place.settings.base_path, SystemClock(), place.settings)
-    PubSubSubscription(place.client, place.settings.tracking_path, SystemClock(), place.settings)
+    PubSubSubscription(
+        place.client, place.settings.tracking_path, SystemClock(), place.settings, lease=timedelta(minutes=1)
+    )

@@ -74,7 +74,7 @@ class Connections:
     def subscription(self) -> AbstractContextManager[PubSubSubscription]:
         """Return the subscription, in a context manager that closes it."""
         options, client = self.options, self.client()
-        return closing(PubSubSubscription(client, options.path, self.clock, options, lease=self.lease()))
+        return closing(PubSubSubscription(client, options.path, self.clock, options))
 
     def client(self) -> SubscriberClient:
         """Return the client of this process, which stays open."""
@@ -82,9 +82,8 @@ class Connections:
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 
     def lease(self) -> timedelta:
-        """Return the subscription's ack deadline. A process looks it up once."""
-        options = self.options
-        return CLIENTS.get((options.server, options.path), lambda: lease_of(self.client(), options.path, options))
+        """Return the subscription's ack deadline."""
+        return lease_of(self.client(), self.options.path)
 
     def backlog(self) -> Backlog:
         """Return an object that reads the subscription's backlog."""
