@@ -23,7 +23,7 @@ from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
-from tidemark.pipeline.contract.payloads.schemas import CONTAINER
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Encoding
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.pubsub.pulls import table_of
@@ -62,15 +62,14 @@ class SampleReading:
     - `attributes` are given to bare payloads.
     - `published` is the publish time of each message. If it is None, the publish time in the message is used, or else
       `now`.
-    - `has_lines`: a file may have one payload per line.
-    - `has_records`: a file may be an Avro object container file, in which each record is a payload.
+    - `encoding` is that of payloads. With JSON, a file may have one payload per line. With Avro, a file may be an Avro
+      object container file, in which each record is a payload.
     """
 
     now: datetime
     attributes: Mapping[str, str]
     published: datetime | None
-    has_lines: bool
-    has_records: bool = False
+    encoding: Encoding
 
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
@@ -124,8 +123,9 @@ def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
     """Yield the messages of a file: a payload, a message, a list of messages, or one of these per line or record."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
+    has_lines = reading.encoding is Encoding.JSON and len(lines) > 1
     in_lines = [_messages_in(_parsed(line)) for line in islice(lines.values(), MOST_SAMPLES + 1)]
-    if reading.has_records and content.startswith(CONTAINER):
+    if reading.encoding is Encoding.AVRO and content.startswith(CONTAINER):
         yield from _records(path, content, reading)
     elif messages := _messages_in(whole):
         for number, message in enumerate(messages, 1):
@@ -134,7 +134,7 @@ def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
         for at, messages in zip(lines, in_lines, strict=False):
             for message in messages:
                 yield _message(at, message, reading)
-    elif whole is None and reading.has_lines and len(lines) > 1 and _is_nested(next(iter(lines.values()))):
+    elif whole is None and has_lines and _is_nested(next(iter(lines.values()))):
         for at, line in lines.items():
             yield Sample(at, _bare(line, reading))
     else:

@@ -12,6 +12,7 @@ from google.pubsub_v1 import PubsubMessage
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.payloads.schemas import Encoding
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.ingest import samples
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, Trial, read_samples, try_samples
@@ -20,7 +21,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 
 NOW = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
-READING = SampleReading(now=NOW, attributes={"stream_id": "bare"}, published=None, has_lines=True)
+READING = SampleReading(now=NOW, attributes={"stream_id": "bare"}, published=None, encoding=Encoding.JSON)
 PULLED = {
     "data": base64.b64encode(b'{"temperature": 2}').decode(),
     "attributes": {"stream_id": "pulled", "event_time": "2026-11-21T05:22:10Z"},
@@ -78,9 +79,9 @@ def test_lines_are_payloads_or_messages_and_one_payload_where_payloads_are_not_j
         ("sample:3", b"not JSON"),
         ("sample:4", b'{"temperature": 2}'),
     ]
-    assert [row_of(one)["payload"] for one in read(tmp_path, lines, has_lines=False)] == [lines]
+    assert [row_of(one)["payload"] for one in read(tmp_path, lines, encoding=Encoding.BYTES)] == [lines]
     both = "\n".join(json.dumps(PULLED) for _ in range(2)).encode()
-    assert [row_of(one)["message_id"] for one in read(tmp_path, both, has_lines=False)] == ["17", "17"]
+    assert [row_of(one)["message_id"] for one in read(tmp_path, both, encoding=Encoding.BYTES)] == ["17", "17"]
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,12 @@ def try_(
         if not files:
             raise typer.BadParameter("name a file, or use --sample")
     settings, clock = load_settings(), SystemClock()
-    now, payload = clock.now(), settings.message.payload
+    now = clock.now()
     if sample is not None:
         samples = _of_the_topic(settings, clock, sample, timeout or SAMPLE_WAIT, quiet=as_json)
     else:
-        reading = SampleReading(
-            now=now,
-            attributes=dict(map(_attribute, attribute or ())),
-            published=published,
-            has_lines=payload == "json",
-            has_records=payload == "avro",
-        )
+        attributes = dict(map(_attribute, attribute or ()))
+        reading = SampleReading(now, attributes, published, settings.message.payload)
         samples = read_samples(files or (), reading)
     trial = try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now() if sample else now)
     if as_json:
