@@ -167,7 +167,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     run = DiffRun(f"by-hand-{uuid.uuid4().hex[:8]}", keys, files.version, watermark, windows[-1].end)
     diffs.leave_manifest(run)
     slices = cut(windows, files, plan.lookback, cores=1)
-    work = Work(run.name, plan, slices, {}, diffs.files, status.files, is_on_disk=True)
+    work = Work(run.name, plan, slices, {}, diffs.files, status.files)
     answers = [answer for one in slices for answer in work.answers(one)]
     for name, table, fence in ((STATUSES, status, fences[1]), (DIFFS, diffs, fences[0])):
         table.replace(run, fence, [written(answer) for answer in answers if answer["table"] == name])

@@ -96,15 +96,7 @@ class MicroBatch(WindowBatch):
         stretches = runs_of_neighbours(windows)
         cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
-        work = Work(
-            run=run,
-            plan=self.plan,
-            slices=slices,
-            storage_options=self.heartbeats.storage_options,
-            diffs=self.diffs.files,
-            status=self.status.files,
-            is_on_disk="://" not in self.diffs.table.uri,
-        )
+        work = Work(run, self.plan, slices, self.heartbeats.storage_options, self.diffs.files, self.status.files)
         by_table = defaultdict[str, list[NewFile]](list)
         task = partial(run_slices, pickle.dumps(work), ANSWER)
         for answer in answers_of(self.spark, len(slices), task, ANSWER).to_pylist():

@@ -89,7 +89,6 @@ class Work:
     storage_options: Mapping[str, str]
     diffs: pafs.FileSystem
     status: pafs.FileSystem
-    is_on_disk: bool
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
         """Compute a slice, write its files, and yield one row of ANSWER per file.
@@ -223,8 +222,7 @@ def _write(work: Work, file: tuple[str, Window, int, memoryview]) -> dict[str, A
     table, window, rows, content = file
     files = work.diffs if table == DIFFS else work.status
     folder = WindowedTable.place_of(work.run, window.key)
-    if work.is_on_disk:
-        files.create_dir(folder, recursive=True)
+    files.create_dir(folder, recursive=True)
     path = f"{folder}/{uuid.uuid4().hex}.parquet"
     with files.open_output_stream(path) as out:
         out.write(content)

@@ -119,7 +119,7 @@ def test_however_a_range_is_cut_the_files_hold_the_same_rows(
         patched.setattr(slices, "MOST_ROWS", most)
         cut = slices.cut(WINDOWS, files, LOOKBACK, cores)
     assert sorted({window for one in cut for window in one.windows}) == WINDOWS
-    work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files, is_on_disk=True)
+    work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files)
     answers = [answer for one in cut for answer in work.answers(one)]
     made, status = in_columns(beats, 0, 900)
     assert sorted(written(folder, "diffs", answers), key=by_message) == made

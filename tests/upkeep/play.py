@@ -89,7 +89,7 @@ class InSteps(micro_batch.MicroBatch):
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> micro_batch.WrittenFiles:
         options = self.heartbeats.storage_options
-        work = slices.Work(run, self.plan, [], options, self.diffs.files, self.status.files, True)
+        work = slices.Work(run, self.plan, [], options, self.diffs.files, self.status.files)
         by_table = defaultdict[str, list[NewFile]](list)
         for stretch in runs_of_neighbours(windows):
             for one in slices.cut(stretch, files, LOOKBACK, 1):
