@@ -1,7 +1,6 @@
 """Definitions of custom tables over closed windows, in Python or SQL."""
 
 import hashlib
-import importlib.util
 import inspect
 import linecache
 import logging
@@ -273,10 +272,8 @@ def _imported(name: str, path: Path, text: str) -> ModuleType:
     size and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(called, path)
-    if spec is None or spec.loader is None:
-        raise InvalidSettings(f"tables.{name}: {path} is not a Python file: its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(called)
+    module.__file__ = str(path)
     sys.modules[called] = module
     linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource
     try:
