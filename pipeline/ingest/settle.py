@@ -5,12 +5,11 @@ acknowledge. So each acknowledged message is visible to every run that starts la
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import ContractReplaced, PubSubError
+from tidemark.pipeline.errors import ContractReplaced
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.layout import Lake
@@ -50,8 +49,7 @@ class Settling:
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Give back messages that were not settled, so that they are redelivered soon."""
         for one in taken:
-            with suppress(PubSubError):
-                self.subscriptions[one.side].give_back(one.ack_ids)
+            self.subscriptions[one.side].give_back(one.ack_ids)
 
     def settle(
         self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
