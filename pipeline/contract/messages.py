@@ -55,7 +55,7 @@ class Messages:
 
     @cached_property
     def published_us(self) -> Ints:
-        published: Ints = _array(self.table["publish_time"]).cast(pa.int64()).to_numpy()
+        published: Ints = self.table["publish_time"].combine_chunks().cast(pa.int64()).to_numpy()
         return published
 
     @cached_property
@@ -65,7 +65,7 @@ class Messages:
 
     @cached_property
     def attributes(self) -> "Attributes":
-        return Attributes(_array(self.table["attributes"]))
+        return Attributes(self.table["attributes"].combine_chunks())
 
 
 class Attributes:
@@ -114,7 +114,3 @@ class Attributes:
         """Return all attributes of each row, one mapping per row."""
         names, values, ends = self._names.to_pylist(), self._values.to_pylist(), self._ends.tolist()
         return [dict(zip(names[first:end], values[first:end], strict=True)) for first, end in pairwise(ends)]
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
