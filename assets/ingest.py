@@ -20,7 +20,7 @@ from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration, is_recent, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.outcome import Settled, Side
-from tidemark.pipeline.ingest.progress import BacklogWatch, readings_of
+from tidemark.pipeline.ingest.progress import BacklogWatch, progress_of, readings_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, read_on_spark, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.lake.layout import Lake
@@ -152,7 +152,7 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
         report_dead(runs, INGEST, now)
         state, watch = lake.state(INGEST), lake.watch()
         watch.look(state)
-        progress = "".join(f"; {one.sentence()}" for one in watch.progress()[:1])
+        progress = "".join(f"; {one.sentence()}" for one in progress_of(watch.looks)[:1])
         reason = "" if is_continuous else why_readers(state, now, settings, watch, plan)
         if reason is None:
             run = run_at_work(runs, now, plan)

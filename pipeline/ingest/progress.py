@@ -130,12 +130,8 @@ class BacklogWatch:
         self.looks = [one for one in self.looks if since <= one.at < decision.at]
         self.looks.append(BacklogLook.of(decision, state.account.known))
 
-    def progress(self) -> list[Progress]:
-        """Return the progress of each subscription with a backlog."""
-        return progress_of(self.looks)
-
     def too_slow(self) -> Progress | None:
         """Return the progress of a subscription that catches up too slowly, although its last tick pulled as much as a
         tick may. Return None if there is no such subscription."""
-        slow = (one for one in self.progress() if one.is_slow)
+        slow = (one for one in progress_of(self.looks) if one.is_slow)
         return next((one for one in slow if one.side in self.came and self.came[one.side].leaves_more), None)

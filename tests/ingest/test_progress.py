@@ -71,7 +71,7 @@ def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_u
         watch = BacklogWatch(came={Side.BASE: Ingested(leaves_more=leaves_more)})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
-        assert len(watch.progress()) == 1
+        assert len(progress_of(watch.looks)) == 1
         return watch.too_slow()
 
     gained_in_time = 3_600 / TOO_LONG.total_seconds() * 120
