@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.errors import InvalidSettings
@@ -236,22 +236,18 @@ def _of_python(name: str, path: Path, text: str) -> TableDefinition:
 
 def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
     def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
-        return heartbeats.sparkSession.sql(text, args=_markers(windows), heartbeats=heartbeats)
+        markers = {
+            "start": windows.start,
+            "end": windows.end,
+            "length": windows.length.total_seconds(),
+            "lookback": windows.lookback.total_seconds(),
+        }
+        return heartbeats.sparkSession.sql(text, args=markers, heartbeats=heartbeats)
 
     options = (name, table.key, table.lookback, table.window)
     return TableDefinition(
         name, build, text, _digest(text, repr(options)), tuple(table.key), table.lookback, table.window, is_sql=True
     )
-
-
-def _markers(windows: Windows) -> dict[str, Any]:
-    """Return the values of the SQL parameters `:start`, `:end`, `:length` and `:lookback` (the last two in seconds)."""
-    return {
-        "start": windows.start,
-        "end": windows.end,
-        "length": windows.length.total_seconds(),
-        "lookback": windows.lookback.total_seconds(),
-    }
 
 
 def _text_of(name: str, path: Path) -> str:

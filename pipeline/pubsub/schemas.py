@@ -54,7 +54,6 @@ class PubSubSchemas:
 
     def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
         self._server = server
-        self._bounds = bounded()
         self._accepted = accepted
         self._client: SchemaServiceClient | None = None
         self._listed: LRUCache[str, tuple[int, Mapping[str, Definition | None]]] = LRUCache(MOST_SCHEMAS)
@@ -112,7 +111,7 @@ class PubSubSchemas:
         try:
             with reported("list the revisions of the schema", schema, f"{LIST} on it"):
                 try:
-                    listed = list(self._client.list_schema_revisions(request=request, **self._bounds))
+                    listed = list(self._client.list_schema_revisions(request=request, **bounded()))
                 except (api.NotFound, api.InvalidArgument):
                     return {}
         except PubSubError as error:
