@@ -21,6 +21,9 @@ JAVA_AT_LEAST = 17
 
 ANSWERS_WITHIN_SECONDS = 30
 
+HOME = re.compile(r"java\.home = (.+)")
+"""Matches a Java's own folder in what it says of its properties."""
+
 WRAPPER = """\
 #!/bin/sh
 # Made by tidemark. Spark requests the module {module} by a flag, but works without it. The Java
@@ -65,8 +68,12 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Raises ToolMissing."""
-    return find_java().resolve().parent.parent
+    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. A program such as jenv or asdf puts a
+    script on the path, which is in no Java's folder; then the Java itself says where it is. Raises ToolMissing."""
+    java = find_java()
+    home = java.resolve().parent.parent
+    said = None if (home / "bin" / "java").exists() else HOME.search(_said(java, "-XshowSettings:properties"))
+    return home if said is None else Path(said[1])
 
 
 def set_java_home() -> None:
@@ -119,16 +126,19 @@ def _candidates() -> Iterator[Path]:
 
 def _what_is_wrong(java: Path) -> str | None:
     try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=ANSWERS_WITHIN_SECONDS, check=True
-        )
+        said = _said(java)
     except (OSError, subprocess.SubprocessError) as error:
         return f"{java} does not run ({error})"
-    said = (answer.stderr + answer.stdout).strip()
     version = java_version(said)
     if version is None or version < JAVA_AT_LEAST:
         return f"{java} is {said.splitlines()[0] if said else 'not a Java: it prints no version'}"
     return None
+
+
+def _said(java: Path, *options: str) -> str:
+    command = [java, *options, "-version"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_WITHIN_SECONDS, check=True)
+    return (said.stderr + said.stdout).strip()
 
 
 if __name__ == "__main__":  # for users who start Spark themselves

@@ -39,6 +39,9 @@ def test_an_older_java_home_gives_way_to_the_path(bare_machine: Path, monkeypatc
     java_saying(bare_machine / "jdk/bin", "11.0.1")
     monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
     assert find_java() == chosen
+    shim = script(bare_machine / "jenv/shims/java", "echo 'version \"17\"'; echo '    java.home = /opt/jdk-17'")
+    monkeypatch.setenv("PATH", str(shim.parent))
+    assert (find_java(), java_home()) == (shim, Path("/opt/jdk-17")), "a script that chooses a Java has no home"
 
 
 @pytest.fixture
