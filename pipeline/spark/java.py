@@ -136,7 +136,7 @@ def _what_is_wrong(java: Path) -> str | None:
 
 
 def _said(java: Path, *options: str) -> str:
-    command = [java, *options, "-version"]
+    command = [str(java), *options, "-version"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_WITHIN_SECONDS, check=True)
     return (said.stderr + said.stdout).strip()
 
