@@ -71,6 +71,9 @@ def test_a_dry_run_names_each_harm_says_what_it_would_do_and_does_nothing(house:
 
 def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_can(house: Repairing) -> None:
     house.files(0)[0].unlink()
+    for shows in (("diffs", "--window", WINDOWS[0].key), ("streams",)):
+        shown = house.place.tidemark(*shows)
+        assert (shown.code, "tidemark repair" in shown.err, "Traceback" in shown.err) == (1, True, False)
     orphan = house.folder / "heartbeats" / "stray.parquet"
     orphan.write_bytes(b"PAR1")
     young = house.repair("--remove-orphans")

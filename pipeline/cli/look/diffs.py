@@ -66,16 +66,13 @@ def diffs(
 
 def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, as_json: bool) -> None:
     named = None if window is None else window_named(at.settings, window)
-    stored = at.lake.diffs().table.current()
+    table = at.lake.diffs().table
+    stored = table.current()
     if stored is None:
         raise no_window(at.settings)
     key = named.key if named else None if stream else max(at.lake.diffs().computed(), default=None)
-    wanted: Any = pc.scalar(True)
-    if key is not None:
-        wanted &= pc.field(PARTITION) == key
-    if stream is not None:
-        wanted &= pc.field("stream_id") == stream
-    found = stored.to_pyarrow_dataset().to_table(filter=wanted)
+    every, wanted = [field.name for field in stored.schema().fields], pc.field("stream_id") == stream
+    found = table.rows(stored, every, None if stream is None else wanted, None if key is None else [key])
     nothing = ""
     if named is not None and not found.num_rows:
         stage = WindowProgress(at.lake, at.settings.windowing, at.settings.windows).stage(named)
