@@ -9,7 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
+
+import psutil
 
 from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
@@ -20,12 +23,15 @@ loses nothing: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:
-    """Start a thread that ends this process ENDS_WITHIN_SECONDS after `asked` returns. `asked` must block until this
-    process is asked to end."""
+    """Start a thread that ends this process, and asks its children to end, ENDS_WITHIN_SECONDS after `asked` returns.
+    `asked` must block until this process is asked to end."""
 
     def end() -> None:
         asked()
         time.sleep(ENDS_WITHIN_SECONDS)
+        for child in psutil.Process().children(recursive=True):  # such as runs, which nothing would monitor any longer
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
         os._exit(0)
 
     Thread(target=end, name="end", daemon=True).start()

@@ -146,10 +146,12 @@ def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_ended(
     assert server.health(run).status is not WorkerStatus.RUNNING
 
 
-def test_sigterm_ends_the_code_server_although_a_run_is_under_way(server: CodeServer) -> None:
+def test_sigterm_ends_the_code_server_although_a_run_is_under_way_and_the_run_too(server: CodeServer) -> None:
     server.launch()
+    runs = server.run_processes()
     server.process.terminate()
-    assert server.process.wait(SECONDS) == 0  # the run goes on for twice as long
+    assert server.process.wait(SECONDS) == 0  # the run would go on for twice as long
+    assert not psutil.wait_procs(runs, timeout=SECONDS / 2)[1]
     server.start()
 
 
