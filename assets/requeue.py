@@ -97,6 +97,5 @@ def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():
         return False
-    if there != digest:
-        judged_by.note(digest, clock.now())
+    judged_by.note(digest, clock.now())
     return True

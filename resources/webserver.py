@@ -14,7 +14,7 @@ import uvicorn
 from dagster import DagsterInstance
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.pipeline.machine import host_name, is_ours
 from tidemark.pipeline.settings import load_settings
@@ -36,7 +36,7 @@ NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
 grants none."""
 
 GRAPHQL = "/graphql"
-NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
+NOT_FRAMED = ("content-security-policy", "frame-ancestors 'self'")
 """The header that forbids other pages from showing the UI in a frame. It prevents clickjacking."""
 
 
@@ -58,7 +58,7 @@ class PageGuard:
             return
         refused = self.refusal(HTTPConnection(scope))
         if refused is None:
-            await self._app(scope, receive, _framed_by_nobody(send))
+            await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refused[1]})
         else:
@@ -82,7 +82,9 @@ class PageGuard:
             types = [one.partition(";")[0].strip().lower() for one in headers.getlist("content-type")]
             if not types or not NEEDS_PERMISSION.issuperset(types):
                 return 415, "send the request with the content type application/json"
-        elif asked.scope["type"] == "http" and asked.url.path.rstrip("/").endswith(GRAPHQL) and not _shows(asked):
+        elif asked.scope["type"] == "http" and asked.url.path.rstrip("/").endswith(GRAPHQL):
+            if "text/html" in headers.get("accept", ""):  # it loads the page GraphiQL, which executes nothing by itself
+                return None
             return 405, "a GET executes nothing; send the query by POST, with the content type application/json"
         return None
 
@@ -95,20 +97,6 @@ class PageGuard:
         if named.scheme not in ("http", "https"):
             return False
         return named.netloc.lower() == host.lower() or host_name(named.netloc) in self._allowed
-
-
-def _shows(asked: HTTPConnection) -> bool:
-    """True if the request loads the page GraphiQL, which executes nothing by itself."""
-    return "text/html" in asked.headers.get("accept", "")
-
-
-def _framed_by_nobody(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), NOT_FRAMED]}
-        await send(message)
-
-    return sending
 
 
 def serve() -> None:
@@ -127,6 +115,7 @@ def serve() -> None:
                 host=HOST,
                 port=settings.web_port,
                 log_level="warning",
+                headers=[NOT_FRAMED],
                 timeout_graceful_shutdown=CONNECTIONS_END_WITHIN_SECONDS,
             )
 

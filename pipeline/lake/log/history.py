@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from tidemark.pipeline.errors import CorruptObject
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name, folded_up_to
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, folded_up_to
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
@@ -70,7 +70,7 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
                 f"{first}; choose a later decision"
             )
         if earlier not in present:
-            raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; restore a backup")
+            raise log.gap(earlier)
         return log.entry(earlier)
 
     return folded_up_to(number - 1, read)

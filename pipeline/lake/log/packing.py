@@ -96,9 +96,7 @@ class LogPacking:
         current: dict[int, bytes] = {}
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:
-                raise CorruptObject(
-                    f"{self._objects.uri}/{entry_name(expected)} is missing from the tracking log; restore a backup"
-                )
+                raise self._log.gap(expected)
             content = self._log.content(number)  # from an archive if another packing has just moved it
             entry = decode(content, entry_name(number))
             decided_at = _decided(entry)

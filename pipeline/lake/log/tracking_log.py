@@ -216,7 +216,7 @@ class TrackingLog:
         if found is None:
             newest = max(self.live_numbers(), default=-1)
             if newest < seen.number:
-                raise self._gap(seen.number)
+                raise self.gap(seen.number)
             found = newest, list(self._entries_back(newest, seen.number))[::-1]
         newest, entries = found
         watermark, contract, record = seen.watermark, seen.contract, seen.record
@@ -389,7 +389,7 @@ class TrackingLog:
             self._contents.clear()  # an operator may restore a backup of the entry
             raise
         except ObjectMissing:
-            raise self._gap(number) from None
+            raise self.gap(number) from None
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
@@ -414,7 +414,7 @@ class TrackingLog:
         except ObjectMissing:
             if self._archive.covers(number) or self._is_before_all(number):
                 return True
-            raise self._gap(number) from None
+            raise self.gap(number) from None
         return False
 
     def _is_before_all(self, number: int) -> bool:
@@ -423,7 +423,8 @@ class TrackingLog:
         first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
         return number < first
 
-    def _gap(self, number: int) -> CorruptObject:
+    def gap(self, number: int) -> CorruptObject:
+        """Return the error for a missing entry."""
         return CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or "
             f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
