@@ -12,7 +12,6 @@ from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
-from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
@@ -137,8 +136,8 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def read_report(lake: Lake) -> LakeReport:
-    state, diffs, rows = lake.tracking_log().catch_up(), lake.table(HEARTBEAT_DIFFS), Counter[str]()
-    files = data_files(diffs.current(), diffs.partition_column)
+    state, rows = lake.tracking_log().catch_up(), Counter[str]()
+    files = lake.table(HEARTBEAT_DIFFS).files()
     for file in files:
         rows[file.partition] += file.rows
     return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at(files))

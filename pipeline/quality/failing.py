@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.failures import FailedRun, FailedTick, FailedTicks, 
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind, SlotFile
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files
+from tidemark.pipeline.lake.tables.table import DataFile
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -367,7 +367,7 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
     """Return the unresolved failures of runs that compute windows or read the subscriptions; None if there are none.
     `heartbeat_diffs` is read only if a run has failed. Raises LakeError."""
     notes = lake.failed_runs().newest()
-    return failing(notes, computed_at(_files(lake.diffs().table)), windowing, now) if notes else None
+    return failing(notes, computed_at(lake.diffs().table.files()), windowing, now) if notes else None
 
 
 def failing(
@@ -393,16 +393,12 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
-            files = _files(lake.table(f"{OWN_TABLES}/{name}"))
+            files = lake.table(f"{OWN_TABLES}/{name}").files()
             committed = max((file.added_at for file in files), default=EPOCH)
             # If the clock was set back since a failure, any commit counts.
             standing = [note for note in notes if committed <= (note.at if note.at <= now else EPOCH)]
             found.append(Failing.of(standing, table=name))
     return [one for one in found if one is not None]
-
-
-def _files(table: LakeTable) -> list[DataFile]:
-    return data_files(table.current(), table.partition_column)
 
 
 def _waiting(

@@ -35,7 +35,6 @@ from tidemark.pipeline.lake.tables.table import (
     LakeTable,
     as_data_files,
     by_partition,
-    listed,
     microseconds,
     of_partitions,
     table_errors,
@@ -253,10 +252,10 @@ def _held_before(
     """Return the files of the given event hours as of the version before `version`, by event hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
-        return {} if earlier is None else files_by_hour(listed(earlier), hours)
+        return {} if earlier is None else files_by_hour(heartbeats.listed(earlier), hours)
     # The commits only added files. This is cheaper than opening the earlier version, which reads a checkpoint again.
     later = {file.path for commit in since for file in commit.added if file.version >= version}
-    found = files_by_hour(listed(now), hours)
+    found = files_by_hour(heartbeats.listed(now), hours)
     return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
 
@@ -285,7 +284,7 @@ def _rows(heartbeats: LakeTable, file: DataFile, before: datetime) -> pa.Table:
 
 
 def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataFile]]:
-    """Return the files of the given event hours, by event hour. `files` is a result of `listed`."""
+    """Return the files of the given event hours, by event hour. `files` is a result of `LakeTable.listed`."""
     return by_partition(as_data_files(of_partitions(files, PARTITION, set(hours)), PARTITION))
 
 
@@ -350,7 +349,7 @@ class TableComparison:
         self.lacking = LANDINGS.empty_table()
         self.unknown: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self._landed, self._computed, self._files = landed, computed, listed(self.heartbeats)
+        self._landed, self._computed, self._files = landed, computed, landed.listed(self.heartbeats)
         self._affected = affected
         self._hours = sorted({partition[PARTITION] for partition in self.heartbeats.partitions()})
 
@@ -453,10 +452,7 @@ class LateHeartbeats:
 
     def since(self, since: datetime) -> Late:
         """Count the late heartbeats with event times in or after the hour of `since`. Raises LakeError."""
-        table = self._heartbeats.current()
-        if table is None:
-            return Late(since=since)
-        files = listed(table)
+        files = self._heartbeats.listed()
         files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], since.strftime(HOUR_FORMAT)))
         suspects = files  # the files whose statistics allow late rows
         if "max.late" in files.column_names:

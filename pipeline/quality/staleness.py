@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import DamagedFile, DataFile, listed, microseconds
+from tidemark.pipeline.lake.tables.table import DamagedFile, DataFile, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.landings import (
     LANDINGS,
@@ -218,7 +218,7 @@ class Staleness:
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
         found = set[str]()
-        for file in chain.from_iterable(files_by_hour(listed(heartbeats), damaged.values()).values()):
+        for file in chain.from_iterable(files_by_hour(self.heartbeats.listed(heartbeats), damaged.values()).values()):
             try:
                 if file.path in damaged:
                     read_rows(self.heartbeats, file, NONE)

@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, P
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, table_errors
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
@@ -69,7 +69,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     if current is None:
         return
     failed: LakeError | None = None
-    of_each = by_partition(data_files(current, table.partition_column))
+    of_each = by_partition(table.files(at=current))
     for partition, files in sorted(of_each.items(), reverse=True):
         if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
@@ -141,7 +141,7 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
     same time, and LakeError."""
     current = table.current()
     column = table.partition_column
-    old = [file for file in data_files(current, column) if file.partition < before]
+    old = [file for file in table.files(at=current) if file.partition < before]
     if old and current is not None and not dry_run:
         with table_errors(table.uri):
             current.delete(f"{column} < '{before}'")

@@ -31,8 +31,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, data_files, first_day, table_errors
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -145,7 +144,7 @@ def check_windows(
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed = dict[DataFile, list[Window]]()
-    for file in data_files(lake.table(HEARTBEATS).current(), EVENT_HOUR):
+    for file in lake.table(HEARTBEATS).files():
         # Only windows near the file's event times, because a long range may have a million windows and many files.
         near = windowing.between(
             start if file.oldest is None else max(start, max(start, file.oldest) - windowing.length),
@@ -161,8 +160,8 @@ def check_windows(
     for name in (QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            of_table = data_files(table.current(), table.partition_column)
-            for file, why in _looked_at(table, [one for one in of_table if one.partition >= first_day(start)], tell):
+            since = [file for file in table.files() if file.partition >= first_day(start)]
+            for file, why in _looked_at(table, since, tell):
                 inputs.append(DamagedInput(table.file_location(file.path), why, ()))
         except CorruptObject as error:
             unknown.append(str(error))
@@ -199,7 +198,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> 
         raise CorruptObject(
             f"{error}. Without a backup, move {table.uri} away and run the repair: every window can be recomputed"
         ) from error
-    return data_files(current, table.partition_column, windows)
+    return table.files(windows, current)
 
 
 def _damaged(

@@ -22,7 +22,6 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store import notes as slots
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.notes import SLOT, SLOTS, SlotFile
-from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.quality.failing import (
     DRAINS_STAND_FOR,
@@ -109,7 +108,7 @@ def test_a_table_s_failures_are_over_with_its_next_commit_and_forgotten_a_day_af
     fail(lake.failed_runs("mine"), clock, TableFailed("before"))
     table = lake.table("tables/mine")
     write_deltalake(table.uri, pa.table({"window": [FIRST], "n": [1]}), partition_by=["window"])
-    (file,) = data_files(lake.table("tables/mine").current(), "window")
+    (file,) = lake.table("tables/mine").files()
     clock.advance(file.added_at - clock.now() - MINUTE)
     fail(lake.failed_runs("mine"), clock, TableFailed("before"))
     assert read_failing_tables(lake, clock.now()) == []

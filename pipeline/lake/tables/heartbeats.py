@@ -19,7 +19,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
 from tidemark.pipeline.contract.places import ELEMENT
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, as_data_files, listed, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, as_data_files, rows_of
 from tidemark.pipeline.settings_sections import LakeSettings
 
 PARTITION = "event_hour"
@@ -174,21 +174,17 @@ class Heartbeats(LakeTable):
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """Return the files of the newest version that may contain event times in `[start, end]` according to the files'
         statistics."""
-        table, place = self.current(), self.file_location("")
-        if table is None:
-            return HeartbeatFiles(-1, [], place)
-        files = listed(table)
+        table = self.current()
+        files, version = self.listed(table), -1 if table is None else table.version()
         # Like DataFile.may_have, vectorized for thousands of files. A file without statistics may contain any time.
         begins = pc.fill_null(pc.less_equal(files["oldest"], pa.scalar(end, MOMENT)), True)
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
-        return HeartbeatFiles(table.version(), as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION), place)
+        found = as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION)
+        return HeartbeatFiles(version, found, self.file_location(""))
 
     def extent(self) -> LandedExtent:
         """Return the number of rows in the newest version, and the bounds of their event times."""
-        table = self.current()
-        if table is None:
-            return LandedExtent()
-        files = listed(table)
+        files = self.listed()
         newest = pc.max(files["newest"]).as_py()
         return LandedExtent(
             rows=pc.sum(files["num_records"]).as_py() or 0,

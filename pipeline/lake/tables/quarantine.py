@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, first_day, rows_of
 
 TOLD = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
@@ -246,8 +246,7 @@ class Quarantine(LakeTable):
     def rows_of(self, meant: Rejected = EVERY) -> int:
         """Return an upper bound of the number of rows that match the filter `meant`. It counts the rows of whole days,
         whatever their reason. Reads only file statistics."""
-        files = data_files(self.current(), PARTITION)
-        return sum(file.rows for file in files if file.partition >= first_day(meant.since))
+        return sum(file.rows for file in self.files() if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Streams:
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are rebuilt, because %s", gone)
-        paths = [file.path for file in data_files(diffs, self._diffs.partition_column)]
+        paths = [file.path for file in self._diffs.files(at=diffs)]
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
@@ -177,12 +177,8 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     """Return the number of streams with a heartbeat in each of these windows, by window key. Windows that are not
     computed are left out."""
-    wanted = set(windows)
-    table = diffs.table.current()
-    if table is None or not wanted:
-        return {}
     seen: dict[str, list[pa.ChunkedArray]] = {}
-    for file in data_files(table, diffs.table.partition_column, wanted):
+    for file in diffs.table.files(set(windows)):
         with table_errors(diffs.table.uri, _gone):
             beats = diffs.table.file_rows(file.path, NAMES)
         seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))

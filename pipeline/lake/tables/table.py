@@ -75,6 +75,14 @@ READ = {"timestampNtz"}
 feature, such as deletion vectors, is refused: its deleted rows would come back, and a replaced file would stay beside
 the new one."""
 
+NO_FILES = {
+    **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
+    "path": pa.string(),
+    "oldest": MOMENT,
+    "newest": MOMENT,
+}
+"""Columns of `LakeTable.listed` that all tables have, with their types."""
+
 CUT = timedelta(milliseconds=1)
 """Time added to the newest event time in a file's statistics. The Delta library truncates that time to milliseconds;
 the sum is an upper bound."""
@@ -283,9 +291,8 @@ class LakeTable:
     def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
         """Return the filter of the rows published in `[start, end)`, in whole seconds, and the partitions that may have
         such rows according to the files' statistics. To open all files of a year takes seconds."""
-        table, published = self.current(), pc.field("publish_time")
-        since, before = pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
-        files = pa.table({f"partition.{self.partition_column}": []}) if table is None else listed(table)
+        published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
+        files = self.listed()
         if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:
             first, last = (files[f"{bound}.publish_time"].cast(MOMENT) for bound in ("min", "max"))
             files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, since)), True))
@@ -312,12 +319,35 @@ class LakeTable:
             )
             yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
 
+    def listed(self, at: DeltaTable | None = None) -> pa.Table:
+        """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
+        statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. Without
+        a table, there are no rows."""
+        table = at or self.current()
+        if table is None:
+            columns = {**NO_FILES, f"partition.{self.partition_column}": pa.string()}
+            return pa.schema(columns).empty_table()
+        files = pa.table(table.get_add_actions(flatten=True))
+        oldest, newest = (
+            files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
+            for name in ("min.event_time", "max.event_time")
+        )
+        # The Delta library truncates a file's newest time to milliseconds.
+        newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
+        return files.append_column("oldest", oldest).append_column("newest", newest)
+
+    def files(self, partitions: Collection[str] | None = None, at: DeltaTable | None = None) -> list[DataFile]:
+        """Return the files of the newest version, or of the open table `at`. If `partitions` is given, return only
+        files of these partitions, which is much faster in a table of many files."""
+        found = self.listed(at)
+        wanted = found if partitions is None else of_partitions(found, self.partition_column, partitions)
+        return as_data_files(wanted, self.partition_column)
+
     def landed(self) -> pa.Table:
         """Return one row per file of the newest version, the last landed file first. The columns are those of
         `listed`, the number of `rows`, and the landing times of the file's `first` and `last` row (the epoch if they
         are unknown)."""
-        table = self.current()
-        files = pa.table({}) if table is None else listed(table)
+        files = self.listed()
         if "max.landed_at" not in files.column_names:
             columns = {"path": pa.string(), "first": MOMENT, "last": MOMENT, "rows": pa.int64()}
             return pa.schema(columns).empty_table()
@@ -341,7 +371,7 @@ class LakeTable:
     def days(self, since: datetime | None = None) -> list[str]:
         """Return the partitions with rows that may have landed since a moment, in ascending order. None means all
         partitions. Only for tables that are partitioned by day."""
-        days = {file.partition for file in data_files(self.current(), self.partition_column)}
+        days = {file.partition for file in self.files()}
         return sorted(day for day in days if day >= first_day(since))
 
     def newest_by_day(
@@ -495,38 +525,14 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
     return values
 
 
-def listed(table: DeltaTable) -> pa.Table:
-    """Return one row per file of an open table, with the file's partition and statistics. The columns `oldest` and
-    `newest` are the bounds of the file's event times, as in DataFile."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    oldest, newest = (
-        files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
-        for name in ("min.event_time", "max.event_time")
-    )
-    # The Delta library truncates a file's newest time to milliseconds.
-    newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
-    return files.append_column("oldest", oldest).append_column("newest", newest)
-
-
 def of_partitions(files: pa.Table, partition_column: str, partitions: Collection[str]) -> pa.Table:
-    """Return only the files that belong to these partitions. `files` is a result of `listed`."""
+    """Return only the files that belong to these partitions. `files` is a result of `LakeTable.listed`."""
     wanted = pa.array(sorted(partitions), pa.string())
     return files.filter(pc.is_in(files[f"partition.{partition_column}"], wanted))
 
 
-def data_files(
-    table: DeltaTable | None, partition_column: str, partitions: Collection[str] | None = None
-) -> list[DataFile]:
-    """Return the files of an open table. Return an empty list if the table does not exist (None). If `partitions` is
-    given, return only files of these partitions, which is much faster in a table of many files."""
-    if table is None:
-        return []
-    files = listed(table) if partitions is None else of_partitions(listed(table), partition_column, partitions)
-    return as_data_files(files, partition_column)
-
-
 def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
-    """Convert a result of `listed` to DataFiles."""
+    """Convert a result of `LakeTable.listed` to DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
     # Arrow is slow at converting times.

@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, listed, microseconds
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds
 from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.watermark.histogram import Ints
@@ -45,7 +45,8 @@ class WindowIndex:
 
     def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
-        self._heartbeats, self._diffs, self._table = Follower(heartbeats), Follower(diffs), diffs
+        self._heartbeats, self._diffs = Follower(heartbeats), Follower(diffs)
+        self._landed, self._table = heartbeats, diffs
         self._windowing, self._lookback = windowing, lookback
         self._in_hour = max(1, HOUR // windowing.length)
 
@@ -80,10 +81,7 @@ class WindowIndex:
         return added.issuperset(file.partition for file in commit.removed)
 
     def _begin_data(self, heartbeats: DeltaTable | None) -> None:
-        if heartbeats is None:
-            self.held, self.reached = Spans(), Spans()
-            return
-        files = listed(heartbeats)
+        files = self._landed.listed(heartbeats)
         hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
         low = microseconds(pc.coalesce(files["oldest"], hours))
         high = microseconds(pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
@@ -95,7 +93,7 @@ class WindowIndex:
 
     def _begin_computed(self, diffs: DeltaTable | None) -> None:
         refuse_other_length(self._table, diffs, self._windowing.length)
-        numbers = self._numbers([] if diffs is None else pc.unique(listed(diffs)[f"partition.{WINDOW}"]))
+        numbers = self._numbers(pc.unique(self._table.listed(diffs)[f"partition.{WINDOW}"]))
         self.computed = Spans.of(numbers, numbers + 1)
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:

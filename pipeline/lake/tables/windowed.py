@@ -35,7 +35,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, data_files, listed, of_partitions, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, of_partitions, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -115,8 +115,7 @@ class WindowedTable:
 
     def computed(self) -> set[str]:
         """Return the keys of the computed windows, including windows without rows."""
-        table = self.table.current()
-        return set() if table is None else set(pc.unique(listed(table)[f"partition.{PARTITION}"]).to_pylist())
+        return set(pc.unique(self.table.listed()[f"partition.{PARTITION}"]).to_pylist())
 
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
@@ -139,10 +138,9 @@ class WindowedTable:
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return the name of the run that wrote each window. Windows that are not computed are left out. `windows` are
         keys; None means all windows. `at` is the table, opened at some version; None means the newest version."""
-        table = at or self.table.current()
-        if table is None:
-            return {}
-        files = listed(table) if windows is None else of_partitions(listed(table), PARTITION, set(windows))
+        files = self.table.listed(at)
+        if windows is not None:
+            files = of_partitions(files, PARTITION, set(windows))
         return dict(
             zip(files[f"partition.{PARTITION}"].to_pylist(), map(run_of, files["path"].to_pylist()), strict=True)
         )
@@ -153,7 +151,7 @@ class WindowedTable:
         table = self.table.current()
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
-        return _files_by_window(table, set(windows))
+        return self._files_by_window(set(windows), table)
 
     def place_of_run(self, run: str) -> str:
         """Return the path of a run's folder within the table. The folder is partitioned by window:
@@ -205,7 +203,7 @@ class WindowedTable:
                 table = self.table.complete(self.schema, as_open=attempt == 0)
                 if self._length is not None:  # checked again, because another run may just have created the table
                     refuse_other_length(self.table, table, self._length)
-                now = _files_by_window(table, set(added))
+                now = self._files_by_window(set(added), table)
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
                 pending = [key for key in added if key not in done and now[key] == fence[key]]
                 if pending:
@@ -246,8 +244,14 @@ class WindowedTable:
                 size=file.size,
                 partition_values={PARTITION: file.partition},
             )
-            for file in data_files(table, PARTITION, windows)
+            for file in self.table.files(windows, table)
         ]
+
+    def _files_by_window(self, windows: set[str], table: DeltaTable | None) -> dict[str, frozenset[str]]:
+        found: dict[str, set[str]] = {key: set() for key in windows}
+        for file in self.table.files(windows, table):
+            found[file.partition].add(file.path)
+        return {key: frozenset(paths) for key, paths in found.items()}
 
     def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
@@ -283,13 +287,6 @@ class WindowedTable:
             keys[path] = key
         for path, key in keys.items():
             yield NewFile(path, key, pq.read_metadata(path, filesystem=place).num_rows, place.get_file_info(path).size)
-
-
-def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {key: set() for key in windows}
-    for file in data_files(table, PARTITION, windows):
-        found[file.partition].add(file.path)
-    return {key: frozenset(paths) for key, paths in found.items()}
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
@@ -378,7 +375,7 @@ class OwnTable(WindowedTable):
     def made(self) -> MadeWindows:
         """Return the origin of each computed window. Raises LakeError."""
         found = dict[str, Made]()
-        for file in data_files(self.table.current(), PARTITION):
+        for file in self.table.files():
             parts = file.path.split("/")
             version, _, digest = (parts[2] if len(parts) == len(PARTS) else "").partition(".")
             others = found[file.partition].rows if file.partition in found else 0
