@@ -81,9 +81,7 @@ def build_definitions(
 
 def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition]) -> Built:
     if tables:
-        raise InvalidSettings(
-            "with pubsub.attach, no window is computed, so custom tables are not possible: remove them"
-        )
+        raise InvalidSettings("with pubsub.attach, no window is computed, so custom tables are impossible: remove them")
     complete, pace = CompleteWindows(settings, partitions), Pace(settings.watermark.tick, clock)
     sensors = [tracking_sensor(settings, clock, pace, complete.closed), staleness_sensor(settings, clock)]
     return [complete.described()], [], sensors

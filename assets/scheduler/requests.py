@@ -201,7 +201,7 @@ class NothingDue:
 
 
 def _numbers(windows: Iterable[Window], windowing: Windowing) -> Spans:
-    numbers = sorted(windowing.number_of(window.start) for window in windows)
+    numbers = (windowing.number_of(window.start) for window in windows)
     return Spans(*(range(number, number + 1) for number in numbers))
 
 

@@ -218,18 +218,11 @@ class Housekeeper:
     def chores(self) -> Iterator[Chore]:
         """Do all chores, and yield each result as soon as it is available. If a chore raises a TidemarkError, its
         result contains the error's message."""
+        keep, days = self._keep, self._drop_days
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
-            (
-                "retention",
-                QUARANTINE,
-                partial(self._drop_days, QUARANTINE, self._keep.quarantine, "messages that were rejected"),
-            ),
-            (
-                "retention",
-                CORRECTIONS,
-                partial(self._drop_days, CORRECTIONS, self._keep.windows, "changes that were noticed"),
-            ),
+            ("retention", QUARANTINE, partial(days, QUARANTINE, keep.quarantine, "messages that were rejected")),
+            ("retention", CORRECTIONS, partial(days, CORRECTIONS, keep.windows, "changes that were noticed")),
             ("retention", "tracking log", self._drop_log),
             ("packing", "tracking log", self._pack_log),
             ("compaction", HEARTBEATS, partial(self._compact, HEARTBEATS, "event_time")),

@@ -37,9 +37,7 @@ from tidemark.pipeline.watermark.usage import Usage
 CELLS, CELL_COLUMNS = described(
     [
         Column("publish_bucket", MOMENT, "The second of publish time, by its start.", False),
-        Column(
-            "event_bucket", MOMENT, "The second of event time, by its start; null for rejected messages and copies."
-        ),
+        Column("event_bucket", MOMENT, "The second of event time, by its start; null for rejections and copies."),
         Column("count", pa.int64(), "Upper bound on the messages in the cell: a redelivery may count twice.", False),
         Column("min_event_time", MOMENT, "The smallest event time in the cell, exact."),
         Column("first_publish_time", MOMENT, "The smallest publish time in the cell.", False),

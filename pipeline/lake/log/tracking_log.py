@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from cachetools import LRUCache, cachedmethod
 
@@ -192,10 +192,7 @@ class TrackingLog:
             _refuse(contract, state.contract)
             return replace(decide(state), contract=contract)
 
-        record = self._append(build).record
-        if record is None:
-            raise ValueError("a decision was appended, but the state has no decision")
-        return record
+        return cast("DecisionRecord", self._append(build).record)  # there is one, because `build` always returns one
 
     def compact_if_due(self) -> WatermarkState:
         """Write a compacted entry if at least `checkpoint_every` entries have been written since the last one. Return

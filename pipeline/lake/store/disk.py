@@ -197,9 +197,7 @@ def storage_error(uri: str, text: str) -> LakeError:
     plain = " ".join(DRAWING.sub("", text).split())
     told, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(
-            f"no space is left for {uri}; free some space, and the next tick continues from the durable state"
-        )
+        return LakeFull(f"no space is left for {uri}; free space, and the next tick continues from the durable state")
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
         remedy = "let this user write there, or set lake.uri to another place"

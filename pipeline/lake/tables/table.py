@@ -116,9 +116,7 @@ class DamagedFile(CorruptObject):
     """A file of a table is damaged or gone."""
 
     def __init__(self, uri: str, path: str, why: object) -> None:
-        super().__init__(
-            f"{uri}/{path} is damaged ({why}); `tidemark repair` says what depends on this file, and what to do"
-        )
+        super().__init__(f"{uri}/{path} is damaged ({why}); `tidemark repair` says what depends on it, and what to do")
         self.path = path
 
 
@@ -576,9 +574,7 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
             "restore its kind"
         ) from error
     except pa.ArrowInvalid as error:
-        raise CorruptObject(
-            f"{uri} has a damaged file: {error}; run `tidemark repair`, which names the file"
-        ) from error
+        raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error
