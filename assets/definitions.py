@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from inspect import getdoc
 from threading import Event
-from typing import Any, TypeAlias
+from typing import Any
 
 import dagster as dg
 
@@ -39,9 +39,7 @@ from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
-Built: TypeAlias = tuple[
-    list[dg.AssetSpec | dg.AssetsDefinition], list[dg.JobDefinition], Sequence[dg.SensorDefinition]
-]
+Built = tuple[list[dg.AssetSpec | dg.AssetsDefinition], list[dg.JobDefinition], Sequence[dg.SensorDefinition]]
 
 
 def build_definitions(

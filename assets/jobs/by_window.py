@@ -119,9 +119,8 @@ class WindowsAsset:
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
-        found = [
-            stretch for bounds in asked for spans in (index.reached, index.computed) for stretch in spans.within(bounds)
-        ]
+        both = index.reached, index.computed
+        found = [stretch for bounds in asked for spans in both for stretch in spans.within(bounds)]
         windows, since = windows_of(found, windowing), lake.kept_windows().since()
         kept = [window for window in windows if since is None or window.start >= since + self.further] or windows
         _tag(context, kept)

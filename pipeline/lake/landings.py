@@ -62,9 +62,8 @@ class LandedBatches:
     def __init__(self, objects: ObjectStore, run: str) -> None:
         self._objects = objects
         self._run = run
-        self._fences = Notes(
-            objects, JsonKind(f"{FOLDER}{run}/over-", key=NUMBERED.pattern, suffix="", holds=NoContent)
-        )
+        fences = JsonKind(f"{FOLDER}{run}/over-", key=NUMBERED.pattern, suffix="", holds=NoContent)
+        self._fences = Notes(objects, fences)
 
     def name(self, batch: int, reader: int) -> str:
         """Return the name of the landing for one reader's part of a batch. `batch` and `reader` are numbers."""

@@ -285,9 +285,7 @@ class Staleness:
         first, hours = min((file.version for file in chosen), default=0), {file.partition for file in chosen}
         return [file for file in files if file.version >= first and file.partition in hours and range_of(file)[0] < end]
 
-    def _compare(
-        self, comparison: TableComparison, before: StalenessCheckpoint, heartbeats_version: int
-    ) -> MissedHeartbeats:
+    def _compare(self, comparison: TableComparison, before: StalenessCheckpoint, newest: int) -> MissedHeartbeats:
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
         left = left or comparison.advance(versions)
         if left:
@@ -301,11 +299,11 @@ class Staleness:
             unknown=frozenset(unknown | comparison.unknown),
             damaged=comparison.damaged,
         )
-        return self._judged(checkpoint, versions, heartbeats_version)
+        return self._judged(checkpoint, versions, newest)
 
-    def _judged(
-        self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
-    ) -> MissedHeartbeats:
+    def _judged(self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], newest: int) -> MissedHeartbeats:
+        """Store the checkpoint, and return the missed heartbeats in it. `newest` is the newest version of
+        `heartbeats`."""
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -319,7 +317,7 @@ class Staleness:
             stale=sorted(stale.values()),
             mended=self.checkpoint.mended,
             damaged=checkpoint.damaged,
-            left=heartbeats_version - checkpoint.heartbeats_version,
+            left=newest - checkpoint.heartbeats_version,
         )
         return self._missed
 

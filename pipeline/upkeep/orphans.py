@@ -79,9 +79,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     with suppress(CorruptObject):  # then it is not known which runs have committed
         of_no_commit = _unnamed(manifests, [lake.table(name) for name in by_window])
         what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
-    return [
-        Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, text) for name, text in sorted(what.items())
-    ]
+    return [Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, what[name]) for name in sorted(what)]
 
 
 def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:

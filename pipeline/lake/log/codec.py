@@ -131,9 +131,8 @@ def encode(entry: Entry, writer: str) -> bytes:
             return _write(_cells(entry.histogram), "histogram", facts, writer)
         case Compacted():
             state = entry.state
-            facts = _histogram_facts(state.histogram) | {
-                "decided": None if state.record is None else _dumped(state.record)
-            }
+            facts = _histogram_facts(state.histogram)
+            facts["decided"] = None if state.record is None else _dumped(state.record)
             for name, kind in _STATE.items():
                 facts[STORED_AS.get(name, name)] = kind.dump_python(getattr(state, name), mode="json")
             return _write(_cells(state.histogram), "compacted", facts, writer)

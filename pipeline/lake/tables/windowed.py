@@ -139,9 +139,8 @@ class WindowedTable:
         files = self.table.listed(at)
         if windows is not None:
             files = of_partitions(files, PARTITION, set(windows))
-        return dict(
-            zip(files[f"partition.{PARTITION}"].to_pylist(), map(run_of, files["path"].to_pylist()), strict=True)
-        )
+        keys, paths = (files[name].to_pylist() for name in (f"partition.{PARTITION}", "path"))
+        return dict(zip(keys, map(run_of, paths), strict=True))
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Return the current files of these windows. Call this before the run lists its input. Raises
