@@ -154,7 +154,7 @@ def check_windows(
             needed[file] = reached
     heartbeats = lake.table(HEARTBEATS)
     inputs = [
-        DamagedInput(heartbeats.file_location(file.path), why, needed[file])
+        DamagedInput(f"{heartbeats.uri}/{file.path}", why, needed[file])
         for file, why in _looked_at(heartbeats, list(needed), tell)
     ]
     for name in (QUARANTINE, CORRECTIONS):
@@ -162,7 +162,7 @@ def check_windows(
         try:
             since = [file for file in table.files() if file.partition >= first_day(start)]
             for file, why in _looked_at(table, since, tell):
-                inputs.append(DamagedInput(table.file_location(file.path), why, ()))
+                inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, ()))
         except CorruptObject as error:
             unknown.append(str(error))
     broken = [
@@ -175,7 +175,7 @@ def check_windows(
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
             for file, why in _looked_at(table, of_range, tell):
-                own.append(DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}"))
+                own.append(DamagedOwn(name, file.partition, f"{table.uri}/{file.path}: {why}"))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
     return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
@@ -207,7 +207,7 @@ def _damaged(
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
-            found[file.partition].append(f"{table.file_location(file.path)}: {why}")
+            found[file.partition].append(f"{table.uri}/{file.path}: {why}")
         for key, files_of_window in by_partition(of_table).items():
             runs = {run_of(file.path) for file in files_of_window}
             for run in runs:

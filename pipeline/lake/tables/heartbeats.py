@@ -180,7 +180,7 @@ class Heartbeats(LakeTable):
         begins = pc.fill_null(pc.less_equal(files["oldest"], pa.scalar(end, MOMENT)), True)
         reaches = pc.fill_null(pc.greater_equal(files["newest"], pa.scalar(start, MOMENT)), True)
         found = as_data_files(files.filter(pc.and_(begins, reaches)), PARTITION)
-        return HeartbeatFiles(version, found, self.file_location(""))
+        return HeartbeatFiles(version, found, f"{self.uri}/")
 
     def extent(self) -> LandedExtent:
         """Return the number of rows in the newest version, and the bounds of their event times."""

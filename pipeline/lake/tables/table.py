@@ -495,10 +495,6 @@ class LakeTable:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)
 
-    def file_location(self, path: str) -> str:
-        """Return the address of a file, given its path within the table. Spark and Arrow accept the address."""
-        return f"{self.uri}/{path}"
-
 
 def first_day(since: datetime | None) -> str:
     """Return the partition that contains a moment, in a table that is partitioned by day. For None, return an empty

@@ -157,7 +157,7 @@ class WindowedTable:
 
     def folder_of(self, run: str) -> str:
         """Return the address of a run's folder. Spark and Arrow accept the address."""
-        return self.table.file_location(self.place_of_run(run))
+        return f"{self.table.uri}/{self.place_of_run(run)}"
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
