@@ -69,19 +69,9 @@ def schedule_of(settings: Settings, name: str, cron: str, job: Any) -> dg.Schedu
 
 @contextmanager
 def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
-    """Log signs of life during the block. Report a TidemarkError or a `lasting` error as the run's failure. A `lasting`
-    error is not retried."""
+    """Log a sign of life every BEAT during the block, and attach the run's ids to every line that the block logs.
+    Report a TidemarkError or a `lasting` error as the run's failure. A `lasting` error is not retried."""
     purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
-    with beating(context):
-        try:
-            yield
-        except purposeful as error:
-            raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
-
-
-@contextmanager
-def beating(context: Context) -> Iterator[None]:
-    """Log a sign of life every BEAT during the block, and attach the run's ids to every line that the block logs."""
     ended = Event()
 
     def beat() -> None:
@@ -93,5 +83,7 @@ def beating(context: Context) -> Iterator[None]:
     try:
         with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
             yield
+    except purposeful as error:
+        raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
     finally:
         ended.set()

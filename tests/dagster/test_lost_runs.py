@@ -16,7 +16,7 @@ from tests.clock import until
 from tests.official_emulator import free_port
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
-from tidemark.assets.jobs.job import BEAT, beating, tags_of
+from tidemark.assets.jobs.job import BEAT, tags_of, working
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
@@ -126,7 +126,7 @@ def test_a_run_says_that_it_is_at_work_while_it_is(
 
     @dg.op
     def silent(context: dg.OpExecutionContext) -> None:
-        with beating(context):
+        with working(context):
             until("it says so twice", lambda: said(context.run_id) > 1)
 
     @dg.job(executor_def=dg.in_process_executor)

@@ -304,7 +304,7 @@ def test_each_line_is_an_object_with_the_ids_of_its_tick_and_of_no_other_thread(
 RUN = """
 import logging
 import dagster as dg
-from tidemark.assets.jobs.job import beating
+from tidemark.assets.jobs.job import working
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LogSettings
 from tidemark.resources.json_logs import log_as
@@ -313,7 +313,7 @@ log_as(LogSettings(format="json"))
 
 @dg.op
 def work(context):
-    with beating(context):
+    with working(context):
         context.log.info("from Dagster")
         logging.getLogger("tidemark.inside").warning("from within")
 
