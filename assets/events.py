@@ -22,9 +22,8 @@ a requeue lack this metadata, because a requeue pulls no messages."""
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
     """Return a materialization of the watermark and, if messages were tracked, one of the histogram."""
-    added = histogram_events(
-        settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
-    )
+    state = tracked.state
+    added = histogram_events(settings, tracked.persisted, cells=len(state.histogram), log_entry=state.number)
     return [*added, dg.AssetMaterialization(key_of(settings, WATERMARK), metadata=watermark_metadata(tracked))]
 
 

@@ -214,12 +214,11 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
         )
     if (pause := pause_of(runs, INGEST, now, "lands and tracks")) is not None:
         return pause
-    rests = plan.start_after
     ran_dry = tags.get(ENDED) == Ended.RAN_DRY and not settings.ingest.is_continuous
-    if ran_dry and is_recent(ended_at(newest[0]), now, rests):
+    if ran_dry and is_recent(ended_at(newest[0]), now, plan.start_after):
         return (
             f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull, because another consumer holds the "
-            f"messages; the next run is requested {rough(rests)} later"
+            f"messages; the next run is requested {rough(plan.start_after)} later"
         )
     return None
 

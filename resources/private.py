@@ -26,9 +26,6 @@ class PrivatePart:
 
 _RUN_HEALTH = "a run whose process was killed is noticed after 5 minutes, instead of within seconds"
 _EVENTS = "housekeeping does not delete Dagster's events of ticks"
-_FORKS = "tidemark's code server does not start; use `dagster api grpc`, with which runs start more slowly"
-_WEB = "tidemark's web server does not start; use `dagster-webserver`, which has no guard against other pages"
-_LOGS = "the code server does not start with logs.format = json; set it to text"
 
 _BY_LOSS = {
     # Makes the UI show the partitions of a job over windows as in progress.
@@ -58,20 +55,20 @@ _BY_LOSS = {
         "DefaultRunLauncher._get_grpc_client_for_termination",
     },
     # The code server forks runs from a process that has imported the definitions, and ends within seconds.
-    _FORKS: {
+    "tidemark's code server does not start; use `dagster api grpc`, with which runs start more slowly": {
         "DagsterApiServer": "dagster._grpc.server:DagsterApiServer",
         "served_module": "dagster._grpc.server:DagsterApiServer._loadable_target_origin",
         "starts_runs": "dagster._grpc.server:DagsterApiServer._mp_ctx",
         "server_ends": "dagster._grpc.server:DagsterApiServer._server_termination_event",
     },
     # The UI as an application, which the guard wraps.
-    _WEB: {
+    "tidemark's web server does not start; use `dagster-webserver`, which has no guard against other pages": {
         "WorkspaceProcessContext": "dagster._core.workspace.context:WorkspaceProcessContext",
         "WorkspaceFileTarget": "dagster._core.workspace.load_target:WorkspaceFileTarget",
         "create_app_from_workspace_process_context": "dagster_webserver.app:create_app_from_workspace_process_context",
     },
     # Dagster has no setting for the format of the logs of ticks and of runs.
-    _LOGS: {
+    "the code server does not start with logs.format = json; set it to text": {
         "console_of_ticks": "dagster._core.definitions.instigation_logger:create_console_logger",
         "console_of_runs": "dagster._loggers:create_console_logger",
     },

@@ -6,7 +6,7 @@ Readers ignore a file until a transaction adds it. If no transaction adds the fi
 import io
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +81,9 @@ class NewFiles:
         LakeFull, LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
-        parts = list(_by_partition(rows, table.partition_column))
+        column = table.partition_column
+        values = sorted(pc.unique(rows[column]).to_pylist())
+        parts = [(value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)) for value in values]
         with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
             # A single file is written without a thread, because the allocator retains memory for each new thread.
             write = map if len(parts) == 1 else pool.map
@@ -108,11 +110,6 @@ class NewFiles:
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column
             self._table.add([file.add_action(column, at_us) for file in files], self._schema, says)
-
-
-def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    for value in sorted(pc.unique(rows[column]).to_pylist()):
-        yield value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)
 
 
 def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
