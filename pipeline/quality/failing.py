@@ -336,10 +336,8 @@ class Failing:
     table: str = ""
 
     @classmethod
-    def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing | None":
-        """Return a summary of these unresolved failures, which are sorted newest first; None if there are none."""
-        if not notes:
-            return None
+    def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing":
+        """Return a summary of these unresolved failures, at least one, which are sorted newest first."""
         newest, job = notes[0], "" if windows or table else notes[0].job
         first, last = min(windows, default=None), max(windows, default=None)
         return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)
@@ -384,12 +382,12 @@ def failing(
         if open_ends or not note.stretches:
             standing.append(note)
             waiting += open_ends
-    return Failing.of(standing, waiting)
+    return Failing.of(standing, waiting) if standing else None
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
     """Return the custom tables whose newest run failed less than WINDOWS_STAND_FOR ago. Raises LakeError."""
-    found = []
+    found = list[Failing]()
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
@@ -397,8 +395,8 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
             committed = max((file.added_at for file in files), default=EPOCH)
             # If the clock was set back since a failure, any commit counts.
             standing = [note for note in notes if committed <= (note.at if note.at <= now else EPOCH)]
-            found.append(Failing.of(standing, table=name))
-    return [one for one in found if one is not None]
+            found += [Failing.of(standing, table=name)] if standing else []
+    return found
 
 
 def _waiting(

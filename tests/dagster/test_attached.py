@@ -90,7 +90,7 @@ def test_there_is_what_needs_no_tables_and_no_spark(tmp_path: Path) -> None:
     assert jobs == {"housekeeping", "tune_watermark"}
     checks = {(key.asset_key.to_user_string(), key.name) for key in repository.asset_graph.asset_check_keys}
     assert checks == {("watermark", "subscriptions"), ("watermark", "watermark_age")}
-    with pytest.raises(InvalidSettings, match="custom tables are not possible"):
+    with pytest.raises(InvalidSettings, match="custom tables are impossible"):
         build_definitions(settings, tables=[object()])  # type: ignore[list-item]
 
 
