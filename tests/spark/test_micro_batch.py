@@ -184,11 +184,10 @@ def test_a_window_that_was_made_of_older_input_meanwhile_is_computed_once_more(
             return older
 
     def overtake() -> None:
-        now = house.lake.heartbeats()
         if by_another_tool:
             DeltaTable(house.folder / "heartbeat_diffs").optimize.z_order(["stream_id"])
         else:
-            house.compute(WINDOWS[:1], heartbeats=AsItWas(now.place, KINDS))
+            house.compute(WINDOWS[:1], heartbeats=AsItWas(house.settings, HEARTBEATS, KINDS))
 
     house.land(("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))

@@ -112,6 +112,11 @@ class LogPacking:
             yield whole
 
     def _move(self, entries: dict[int, bytes]) -> None:
+        self._keep(entries)
+        for number in sorted(entries):
+            self._objects.delete(entry_name(number))
+
+    def _keep(self, entries: dict[int, bytes]) -> None:
         try:
             self._archive.create(entries)
         except ObjectExists:
@@ -121,8 +126,6 @@ class LogPacking:
                     f"{self._archive.place(numbers)} differs from the log's entries; move this object away, and "
                     "`tidemark housekeep` creates it again"
                 ) from None
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
         """Return the numbers of leftover objects in a log without archives: the archive with their entries has been
