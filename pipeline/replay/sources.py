@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.heartbeats import (
     messages_of,
 )
 from tidemark.pipeline.lake.tables.quarantine import NO_IDS, without
-from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, microseconds
 from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey, Tick
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
@@ -246,7 +246,7 @@ class LakeLandings:
         """Create a trace of the messages that landed from `since` to `until`, both included, without the messages whose
         ids are in `left_out`. `by` is a cohort key; batches have its value as the stream of each message."""
         self._by = by
-        self._table = heartbeats.pinned()
+        self._heartbeats, self._table = heartbeats, heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
         self._left_out = left_out
         self._until_us = NEVER if until is None else to_us(until)
@@ -259,11 +259,9 @@ class LakeLandings:
         columns = ["message_id", "publish_time", "event_time", "landed_at"]
         named = self._by.column(["attributes"])
         least = [(name, "min") for name in (*columns[2:], *(["stream_id"] if streams else []))]
+        chosen = list(dict.fromkeys([*columns, *IDENTITY_SOURCE, *([named] if streams else [])]))
         for hour in _hours_since(self._table, self._since_us):
-            with table_errors(self._table.table_uri):
-                files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                chosen = list(dict.fromkeys([*columns, *IDENTITY_SOURCE, *([named] if streams else [])]))
-                rows = files.to_table(columns=chosen, use_threads=False)
+            rows = self._heartbeats.rows(self._table, chosen, None, [hour])
             rows = rows.filter(_is_first(rows))
             if streams:
                 rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
