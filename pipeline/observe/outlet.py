@@ -78,8 +78,10 @@ _lock = Lock()
 
 def check_libraries(chosen: MetricsSettings) -> None:
     """Raise ToolMissing if `metrics.export` needs a library that is not installed. Imports no library."""
-    with suppress(ModuleNotFoundError):  # of a package around the module
-        if not chosen.export or importlib.util.find_spec(NEEDED[chosen.export]) is not None:
+    if not chosen.export:
+        return
+    with suppress(ModuleNotFoundError):  # a package around the module is missing, too
+        if importlib.util.find_spec(NEEDED[chosen.export]) is not None:
             return
     raise ToolMissing(f'metrics.export = "{chosen.export}" needs more libraries: pip install "{EXTRA}"')
 

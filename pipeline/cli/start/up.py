@@ -89,9 +89,10 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
     """Check that the pipeline can run, then record that it owns the lake. Raises TidemarkError if a check fails."""
     try:
         ownership.wait_until_known()
-    except LakeError as error:  # the checks of the lake report the others
-        if isinstance(error, LakeOwned):
-            raise
+    except LakeOwned:
+        raise
+    except LakeError:
+        pass  # the checks of the lake report it
     refuse_taken_ports(settings)
     refuse_foreign_servers(settings)
     found = at_once(settings, clock)
