@@ -14,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.watched import JITTER, PERIOD, STREAMS, Memory, Pipeline, pipeline, reports, runs_of_drain, ticks_of
+from benchmarks.watched import JITTER, PERIOD, STREAMS, Memory, Pipeline, pipeline, runs_of_drain, ticks_of
+from tidemark.local.demo.script import LakeWatch
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import TruthComparison, compare
 from tidemark.local.services.own_files import dagster_home
@@ -25,8 +26,6 @@ from tidemark.pipeline.lake.layout import OpenLake
 
 PER_SECOND = STREAMS / PERIOD.total_seconds()
 """What the sources publish in real time: a multiple of real time is a multiple of this."""
-
-LOOK_EVERY = timedelta(seconds=3)
 
 CONFIG = """\
 length = "{window}"
@@ -94,27 +93,25 @@ def _play(asked: Asked, played: Pipeline, start: datetime, clock: Clock) -> tupl
     with Memory(supervisor.running) as memory:
         pipeline_began = clock.monotonic()
         start_stack(supervisor, settings, played.config)
-        watched = reports(
-            settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
-        )
+        watch = LakeWatch(settings, publishing, supervisor.restart_what_died, clock, say, asked.patience)
         rejected = OpenLake(settings.lake, settings.message.kinds, clock).quarantine()
-        next(report for report in watched if report.landed.rows + rejected.rows_of() >= backlog)
+        watch.until(lambda report: report.landed.rows + rejected.rows_of() >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
         first = settings.windowing.containing(start)
         windows = {window.key for window in settings.windowing.between(first.start, reached)}
-        next(report for report in watched if windows <= set(report.computed))
+        watch.until(lambda report: windows <= set(report.computed))
         computed_after = clock.monotonic() - pipeline_began
         say(f"its {len(windows)} windows are computed after {computed_after:.0f} s")
         until = clock.monotonic() + asked.live.total_seconds()
-        next(report for report in watched if clock.monotonic() >= until)
+        watch.until(lambda _: clock.monotonic() >= until)
         published = publishing.stop()
         if published is None or published.last_event_time is None:
             raise ServiceFailed("the source left no record of what it published")
         last = settings.windowing.containing(published.last_event_time)
         say("the sources fall silent; the idle rule closes what is left")
         everything = {window.key for window in settings.windowing.between(first.start, last.end)}
-        next(report for report in watched if everything <= set(report.computed))
+        watch.until(lambda report: everything <= set(report.computed))
     say("comparing every row with the truth")
     found = compare(publishing.truth, asked.folder / "lake", settings.windows)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage

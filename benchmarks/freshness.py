@@ -18,7 +18,8 @@ from rich.console import Console
 
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
-from benchmarks.watched import JITTER, PERIOD, STREAMS, Pipeline, pipeline, reports, ticks_of
+from benchmarks.watched import JITTER, PERIOD, STREAMS, Pipeline, pipeline, ticks_of
+from tidemark.local.demo.script import LakeWatch
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.own_files import dagster_home
 from tidemark.local.services.stack import start_stack
@@ -47,7 +48,7 @@ WINDOWS = 5
 PATIENCE = timedelta(minutes=30)
 LATENCIES = {"get": 0.03, "list": 0.04, "create": 0.06}
 """Seconds until Cloud Storage answers a call, by kind, as measured from a machine of its region."""
-LOOK_EVERY = {DISK: timedelta(seconds=1), BUCKET_OF_THE_SERVICE: timedelta(seconds=20)}
+LOOK_EVERY_SECONDS = {DISK: 1.0, BUCKET_OF_THE_SERVICE: 20.0}
 """In a bucket each look takes calls that the pipeline then waits for: the commits tell when windows were ready."""
 
 Beside = Callable[[Settings], AbstractContextManager[None]]
@@ -160,11 +161,9 @@ def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda 
 def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetime, clock: Clock) -> Fresh:
     settings, windowing = played.settings, played.settings.windowing
     looked_at = settings.model_copy(update={"lake": place.past}) if asked.lake != DISK else settings
-    keep_up, every = played.supervisor.restart_what_died, LOOK_EVERY[asked.lake]
-    watched = reports(looked_at, played.source, keep_up, played.say, clock, patience=PATIENCE, every=every)
-    report = next(
-        report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
-    )
+    keep_up, every_seconds = played.supervisor.restart_what_died, LOOK_EVERY_SECONDS[asked.lake]
+    watch = LakeWatch(looked_at, played.source, keep_up, clock, played.say, PATIENCE, every_seconds)
+    report = watch.until(lambda report: len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows)
     lake = Lake(looked_at.lake, settings.message.kinds, clock)
     log = lake.tracking_log()
     entries = (log.entry(number) for number in log.numbers())
@@ -230,7 +229,9 @@ def main() -> None:
     parser.add_argument("--tick", type=int, default=10, help="in seconds (default 10)")
     parser.add_argument("--windows", type=int, default=WINDOWS, help=f"how many are counted (default {WINDOWS})")
     parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
-    parser.add_argument("--lake", choices=tuple(LOOK_EVERY), default=DISK, help="where the lake is (default disk)")
+    parser.add_argument(
+        "--lake", choices=tuple(LOOK_EVERY_SECONDS), default=DISK, help="where the lake is (default disk)"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/freshness"), help="everything is below it")
     asked = Played(**vars(parser.parse_args()))
     fresh = play(asked, Console(width=160), SystemClock())

@@ -1,5 +1,4 @@
-"""A run of the whole pipeline, watched: what the lake comes to hold, the memory of its processes, and what Dagster has
-noted of ticks and runs."""
+"""A run of the whole pipeline, watched: the memory of its processes, and what Dagster has noted of ticks and runs."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +19,14 @@ from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.processes import StartedService, Supervisor
 from tidemark.local.services.stack import start_emulator
-from tidemark.pipeline.clock import Clock, format_duration, iso
-from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.figures import quantile
-from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 
 TICKS_AT_MOST = 5000
-SAY_EVERY_SECONDS = 15.0
 
 STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
 
@@ -126,40 +121,6 @@ class RunOfDrain:
     ended: str
     seconds: float
     rounds: list[str]
-
-
-def reports(
-    settings: Settings,
-    publishing: Source,
-    keep_up: Callable[[], None],
-    say: Callable[[str], None],
-    clock: Clock,
-    *,
-    patience: timedelta,
-    every: timedelta,
-) -> Iterator[LakeReport]:
-    """What the lake holds, again and again, said now and then; `keep_up` is called each time. Raises ServiceFailed when
-    whoever looks has not seen enough within `patience`."""
-    lake = OpenLake(settings.lake, settings.message.kinds, clock)
-    said, began = 0.0, clock.monotonic()
-    while clock.monotonic() - began < patience.total_seconds():
-        keep_up()
-        publishing.raise_failure()
-        with suppress(LakeError):  # an instant in which a table is being made
-            report = read_report(lake)
-            if clock.monotonic() - said >= SAY_EVERY_SECONDS:
-                said = clock.monotonic()
-                decision, lookback = report.state.decision, settings.windows.lookback
-                waiting = read_waiting(lake, settings.windowing, lookback, report.state.watermark)
-                why = "no decision" if decision is None else decision.sentence()[:70]
-                say(
-                    f"sent {publishing.sent:,}, landed {report.landed.rows:,}, windows computed "
-                    f"{len(report.computed)}, waiting {len(waiting)}; {why}"
-                )
-            yield report
-        clock.sleep(every.total_seconds())
-    logs = Path(settings.dagster.storage).parent / "logs"
-    raise ServiceFailed(f"nothing came of waiting {format_duration(patience)}; see {logs}")
 
 
 def ticks_of(root: Path) -> dict[str, Ticks]:

@@ -129,34 +129,37 @@ class DemoFolder:
 
 @dataclass
 class LakeWatch:
-    """Waits until the demonstration's lake has reached a given state, and prints the progress meanwhile."""
+    """Waits until a pipeline's lake has reached a given state, and prints the progress meanwhile. Before each look,
+    `keep_up` is called. `patience` is the maximum duration of one wait."""
 
     settings: Settings
     source: Source
-    supervisor: Supervisor
+    keep_up: Callable[[], None]
     clock: Clock
     say: Callable[[str], None]
+    patience: timedelta = PATIENCE
+    look_every_seconds: float = LOOK_EVERY_SECONDS
     _said: float = 0.0
 
     def __post_init__(self) -> None:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
-    def until(self, reached: Callable[[LakeReport], bool], every: float = LOOK_EVERY_SECONDS) -> LakeReport:
-        """Read the lake's report every `every` seconds until `reached` is true for it. Raises ServiceFailed after
-        PATIENCE."""
+    def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
+        """Read the lake's report again and again until `reached` is true for it. Raises ServiceFailed if it takes too
+        long."""
         began = self.clock.monotonic()
-        while self.clock.monotonic() - began < PATIENCE.total_seconds():
-            self.supervisor.restart_what_died()
+        while self.clock.monotonic() - began < self.patience.total_seconds():
+            self.keep_up()
             self.source.raise_failure()
             with suppress(LakeError):  # a table that is being created cannot be read yet
                 report = read_report(self._lake)
                 self._show(report)
                 if reached(report):
                     return report
-            self.clock.sleep(every)
+            self.clock.sleep(self.look_every_seconds)
         raise ServiceFailed(
-            f"gave up waiting for the lake after {format_duration(PATIENCE)}: read the logs in "
-            f"{self.supervisor.state_folder}/logs, and run `tidemark explain` to see what holds the watermark"
+            f"gave up waiting for the lake after {format_duration(self.patience)}: read the logs in "
+            f"{self.settings.dagster.state_folder}/logs, and run `tidemark explain` to see what holds the watermark"
         )
 
     def _show(self, report: LakeReport) -> None:
@@ -209,7 +212,8 @@ def run_demo(
     start = clock.now().replace(second=0, microsecond=0) - scale.backlog
     source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)
     try:
-        summary = _play(folder, LakeWatch(settings, source, supervisor, clock, say), scale)
+        watch = LakeWatch(settings, source, supervisor.restart_what_died, clock, say)
+        summary = _play(folder, watch, supervisor, scale)
     finally:
         try:
             source.stop()
@@ -245,8 +249,8 @@ def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _play(folder: DemoFolder, watch: LakeWatch, scale: Scale) -> Summary:
-    settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
+def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: Scale) -> Summary:
+    settings, source, clock, say = watch.settings, watch.source, watch.clock, watch.say
     say(f"{scale.streams:,} devices publish a heartbeat every 30 s. Everything runs on this machine.")
     start_emulator(supervisor, settings)
     say("creating the topic and its two subscriptions: base has the data, tracking only shows what was published")

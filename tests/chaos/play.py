@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ import dagster as dg
 import duckdb
 from deltalake import DeltaTable
 
-from benchmarks.watched import reports, runs_of_drain, ticks_of
+from benchmarks.watched import runs_of_drain, ticks_of
 from tests.chaos.disk import let_go, small_disk
 from tests.chaos.faults import BESIDE, Faults
 from tests.chaos.house import ROOT, STARTED_WITHIN_SECONDS, House, is_provisioned, until, until_running, up
@@ -23,6 +23,7 @@ from tests.chaos.plan import Plan, Trouble, without
 from tests.chaos.summary import Summary
 from tests.official_emulator import free_port
 from tidemark.local.demo import synthetic
+from tidemark.local.demo.script import LakeWatch
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.processes import Supervisor
@@ -30,6 +31,7 @@ from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.observe.facts import LakeReport, read_losses
+from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.settings import load_settings
 
 PATIENCE = timedelta(minutes=8)
@@ -159,10 +161,8 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
             if process.poll() is not None:
                 raise ServiceFailed(f"`tidemark up` has ended:\n{house.output.read_text()[-2000:]}")
 
-        def watched() -> Iterator[LakeReport]:
-            return reports(settings, source, keep_up, say, clock, patience=PATIENCE, every=timedelta(seconds=2))
-
-        next(report for report in watched() if faults.done())
+        watch = LakeWatch(settings, source, keep_up, clock, say, PATIENCE)
+        watch.until(lambda _: faults.done())
         published = source.stop()
         if published is None or published.first_event_time is None or published.last_event_time is None:
             raise ServiceFailed("the source left no record of what it published")
@@ -171,11 +171,15 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
         first, last = map(windowing.containing, (published.first_event_time, published.last_event_time))
         wanted = {window.key for window in windowing.between(first.start, last.end)}
         lake = Lake(settings.lake, settings.message.kinds, clock)
-        for report in watched():
+
+        missed = list[MissedHeartbeats]()
+
+        def is_whole(report: LakeReport) -> bool:
             if wanted <= set(report.computed):  # in the silence after them a window more closes every minute
-                missed = read_losses(lake, windowing, settings.windows.lookback, clock.now()).missed
-                if not missed.stale:
-                    break
+                missed.append(read_losses(lake, windowing, settings.windows.lookback, clock.now()).missed)
+            return bool(missed) and not missed[-1].stale
+
+        watch.until(is_whole)
         say("every window is computed and none is stale; comparing every row with the truth")
         comparison, disorder = house.compared(), disorder_of(house.lake)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
@@ -188,7 +192,7 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
         drains=runs_of_drain(ROOT),
         published=published,
         comparison=comparison,
-        missed_and_mended=missed.mended,
+        missed_and_mended=missed[-1].mended,
         disorder_seconds=disorder,
         band_seconds=settings.watermark.band.total_seconds(),
         not_played=not_played,
