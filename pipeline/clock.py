@@ -55,9 +55,11 @@ def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
     return abs(now - moment) < within
 
 
-def iso(moment: datetime) -> str:
-    """Format a time in UTC: `2026-11-21T05:20:00Z`, with milliseconds if it has a fraction."""
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+def iso(moment: datetime, *, exact: bool = False) -> str:
+    """Format a time in UTC: `2026-11-21T05:20:00Z`, with milliseconds or, with `exact`, microseconds if it has a
+    fraction."""
+    fraction = "microseconds" if exact else "milliseconds"
+    text = moment.astimezone(UTC).isoformat(timespec=fraction if moment.microsecond else "seconds")
     return text.replace("+00:00", "Z")
 
 

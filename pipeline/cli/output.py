@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,6 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def exact_iso(time: datetime) -> str:
-    """Format a time in UTC with microseconds."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. Durations are in seconds. Times have milliseconds or, with `exact`, microseconds.
 
@@ -86,7 +81,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
     def plain(value: object) -> Any:
         if isinstance(value, datetime):
-            return exact_iso(value) if exact else iso(value)
+            return iso(value, exact=exact)
         return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
     print(json.dumps(_strict(facts), default=plain, allow_nan=False))

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
-from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe
-from tidemark.pipeline.clock import Clock, SystemClock, format_duration
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, safe
+from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
@@ -119,7 +119,7 @@ def _print(trial: Trial, settings: Settings) -> None:
         names = ["sample", "stream", "event time", *(["publisher id"] if has_ids else [])]
         table = columns(*names, *(f"{name} ({kind})" for name, kind in kinds.items()))
         for verdict in heartbeats:
-            event_time = None if verdict.event_time is None else exact_iso(verdict.event_time)
+            event_time = None if verdict.event_time is None else iso(verdict.event_time, exact=True)
             known = [verdict.sample, verdict.stream_id, event_time]
             ids = [verdict.publisher_id] if has_ids else []
             table.add_row(*(safe(value, SHOWN) for value in (*known, *ids)), *(_field(verdict, name) for name in kinds))

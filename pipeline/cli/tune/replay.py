@@ -24,17 +24,7 @@ from tidemark.pipeline.cli.options import (
     since_when,
     time_option,
 )
-from tidemark.pipeline.cli.output import (
-    WARNING,
-    columns,
-    console,
-    exact_iso,
-    facts_table,
-    print_json,
-    progress_bar,
-    safe,
-    text_of,
-)
+from tidemark.pipeline.cli.output import WARNING, columns, console, facts_table, print_json, progress_bar, safe, text_of
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.phrases import words
@@ -337,7 +327,7 @@ def print_difference(terminal: Console, difference: Difference) -> None:
     table = columns("", "", "recorded", "derived", gap=2, folds=True, title=f"the first {what} that differs")
     for name, values in differing(difference).items():
         mark, style = ("≠", "bold red") if values[0] != values[1] else ("", "")
-        shown = (safe(exact_iso(value) if isinstance(value, datetime) else value) for value in values)
+        shown = (safe(iso(value, exact=True) if isinstance(value, datetime) else value) for value in values)
         table.add_row(mark, name, *shown, style=style)
     terminal.print(table)
 
