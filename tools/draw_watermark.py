@@ -14,7 +14,7 @@ from tidemark.pipeline.charts import Area, Chart, Line, Mark, linear, picture, s
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from tidemark.pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
+from tidemark.pipeline.replay.trace import Batch, first_tick_at, late_landings, ticks_of, watermarks_us
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
@@ -211,7 +211,8 @@ def _is_late(messages: Messages, decisions: list[Decision]) -> np.ndarray:
 def _late(messages: Messages, decisions: list[Decision]) -> int:
     (batch,) = messages.batches()
     tick_us = np.array([to_us(decision.at) for decision in decisions], dtype=np.int64)
-    return int(late_in(batch, tick_us, watermarks_us([each.watermark for each in decisions])).sum())
+    (late_at,) = late_landings(batch, tick_us, np.array([watermarks_us([each.watermark for each in decisions])]))
+    return len(late_at)
 
 
 if __name__ == "__main__":

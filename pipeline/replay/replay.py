@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.trace import Tick, Trace, landed_in, late_in, watermarks_us
+from tidemark.pipeline.replay.trace import Tick, Trace, landed_in, late_landings, watermarks_us
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Ints
@@ -200,7 +200,8 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     watermark_us = watermarks_us([decision.watermark for decision in decisions])
     late, landed = np.zeros(len(at_us), dtype=np.int64), 0
     for batch in trace.batches():
-        late += late_in(batch, at_us, watermark_us)
+        (late_at,) = late_landings(batch, at_us, np.array([watermark_us]))
+        late += np.bincount(late_at, minlength=len(at_us))
         landed += landed_in(batch, at_us)
     return Replayed(decisions, np.cumsum(late), landed)
 

@@ -289,17 +289,20 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
-def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """Return the number of late messages in a batch for each tick. A message counts at the first tick at or after its
-    landing. If it landed after the last tick, it does not count.
+def late_landings(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> list[Ints]:
+    """Return, for each row of `watermarks_us`, the indices of the ticks at which late messages of a batch landed, one
+    per message. A message counts at the first tick at or after its landing. If it landed after the last tick, it does
+    not count.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
-    the times of the ticks, in ascending order. `watermark_us` are their watermarks, or NO_WATERMARK.
+    the times of the ticks, in ascending order. A row has their watermarks, or NO_WATERMARK.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
-    before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
-    late = (batch.event_us < before_landing) & (landing < len(tick_us))
-    return np.bincount(landing[late], minlength=len(tick_us)).astype(np.int64)
+    before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
+    # Most messages are above the watermark of every row.
+    some = (landing < len(tick_us)) & (batch.event_us < before_landing.max(axis=0)[landing])
+    event_us, landing = batch.event_us[some], landing[some]
+    return [landing[event_us < own[landing]] for own in before_landing]
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:

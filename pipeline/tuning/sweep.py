@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tidemark.pipeline.clock import duration_us, format_duration, to_us
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.replay import decide_again
-from tidemark.pipeline.replay.trace import NO_WATERMARK, Batch, Tick, Trace, first_tick_at, landed_in, watermarks_us
+from tidemark.pipeline.replay.trace import NO_WATERMARK, Tick, Trace, landed_in, late_landings, watermarks_us
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -166,7 +166,7 @@ def outcomes_of(
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
     for batch in workload.messages.batches():
-        late += late_of_each(batch, tick_us, watermarks)
+        late += [len(of_one) for of_one in late_landings(batch, tick_us, watermarks)]
         landed += landed_in(batch, tick_us)
     counted = (made_us >= workload.from_us) & (made_us <= workload.until_us)
     return [
@@ -181,17 +181,6 @@ def watermarks_of(workload: Workload, policy: Policy) -> Ints:
     if begun is not None and (record := begun.record) is not None:
         begun = replace(begun, record=replace(record, decision=replace(record.decision, watermark=None)))
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
-
-
-def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """Return the number of late messages in a batch for each candidate. Row i of `watermarks_us` has the watermarks of
-    candidate i at the ticks."""
-    landing = first_tick_at(tick_us, batch.landed_us)
-    before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
-    # Most messages are above the watermark of every candidate.
-    some = (landing < len(tick_us)) & (batch.event_us < before_landing.max(axis=0)[landing])
-    event_us, landing = batch.event_us[some], landing[some]
-    return np.array([np.count_nonzero(event_us < own[landing]) for own in before_landing])
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> tuple[float | None, float | None]:
