@@ -115,10 +115,8 @@ def make_report(
 def variants_of(present: Policy) -> list[Variant]:
     """Return the variants to try. Without a quantile in the policy, these are the rules `band` and `frontier`, each
     without a quantile and with SHOWN_QUANTILE. Otherwise, these are both rules with the policy's quantile."""
-    variants = [Variant("band", present.quantile), Variant("frontier", present.quantile)]
-    if not present.quantile:
-        variants += [replace(variant, quantile=SHOWN_QUANTILE) for variant in variants]
-    return variants
+    quantiles = [present.quantile] if present.quantile else [0.0, SHOWN_QUANTILE]
+    return [variant for each in quantiles for variant in (Variant("band", each), Variant("frontier", each))]
 
 
 def sentences(report: TuningReport) -> list[str]:
