@@ -16,17 +16,7 @@ from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
 from tidemark.pipeline.doctor.identity import Component
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import (
-    Facts,
-    Row,
-    Setting,
-    Verdict,
-    Written,
-    cost,
-    follows,
-    rows,
-    write_settings,
-)
+from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, Written, follows, rows, write_settings
 from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
 from tidemark.pipeline.settings import Settings, config_file, load_settings
 
@@ -105,7 +95,7 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
             "rows": [asdict(one) for one in table],
             "settings": [asdict(one) for one in found],
             "written": [asdict(one) for one in written],
-            "dollars": cost(facts),
+            "dollars": facts.dollars,
         })  # fmt: skip
     elif writes:
         show_written(settings, written)
@@ -125,7 +115,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     called = ((name, one.count, one.p50, one.largest) for name, one in facts.calls.items())
     terminal.print(columns("call", right=("count", "p50", "largest"), rows=called))
     charged = counted(facts.charged_bytes, "byte")
-    terminal.print(f"publishing and pulling are charged as {charged}: {cost(facts):.6f} dollars at list price")
+    terminal.print(f"publishing and pulling are charged as {charged}: {facts.dollars:.6f} dollars at list price")
     for row in table_rows:
         if row.then:
             terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)

@@ -250,6 +250,11 @@ class Facts:
     took: timedelta
     swept: Sequence[str]
 
+    @property
+    def dollars(self) -> float:
+        """The list price of the measurement's messages."""
+        return self.charged_bytes / 2**40 * DOLLARS_A_TIB
+
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
     """Return the description `found` of a measured fact, with its verdict. `then` says what to do unless it `holds`."""
@@ -340,11 +345,6 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
             why = f"{SLACK_TIMES} times the largest delay seen, {short(largest)}, and {least}"
             found.append(Setting("watermark", "slack", format_duration(value), why))
     return found
-
-
-def cost(facts: Facts) -> float:
-    """Return the list price of the measurement's messages, in dollars."""
-    return facts.charged_bytes / 2**40 * DOLLARS_A_TIB
 
 
 def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
