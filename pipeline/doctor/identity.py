@@ -192,9 +192,3 @@ def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
     included."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose
-
-
-def role_id(component: Component, on: On) -> str:
-    """Return the name of the role that grants a part its permissions on this kind of resource, such as
-    `tidemark.tracker.bucket`."""
-    return f"tidemark.{component}.{on}"

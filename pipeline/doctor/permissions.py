@@ -14,16 +14,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
-from tidemark.pipeline.doctor.identity import (
-    BY_HAND,
-    ON_PURPOSE,
-    Component,
-    On,
-    Permission,
-    needs_of,
-    permissions_of,
-    role_id,
-)
+from tidemark.pipeline.doctor.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
@@ -166,7 +157,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
 def _remedy(parts: Sequence[Component], permission: Permission) -> str:
     if permission == ON_PURPOSE.permission:
         return 'Grant roles/pubsub.subscriber on base, or read base from Cloud Monitoring with pubsub.reading = "auto"'
-    roles = ", ".join(role_id(part, permission.on) for part in parts)
+    roles = ", ".join(f"tidemark.{part}.{permission.on}" for part in parts)
     return f"Grant {roles} with deploy/roles/grant.sh (docs/how-to/identity.md)"
 
 

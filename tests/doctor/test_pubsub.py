@@ -12,7 +12,7 @@ from tests.doctor.world import World, served_world
 from tests.pubsub.builders import Denying
 from tidemark.pipeline.doctor import checks
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, examine
-from tidemark.pipeline.doctor.identity import RUNNING, Component, permissions_of, role_id
+from tidemark.pipeline.doctor.identity import RUNNING, Component, permissions_of
 from tidemark.pipeline.pubsub.connection import client_of
 from tidemark.pipeline.settings_message import MessageSettings
 
@@ -151,7 +151,7 @@ def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World) -> N
             assert f"lack {permission.name} on " in finding.said
             assert resource in finding.said
             assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
-            assert all(role_id(part, permission.on) in finding.said for part in parts)
+            assert all(f"tidemark.{part}.{permission.on}" in finding.said for part in parts)
 
 
 @pytest.mark.parametrize("reading", ["auto", "snapshot"])
