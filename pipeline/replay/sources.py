@@ -15,14 +15,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.objects import read_ahead
-from tidemark.pipeline.lake.tables.heartbeats import (
-    IDENTITY,
-    IDENTITY_SOURCE,
-    PARTITION,
-    Heartbeats,
-    identities,
-    messages_of,
-)
+from tidemark.pipeline.lake.tables.heartbeats import IDENTITY_SOURCE, PARTITION, Heartbeats, identities, messages_of
 from tidemark.pipeline.lake.tables.quarantine import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds
 from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey, Tick
@@ -285,8 +278,9 @@ def _is_first(rows: pa.Table) -> pa.Array:
     """Return for each landed row whether no copy of its heartbeat was published earlier."""
     import polars as pl  # here, because `status` imports this module and does not need Polars
 
-    published = pl.DataFrame(identities(rows).append_column("publish_time", rows["publish_time"]))
-    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(IDENTITY)
+    named = identities(rows)
+    published = pl.DataFrame(named.append_column("publish_time", rows["publish_time"]))
+    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(named.column_names)
     return published.select(is_oldest).to_series().to_arrow()
 
 

@@ -25,7 +25,7 @@ from tidemark.pipeline.cli.options import (
     time_option,
 )
 from tidemark.pipeline.cli.output import WARNING, columns, console, facts_table, print_json, progress_bar, safe, text_of
-from tidemark.pipeline.clock import iso
+from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.phrases import words
 from tidemark.pipeline.replay.replay import (
@@ -117,7 +117,7 @@ def replay(
         for option, value in refused.items():
             if value is not None:
                 raise typer.BadParameter(f"{option} cannot be combined with --from-lake")
-        _of_lake(since, given, rules, out, as_json=as_json)
+        _of_lake(since_when(since, SystemClock().now()), given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or use --from-lake")
@@ -174,12 +174,7 @@ def _of_trace(
 
 
 def _of_lake(
-    since: timedelta | datetime | None,
-    given: Mapping[str, Any],
-    rules: Sequence[Rule],
-    out: Path | None,
-    *,
-    as_json: bool,
+    since: datetime | None, given: Mapping[str, Any], rules: Sequence[Rule], out: Path | None, *, as_json: bool
 ) -> None:
     """Verify the recorded decisions. With other settings (`given`) or other `rules`, print what would change instead.
 
@@ -191,7 +186,7 @@ def _of_lake(
     newest = log.newest().record
     if newest is None:
         raise no_decision(settings)
-    state, ticks = recorded_ticks(log, since_when(since, at.clock.now()))
+    state, ticks = recorded_ticks(log, since)
     first = next(ticks, None)
     if first is None:
         raise LakeError(
