@@ -41,6 +41,12 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
 """The gRPC statuses that no Pub/Sub emulator returns for the test request. Each is mapped to what it says about the
 server."""
 
+DIRECT = (
+    *(("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)),
+    ("grpc.enable_http_proxy", 0),
+)
+"""Options of a channel to an emulator: messages of any size, and never through the proxy that `$http_proxy` names."""
+
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""
 
@@ -61,8 +67,7 @@ def client_of(kind: Any, server: str | None, endpoint: str | None = None, impers
     has no credentials; the message says how to get them.
     """
     if server is not None:
-        unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-        channel = grpc.insecure_channel(server, options=unlimited)
+        channel = grpc.insecure_channel(server, options=DIRECT)
         return kind(transport=kind.get_transport_class("grpc")(channel=channel))
     try:
         credentials = None if impersonate is None else credentials_of(impersonate)
@@ -100,7 +105,7 @@ def refuse_foreign_server(emulator_host: str | None) -> None:
     host, _, port = (emulator_host or "").rpartition(":")
     if emulator_host is None or not listens(host, int(port)):
         return
-    with grpc.insecure_channel(emulator_host) as channel:
+    with grpc.insecure_channel(emulator_host, options=DIRECT) as channel:
         look = channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
         try:
             look(b"", timeout=ANSWERS_WITHIN_SECONDS)
