@@ -26,6 +26,9 @@ MAY_NOT_ACT = "Unable to acquire impersonated credentials"
 """Text by which google-auth reports a missing permission to impersonate a service account. The text is needed, because
 the gRPC error that contains it looks transient."""
 
+REVOKED = "invalid_grant"
+"""Text by which Google's token server says that a login expired or was revoked. The gRPC error looks transient too."""
+
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope of every token. The account's roles determine what a token permits."""
 
@@ -153,6 +156,11 @@ def reported(
                 f"no token for the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
                 "the machine's own credentials roles/iam.serviceAccountTokenCreator on that account, or run `tidemark "
                 "doctor`"
+            ) from error
+        if REVOKED in str(why):
+            raise PermissionMissing(
+                f"the login with which to {action} {resource} expired or was revoked: {why}; run `gcloud auth "
+                "application-default login`, and start tidemark again"
             ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"

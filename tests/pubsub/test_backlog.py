@@ -188,10 +188,16 @@ def test_clients_ask_a_regional_endpoint_as_the_service_account_that_is_named() 
     plain.transport.close()
 
 
-def test_a_refused_impersonation_is_a_missing_permission_and_not_a_broken_network() -> None:
-    said = "Getting metadata from plugin failed with error: ('Unable to acquire impersonated credentials', '403')"
-    expected = r"pubsub.impersonate to pull from base.*serviceAccountTokenCreator"
-    with pytest.raises(PermissionMissing, match=expected), reported("pull from", "base", "consume"):
-        raise api.ServiceUnavailable(said)
-    with pytest.raises(PubSubUnreachable), reported("pull from", "base", "consume"):
-        raise api.ServiceUnavailable("Getting metadata from plugin failed with error: no route")
+@pytest.mark.parametrize(
+    ("said", "expected", "told"),
+    [
+        ("('Unable to acquire impersonated credentials', '403')", PermissionMissing, "serviceAccountTokenCreator"),
+        ("('invalid_grant: Bad Request', {'error': 'invalid_grant'})", PermissionMissing, "start tidemark again"),
+        ("no route", PubSubUnreachable, "check the network"),
+    ],
+)
+def test_a_refused_token_is_a_missing_permission_and_not_a_broken_network(
+    said: str, expected: type[Exception], told: str
+) -> None:
+    with pytest.raises(expected, match=rf"to pull from base.*{told}"), reported("pull from", "base", "consume"):
+        raise api.ServiceUnavailable(f"Getting metadata from plugin failed with error: {said}")
