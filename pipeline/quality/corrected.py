@@ -20,7 +20,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
-from tidemark.pipeline.lake.tables.table import table_errors
+from tidemark.pipeline.lake.tables.table import by_partition, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 
 logger = logging.getLogger(__name__)
@@ -124,11 +124,11 @@ def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
-    old, new = defaultdict[str | None, list[str]](list), defaultdict[str | None, list[str]](list)
-    for found, files in ((old, commit.removed), (new, commit.added)):
-        for file in files:
-            found[file.partition].append(file.path)
-    return [(window, old[window], new[window]) for window in sorted(filter(None, old.keys() & new.keys()))]
+    old, new = defaultdict[str, list[str]](list), by_partition(commit.added)
+    for path, partition in commit.removed.items():
+        if partition is not None:
+            old[partition].append(path)
+    return [(window, old[window], [file.path for file in new[window]]) for window in sorted(old.keys() & new.keys())]
 
 
 def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[str], new: list[str]) -> pa.Table:

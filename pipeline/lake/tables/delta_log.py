@@ -37,20 +37,12 @@ FILES_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedFile:
-    """A file whose rows a commit removed. `partition` is None if the commit does not contain it."""
-
-    path: str
-    partition: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
     """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` its metadata.
 
     `added` and `removed` are the files whose rows the commit added and removed, in order. They do not include the files
-    of a compaction, which only moves rows. `is_append` is true if the commit removed no file at all; it is false for a
-    compaction.
+    of a compaction, which only moves rows. `removed` has each path with its partition, or None if the commit does not
+    contain it. `is_append` is true if the commit removed no file at all; it is false for a compaction.
     """
 
     version: int
@@ -58,7 +50,7 @@ class Commit:
     at: datetime | None
     says: Mapping[str, Any]
     added: Sequence[DataFile]
-    removed: Sequence[RemovedFile]
+    removed: Mapping[str, str | None]
     is_append: bool
 
 
@@ -226,11 +218,11 @@ def _parsed(version: int, content: bytes, column: str) -> Commit:
         at=from_us(says["timestamp"] * 1000) if says.get("timestamp") else None,
         says=says,
         added=[_added(version, add, column) for add in adds if add["dataChange"]],
-        removed=[
-            RemovedFile(unquote(remove["path"]), (remove.get("partitionValues") or {}).get(column))
+        removed={
+            unquote(remove["path"]): (remove.get("partitionValues") or {}).get(column)
             for remove in removes
             if remove["dataChange"]
-        ],
+        },
         is_append=not removes,
     )
 

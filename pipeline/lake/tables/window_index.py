@@ -78,7 +78,7 @@ class WindowIndex:
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
-        return added.issuperset(file.partition for file in commit.removed)
+        return added.issuperset(commit.removed.values())
 
     def _begin_data(self, heartbeats: DeltaTable | None) -> None:
         files = self._landed.listed(heartbeats)
