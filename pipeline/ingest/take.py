@@ -204,12 +204,13 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     Undecided messages are given back immediately. Other messages that were not kept are given back at the end. Raises
     PubSubError or LakeError, after giving back all messages.
     """
-    ack_ids, waiting, back, size = list[str](), Waiting(), list[str](), 0
+    ack_ids, waiting, back, pulled, size = list[str](), Waiting(), list[str](), 0, 0
     unread: Sequence[str] = ()
     is_over = False
     try:
         for batch in batches:
-            published_us, unread, size = batch.messages.published_us, batch.ack_ids, size + batch.size_bytes
+            published_us, unread = batch.messages.published_us, batch.ack_ids
+            pulled, size = pulled + len(batch), size + batch.size_bytes
             for part in keeper.keep(batch.messages):
                 ids, unread = unread[: part.messages], unread[part.messages :]
                 now, waits = keeper.clock.now(), defaultdict[int, list[str]](list)
@@ -235,6 +236,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
         subscription.give_back([*ack_ids, *back, *unread])
         raise
     subscription.give_back(back)
+    size = size * len(ack_ids) // max(pulled, 1)  # of the kept ones: the mean size prices a backlog
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)

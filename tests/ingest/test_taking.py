@@ -93,7 +93,7 @@ def message(number: int, data: bytes, attributes: dict[str, str]) -> Any:
 
 
 def batch_of(messages: Sequence[Any]) -> PulledBatch:
-    return PulledBatch(messages_of(messages), [f"ack {one.message_id}" for one in messages], 0)
+    return PulledBatch(messages_of(messages), [f"ack {one.message_id}" for one in messages], 100 * len(messages))
 
 
 def keeper_of(side: Side, reader: HeartbeatReader, clock: ManualClock, files: Files | None = None) -> Keeper:
@@ -122,6 +122,7 @@ def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
     batch, until = batch_of([dense(number) for number in range(3)]), clock.monotonic() + seconds
     taken = take([batch], subscription, keeper_of(side, SlowReader(OF_ELEMENTS, clock), clock), until)
     assert taken.ack_ids == batch.ack_ids[:looked_at]
+    assert taken.used.landed_bytes + taken.used.tracked_bytes == 100 * looked_at, "not those that come again"
     assert subscription.back == ({GIVEN_BACK_SECONDS: batch.ack_ids[looked_at:]} if looked_at < 3 else {})
     if side is Side.BASE:
         assert (taken.ingested.heartbeats, taken.ingested.rejected.total()) == (looked_at * MOST_ELEMENTS, 0)
