@@ -90,11 +90,9 @@ def skipped(ticking: Ticking) -> str:
 # When a run is due
 
 
-def standing_with(
-    now: datetime, *, base: timedelta, tracking: timedelta = timedelta(0), ago: timedelta = SECOND
-) -> WatermarkState:
-    """A decision so long ago, on readings of messages that were so old."""
-    at = now - ago
+def standing_with(now: datetime, *, base: timedelta, tracking: timedelta = timedelta(0)) -> WatermarkState:
+    """A decision a second ago, on readings of messages that were so old."""
+    at = now - SECOND
     readings = [Reading(at, at - age, names_a_message=True) for age in (base, tracking)]
     followed = [follow(None, reading, timedelta(0)) for reading in readings]
     decision = Decision(at=at, watermark=None, reason=Reason.ADVANCED, base=followed[0], tracking=followed[1])

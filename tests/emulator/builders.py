@@ -50,10 +50,10 @@ def expiry(snapshot: Any) -> datetime:
     return moment
 
 
-def a_model(faults: Faults | None = None, seed: int = 1, *, retain_acked_messages: bool = False) -> PubSubModel:
-    model = PubSubModel(rng=random.Random(seed), faults=faults or Faults())
+def a_model(faults: Faults | None = None) -> PubSubModel:
+    model = PubSubModel(rng=random.Random(1), faults=faults or Faults())
     model.create_topic(a_topic())
-    model.create_subscription(a_subscription(retain_acked_messages=retain_acked_messages), START)
+    model.create_subscription(a_subscription(), START)
     return model
 
 

@@ -42,8 +42,8 @@ class Server:
         self.subscriber.create_subscription(request=request)
         return path
 
-    def snapshot_name(self, name: str = "snapshot") -> str:
-        return f"projects/{self.project}/snapshots/{name}"
+    def snapshot_name(self) -> str:
+        return f"projects/{self.project}/snapshots/snapshot"
 
     def publish(self, topic: str, count: int = 1) -> list[str]:
         messages = [{"data": b"x", "attributes": {"number": str(number)}} for number in range(count)]

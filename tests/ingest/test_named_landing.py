@@ -28,9 +28,7 @@ class PiecesWorld(World):
         super().__init__(folder, lake=lake)
         self.wait(1000)
 
-    def land_as(
-        self, name: str, *, budget: Budget = BUDGET, is_over: Callable[[], bool] = lambda: False
-    ) -> NamedLanding:
+    def land_as(self, name: str, *, is_over: Callable[[], bool] = lambda: False) -> NamedLanding:
         return land_named(
             name,
             self.base,
@@ -38,7 +36,7 @@ class PiecesWorld(World):
             quarantine=self.quarantine,
             watermark=at(902),
             reader=self.reader,
-            budget=budget,
+            budget=BUDGET,
             clock=self.clock,
             is_over=is_over,
         )

@@ -55,9 +55,9 @@ class Published:
         return [json.loads(message["data"]) for message in self.messages]
 
 
-def topic_of(memory: Any, published: Any, topic: str = "projects/p/topics/signal", **settings: Any) -> SignalTopic:
+def topic_of(memory: Any, published: Any, **settings: Any) -> SignalTopic:
     """One tracker's."""
-    made = SignalTopic(memory, LANDED, topic, Settings(**settings))
+    made = SignalTopic(memory, LANDED, "projects/p/topics/signal", Settings(**settings))
     made.__dict__["_client"] = published
     return made
 

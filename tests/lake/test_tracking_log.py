@@ -63,12 +63,12 @@ def deciding(second: float) -> Callable[[WatermarkState], DecisionRecord]:
     return lambda state: state.decide(reading(second), reading(second), Policy(), at(second))
 
 
-def told_so_far(log: TrackingLog, ticks: int, start: int = 100) -> WatermarkState:
+def told_so_far(log: TrackingLog, ticks: int) -> WatermarkState:
     """A log with a beginning, and a snapshot and a decision a tick, every 20 s."""
     log.begin(Beginning(at(0)))
     for tick in range(ticks):
-        log.append(snapshot(start + 20 * tick))
-        log.decide(deciding(start + 20 * tick + 1))
+        log.append(snapshot(100 + 20 * tick))
+        log.decide(deciding(100 + 20 * tick + 1))
         log.compact_if_due()
     return log.catch_up()
 

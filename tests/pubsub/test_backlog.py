@@ -31,8 +31,8 @@ def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pub
     return fresh_pubsub
 
 
-def backlog_of(subscriber: object, settings: PubSubSettings, path: str | None = None) -> SnapshotBacklog:
-    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK)
+def backlog_of(subscriber: object, settings: PubSubSettings) -> SnapshotBacklog:
+    return SnapshotBacklog(subscriber, settings.base_path, CLOCK)
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:

@@ -18,13 +18,12 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return bare(monkeypatch, tmp_path)
 
 
-def put_sdk(folder: Path, versions: tuple[str, ...] = ("0.8.20",)) -> Path:
-    """The Google Cloud SDK, as far as the emulator is concerned: its jars and a `gcloud`, which is returned."""
+def put_sdk(folder: Path) -> Path:
+    """The Google Cloud SDK, as far as the emulator is concerned: its jar and a `gcloud`, which is returned."""
     lib = folder / "platform/pubsub-emulator/lib"
     for part in (lib, folder / "bin"):
         part.mkdir(parents=True)
-    for version in versions:
-        (lib / f"cloud-pubsub-emulator-{version}-all.jar").touch()
+    (lib / "cloud-pubsub-emulator-0.8.20-all.jar").touch()
     gcloud = folder / "bin/gcloud"
     gcloud.touch(mode=0o755)
     return gcloud

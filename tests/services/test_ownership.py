@@ -48,10 +48,10 @@ class Place:
         settings, config = self.settings(topic, base, up or Path()), None if up is None else up / "tidemark.toml"
         return Ownership(settings, self.clock, up=config, say=self.said.append)
 
-    def owned_by(self, process: ProcessName, topic: str = "heartbeats", up: str = "", ago: float = 0.0) -> Owner:
+    def owned_by(self, process: ProcessName, up: str = "", ago: float = 0.0) -> Owner:
         """Have the lake say so, since so many seconds ago by this clock."""
         since = self.clock.now() - timedelta(seconds=ago)
-        owner = Owner(pipeline_of(self.settings(topic)), process, since, TICK, up)
+        owner = Owner(pipeline_of(self.settings("heartbeats")), process, since, TICK, up)
         self.notes.replace(OWNER.key, owner, self.notes.found(OWNER.key)[1])
         return owner
 

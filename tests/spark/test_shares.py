@@ -126,10 +126,10 @@ def total(done: Sequence[RoundDone]) -> Settled:
     return sum((one.settled for one in done), Settled())
 
 
-def a_share(settings: Settings, side: Side, settled: frozenset[str] = frozenset()) -> Share:
+def a_share(settings: Settings, side: Side) -> Share:
     """One reader of one side."""
     landers = int(side is Side.BASE)
-    return Share(settings, timedelta(seconds=1), landers, 1 - landers, settled=settled)
+    return Share(settings, timedelta(seconds=1), landers, 1 - landers)
 
 
 # What a worker keeps

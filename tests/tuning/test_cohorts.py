@@ -28,8 +28,8 @@ LATE = Source(seconds=300, rate=10, streams=20, slow=10, slow_by=100, left=0)
 """Half of the streams are a hundred seconds late."""
 
 
-def on_trace(path: Path, by: str, bands: Sequence[timedelta] = BANDS, target: float = 0.0001) -> Cohorts:
-    return cohorts_on(path, cohort_key(by), Asked(Settings(), START, target=target, bands=bands))
+def on_trace(path: Path, by: str, bands: Sequence[timedelta] = BANDS) -> Cohorts:
+    return cohorts_on(path, cohort_key(by), Asked(Settings(), START, target=0.0001, bands=bands))
 
 
 def written(trace: MemoryTrace, path: Path, regions: Sequence[str | None], *, as_map: bool = False) -> Path:

@@ -19,10 +19,9 @@ TENTH_US = 100_000
 tenths = st.integers(0, 120).map(lambda tenth: START_US + tenth * TENTH_US)
 
 
-def trace_of(messages: Sequence[Times], streams: Sequence[int] | None = None) -> MemoryTrace:
+def trace_of(messages: Sequence[Times]) -> MemoryTrace:
     publish, event = ints(publish for publish, _ in messages), ints(event for _, event in messages)
-    stream = ints([0] * len(messages) if streams is None else streams)
-    return MemoryTrace(publish, event, publish, publish, stream, int(stream.max(initial=0)) + 1)
+    return MemoryTrace(publish, event, publish, publish, ints([0] * len(messages)), 1)
 
 
 def measured(trace: MemoryTrace, band: timedelta = BAND, worst: int = 10) -> Disorder:

@@ -79,10 +79,10 @@ def reading(observed: float, oldest: float | None = None, *, names: bool | None 
     )
 
 
-def empty_at(server: float, *, ahead: float, took: float = 0.02) -> Reading:
+def empty_at(server: float, *, ahead: float) -> Reading:
     """What a machine whose clock is ahead of the server's reads of an empty subscription, in the middle of a call."""
-    asked, answered = server + ahead - took / 2, server + ahead + took / 2
-    observed = max(asked, server - took)
+    asked, answered = server + ahead - 0.01, server + ahead + 0.01
+    observed = max(asked, server - 0.02)
     return replace(reading(observed, server, names=server < observed - 1), answered_at=at(answered))
 
 
@@ -114,17 +114,9 @@ def uncounted(bound: BandEvidence | FrontierEvidence) -> BandEvidence | Frontier
     return replace(bound, messages=0, pin=replace(bound.pin, count=0))
 
 
-def standing_at(
-    watermark: float | None, *, base: EffectiveReading | None = None, tracking: EffectiveReading | None = None
-) -> Decision:
+def standing_at(watermark: float | None) -> Decision:
     """A previous decision with this watermark."""
-    return Decision(
-        at=at(0),
-        watermark=None if watermark is None else at(watermark),
-        reason=Reason.ADVANCED,
-        base=base,
-        tracking=tracking,
-    )
+    return Decision(at(0), None if watermark is None else at(watermark), Reason.ADVANCED)
 
 
 def decide(
