@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.partitions import stretch_texts, windows_tag
-from tidemark.assets.scheduler.runs import Runs, attempt_of, ended_at, ended_attempts, report_dead
+from tidemark.assets.scheduler.runs import Runs, attempt_of, doing, ended_at, ended_attempts, report_dead
 from tidemark.assets.scheduler.turns import (
     LONGEST_PAUSE,
     Front,
@@ -130,8 +130,9 @@ def next_request(
     left for later, even if the sources' clocks are ahead.
     """
     windows, windowing = lake.settings.windows, lake.settings.windowing
-    working = [attempt_of(record, windowing, now) for record in report_dead(runs, COMPUTE_WINDOWS, now)]
-    nothing = f"run {working[0].run_id[:8]} is computing windows" if working else "every closed window is computed"
+    at_it = report_dead(runs, COMPUTE_WINDOWS, now)
+    working = [attempt_of(record, windowing, now) for record in at_it]
+    nothing = doing(at_it[0], "is computing windows") if at_it else "every closed window is computed"
     if len(working) >= windows.runs_at_once:
         return Request((), nothing)
     if watermark is None or (due := due_now(lake, min(watermark, now), now)) is None:
@@ -221,7 +222,7 @@ def pause_of(
       which `counts` is false ends the series, as a success does.
     """
     if at_it := report_dead(runs, job_name, now):
-        return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
+        return doing(at_it[0], does)
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failure = dg.DagsterRunStatus.FAILURE
     failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))

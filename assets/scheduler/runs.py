@@ -80,12 +80,18 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
         windows = Spans(*stretches_asked(texts, run.tags, windowing))
     began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else until
     failed = run.status is dg.DagsterRunStatus.FAILURE
-    return Attempt(windows, failed, began, until, BACKLOG in run.tags, run.run_id)
+    return Attempt(windows, failed, began, until, BACKLOG in run.tags)
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
     """Return when a run ended, or when it was created if Dagster has not recorded its end."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
+
+
+def doing(unfinished: dg.RunRecord, does: str) -> str:
+    """Say what an unfinished run does: it waits in Dagster's queue, which other runs may fill, or it `does`."""
+    waits = unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED
+    return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 
 
 LONGEST_RUN = timedelta(hours=3)

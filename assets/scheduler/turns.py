@@ -57,7 +57,6 @@ class Attempt:
     began_at: datetime
     ended_at: datetime
     is_backlog: bool = False
-    run_id: str = ""
 
 
 Attempts: TypeAlias = Sequence[Attempt]

@@ -86,7 +86,7 @@ def test_a_queued_run_is_waited_for_and_somebody_elses_runs_are_left_alone(runs:
         job_code_origin=JobPythonOrigin(COMPUTE_WINDOWS, code),
     )
     later = SystemClock().now() + timedelta(days=30)
-    assert f"run {queued.run_id[:8]}" in (pause_of(runs, COMPUTE_WINDOWS, later) or "")
+    assert f"run {queued.run_id[:8]} waits in the queue" in (pause_of(runs, COMPUTE_WINDOWS, later) or "")
     assert status_of(runs, theirs) is STATUS.STARTED
 
 

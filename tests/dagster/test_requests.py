@@ -70,15 +70,16 @@ class World:
         lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows), kept=self.kept)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(requests, "report_dead", lambda *_: self.working)
-            patched.setattr(requests, "attempt_of", lambda one, *_: self.attempt(one[1], self.now, "run-0"))
+            patched.setattr(requests, "attempt_of", lambda one, *_: self.attempt(one[1], self.now))
+            patched.setattr(requests, "doing", lambda _, does: f"run run-0 {does}")
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda _, watermark, __: Spans(*self.due(watermark)))
             runs: Any = SimpleNamespace(settings=lake.settings)
             return next_request(runs, lake, self.watermark, self.now, stale, self.most)
 
-    def attempt(self, request: Request, began: datetime, run_id: str = "", *, failed: bool = False) -> Attempt:
+    def attempt(self, request: Request, began: datetime, *, failed: bool = False) -> Attempt:
         tried = Spans(*(range(number, number + 1) for number in self.numbers(request)))
-        return Attempt(tried, failed, began, self.now, request.is_backlog, run_id)
+        return Attempt(tried, failed, began, self.now, request.is_backlog)
 
     def numbers(self, request: Request) -> list[int]:
         return [self.windowing.number_of(window.start) for window in request.windows]
