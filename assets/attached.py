@@ -24,9 +24,9 @@ milliseconds. Later ticks materialize the others."""
 
 @dataclass
 class CompleteWindows:
-    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage which
-    ones are materialized, because a tick can fail after it has returned its events. It asks again only once a further
-    partition is complete, or if the last tick did not get to all of them."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage, not its
+    own memory, because a tick can fail after it has returned its events. It asks again only if another partition is
+    complete, or if the last tick left out some partitions."""
 
     settings: Settings
     partitions: Partitions
@@ -47,8 +47,8 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return a request without windows, because no run is needed, and the materializations of the next complete
-        partitions."""
+        """Return the materializations of the next complete partitions, and a request without windows, because they need
+        no run."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported

@@ -146,8 +146,8 @@ def _compute(
 
 
 def _ran(mark: str, failed: dg.RunRecord) -> bool:
-    """True if a failed run used the file with this mark. If that is the current file, the failure delays the next
-    run."""
+    """True if a failed run used the version of the table's file with this `mark`. Only failures with the current
+    version delay the next run."""
     return failed.dagster_run.tags.get(DEFINITION) == mark
 
 

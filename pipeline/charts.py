@@ -58,8 +58,8 @@ class Axis:
 class Line:
     """A curve, or separate points if `is_joined` is false. `style` is a class of the style sheet.
 
-    A point is x, y and a tooltip. A `shape` is SVG path data, relative to the point, which is drawn in place of a
-    dot and has no tooltip. A line without a name is left out of the legend.
+    A point is x, y and a tooltip. A `shape` is SVG path data relative to the point. It is drawn in place of a dot, and
+    has no tooltip. A line without a name is left out of the legend.
     """
 
     name: str

@@ -51,7 +51,8 @@ def duration_us(duration: timedelta) -> int:
 
 
 def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
-    """True if `moment` is less than `within` before `now` or, if the clock was set back since, after `now`."""
+    """True if `moment` and `now` differ by less than `within`. `moment` may be in the future, if the clock was set
+    back."""
     return abs(now - moment) < within
 
 

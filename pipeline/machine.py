@@ -25,7 +25,7 @@ BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/p
 
 SAME_START_SECONDS = 0.05
 """Tolerance when comparing two readings of a process's start time. The readings agree to 0.01 s, and no PID is reused
-within this time."""
+within the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ OF_KUBERNETES = re.compile(
 tidemark-..."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Maximum time, since its publish time, that a message stays unacknowledged on tracking because its schema is not
-available. Tracking rejects the message at the first pull after twice PATIENCE. Pulls are at most 10 s apart."""
+"""Maximum age at which a message is still unacknowledged on tracking because its schema is not available. Tracking
+rejects the message at the first pull after twice PATIENCE. Pulls are at most 10 s apart."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.

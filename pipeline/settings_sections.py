@@ -100,8 +100,8 @@ class Effect(StrEnum):
     DUE = "due"
     """All windows of the table are recomputed automatically."""
     DELETES = "deletes"
-    """The next run deletes everything older; `tidemark housekeep --dry-run` lists it. A longer time restores nothing
-    that is already deleted."""
+    """The next run deletes what is older than the new value; `tidemark housekeep --dry-run` lists it. A larger value
+    restores nothing that is already deleted."""
     CREATION = "at creation"
     """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
     name the `gcloud` command that changes it."""
@@ -258,7 +258,8 @@ class PubSubSettings(ServerSettings):
     filter: Annotated[str, AfterValidator(_short_filter), Effect.REFUSED] = ""
     """Filter of both subscriptions, in Pub/Sub's filter language (docs/how-to/cohorts.md). Empty: every message."""
     attach: bool = False
-    """Set to true if something else reads base (docs/how-to/attach.md): nothing lands and no window is computed."""
+    """Set to true if another consumer reads base. tidemark then lands nothing and computes no window
+    (docs/how-to/attach.md)."""
     emulator_host: Annotated[OptionalAddress, Effect.ANEW] = None
     """Address of an emulator, as `host:port`. Empty: Google's service. `$PUBSUB_EMULATOR_HOST` overrides it."""
     emulator: EmulatorKind = "auto"
@@ -478,18 +479,19 @@ class HousekeepingSettings(Section):
     effect = Effect.DELETES
 
     heartbeats: KeptDays = None
-    """Retention of landed messages, from their event time to the watermark. Windows computed from deleted messages
-    stay, and are not recomputed."""
+    """Retention of landed messages. Their age is measured from their event time to the watermark. Windows computed from
+    deleted messages stay, and are not recomputed."""
     windows: KeptDays = None
-    """Retention of computed windows and their `stream_status`, from their event time to the watermark."""
+    """Retention of computed windows and their `stream_status`. Their age is measured from their event time to the
+    watermark."""
     quarantine: KeptDays = None
     """Retention of rejected messages, from the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
     """Retention of the tracking log's entries. `replay --from-lake`, `explain --at` and `tune --since` reach back this
     far."""
     dagster_runs: KeptDays = None
-    """Retention of finished runs in Dagster. If a run is deleted, its windows look as if never materialized, but are
-    not recomputed."""
+    """Retention of finished runs in Dagster. If a run is deleted, Dagster shows its windows as never materialized, but
+    they are not recomputed."""
 
 
 class LakeSettings(Section):
@@ -517,7 +519,8 @@ def _connectable(value: str | None) -> str | None:
 def _unpackable(value: str | None) -> str | None:
     if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
         raise ValueError(
-            "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; no # or , in it"
+            "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; the characters '#' "
+            "and ',' are not allowed"
         )
     return value
 

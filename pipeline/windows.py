@@ -167,9 +167,9 @@ class Spans:
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
     """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
 
-    `held` are the windows that may contain a heartbeat. `reached` are these, the windows whose lookback may contain
-    one, and the last window of each hour with one. `closed` are the windows that the watermark has passed, and
-    `computed` the windows to leave out.
+    `held` are the windows that may contain a heartbeat. `reached` are the windows that may contain a heartbeat or have
+    one in their lookback, and the last window of each hour with a heartbeat. `closed` are the windows that the
+    watermark has passed, and `computed` the windows to leave out.
 
     - A window in `reached` is always computed.
     - Any other window has no rows. It is computed only while it is live: among the last `live` closed windows, and at

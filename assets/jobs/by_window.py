@@ -46,7 +46,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute window by window: its key without the pipeline's prefix, its partitions, and the index
-    of its windows. `further` is the asset's lookback less the lookback of `heartbeat_diffs`."""
+    of its windows. `further` is the asset's lookback minus the lookback of `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -113,9 +113,9 @@ class WindowsAsset:
             yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """Return the windows of the run's partitions that are computed already, or whose interval or lookback has a
-        heartbeat. Windows before the retention boundary are left out, unless there are no others. Raises
-        WindowNotClosed if a partition is not closed, and LakeError."""
+        """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
+        lookback. Windows before the retention boundary are left out, unless there are no others. Raises WindowNotClosed
+        if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -157,9 +157,9 @@ def batch_parts(
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows, except its `tables`. To save time, open `tables` and
-    `heartbeats` in parallel. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is
-    used."""
+    """Return the arguments of a `WindowBatch` over these windows, except its `tables`. `tables` and `heartbeats` are
+    opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before
+    Spark is used."""
 
     heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used

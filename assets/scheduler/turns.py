@@ -147,8 +147,8 @@ def room_for_older(
     """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
 
     - `at_once` is the maximum number of runs at the same time. If it is 1, older windows are computed between runs over
-      live windows. If there is no time between them, older windows get a short run after PATIENCE. If it is more than
-      1, one run is reserved for live windows.
+      live windows, or in a short run after PATIENCE if there is no time in between. If it is larger, one run is
+      reserved for live windows.
     - `waited` is how long older windows have waited.
     - `ended` are ended runs, newest first. The size of the next run follows from the duration of the last run over
       older windows.

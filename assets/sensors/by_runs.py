@@ -31,8 +31,8 @@ again at the last OVERLAP before the newest known run. The ids of the newest REM
 each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""Prefix of the name that Dagster gives a job that materializes assets from the UI, and the name under which metrics
-count such jobs."""
+"""Jobs that materialize assets from the UI: the prefix that Dagster gives their names, and their common name in
+metrics."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:

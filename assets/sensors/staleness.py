@@ -62,8 +62,8 @@ class StalenessMemory:
 
     def news(self, evaluations: Sequence[dg.AssetCheckEvaluation], stored: str | None) -> list[dg.AssetCheckEvaluation]:
         """Return the evaluations that differ from the last reported evaluation of the same check. `stored` is the
-        cursor that Dagster has stored. If the last tick set another one, Dagster may have lost its reports: return all
-        evaluations."""
+        cursor that Dagster has stored. If it differs from the cursor that the last tick returned, Dagster may have lost
+        that tick's reports, so return all evaluations."""
         if stored != self.cursor:
             self.reported.clear()
         found, self.cursor = [], uuid4().hex

@@ -61,7 +61,7 @@ def ticking_sensor(
     `watermark.tick`, and has the lake and these further resources.
 
     With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about
-    `watermark.tick` after the last one, but not before `at_least` has passed.
+    `watermark.tick` after the last one, or `at_least` after it if that is longer.
     """
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(

@@ -307,8 +307,8 @@ def refuse_used(lake: LakeSettings) -> None:
 
 
 def copy_tables(lake: LakeSettings, folder: Path) -> None:
-    """Copy the compared tables from a bucket to a folder. Each table's log is copied first, so it names no file that
-    the copy lacks."""
+    """Copy the compared tables from a bucket to a folder. Each table's log is copied before its files. Files added in
+    the meantime are therefore not in the copied log."""
     objects = open_objects(lake)
     for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
         for name in objects.names(f"{table}/"):

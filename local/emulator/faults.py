@@ -9,8 +9,8 @@ FEW = 20
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults that a PubSubModel simulates. By default, there are none. A number is the chance of a fault, per
-    message in the first group and per call in the second.
+    """The faults that a PubSubModel simulates. By default, there are none. A number is the chance of a fault: per
+    message in the first group of fields, per call in the second.
 
     Raises ValueError if a chance is outside 0 to 1, or a duration is negative.
     """

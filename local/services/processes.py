@@ -130,8 +130,8 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def holds(self, name: str, port: int) -> bool:
-        """True if a started service itself listens at this port. Another process may have been faster, and Google's
-        emulator then goes on running without its port."""
+        """True if a started service itself listens at this port. If another process took the port first, Google's
+        emulator keeps running without a port."""
         process = next(one.process for one in self.running if one.spec.name == name)
         with suppress(psutil.Error):
             return any(one.laddr.port == port for one in process.net_connections() if one.status == psutil.CONN_LISTEN)

@@ -17,7 +17,7 @@ def become_the_server(folder: Path) -> None:
     """Replace this process by the server. Raises InvalidSettings if the environment has no token: clients need the same
     token, so none is generated."""
     if not (token := os.environ.get(TOKEN)):
-        raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, and to the same secret for the code server")
+        raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, and give the code server the same one")
     folder.mkdir(parents=True, exist_ok=True)
     server = spark_server(load_settings(), folder, {TOKEN: token})
     os.chdir(server.folder)

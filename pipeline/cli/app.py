@@ -31,7 +31,7 @@ PANELS = {
     "Advanced": ("attach", "pubsub", "demo"),
 }
 """The commands by panel, in the order of `--help`. A panel is also the name of a folder, which has a module with a
-function of each command's name. For `try`, these names would be a keyword of Python."""
+function of each command's name. The exception is `try`, which is a keyword of Python."""
 
 TRY = {"try": "trying:try_"}
 PLACES = {

@@ -77,7 +77,7 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Convert a value of `--since` to a time. A duration means the time that long before `now`, but not before the
+    """Convert a value of `--since` to a time. A duration is subtracted from `now`. The result is never before the
     epoch."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 

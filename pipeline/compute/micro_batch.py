@@ -107,8 +107,8 @@ class MicroBatch(WindowBatch):
 @dataclass(frozen=True, slots=True)
 class ReplacedWindows:
     """The result of a run. `rows` maps a window's key to its row count in the table that was committed last.
-    `input_rows` is the number of rows in the files that the run read. `superseded` lists, per table, the keys of the
-    windows that this run did not replace, because another run already had, from the same or newer input."""
+    `input_rows` is the number of rows in the files that the run read. For each table, `superseded` lists the keys of
+    the windows that another run had already replaced, from the same or newer input. This run left them as they are."""
 
     heartbeats_version: int
     watermark: datetime | None

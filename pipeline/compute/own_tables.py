@@ -166,7 +166,9 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
     """Return the schema of the table's rows, with all columns nullable. Raises TableFailed if the lake cannot store
     such rows."""
     if not hasattr(rows, "schema"):
-        raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; it must be a DataFrame")
+        raise TableFailed(
+            f"the function of the table {definition.name} returned a {type(rows).__name__}; it must return a DataFrame"
+        )
     names = [name.lower() for name in rows.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]

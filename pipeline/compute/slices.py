@@ -68,7 +68,7 @@ copy of it landed in time."""
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous windows, and the files that may contain their heartbeats, which begin at `since`, the start of the
+    """Contiguous windows, and the files that may contain their heartbeats. `since` is the start of the first window's
     lookback. If `parts` is more than 1, the slice covers only the streams of part number `part`."""
 
     windows: Sequence[Window]

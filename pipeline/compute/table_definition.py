@@ -40,8 +40,8 @@ JOBS = frozenset(
         *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
     )
 )
-"""Names of jobs and ops, which custom tables may not use. They may if `dagster.name` is set, because it prefixes the
-jobs' names."""
+"""Names of jobs and ops. Custom tables may use them only if `dagster.name` is set, because the jobs' names then have a
+prefix."""
 
 MOST_WINDOWS_REACHED = 100
 """Maximum number of windows that may read the same heartbeat because of the lookback. Each of them gets its own copy of

@@ -319,8 +319,8 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Return the place in a message that a compared field's path names. `otherwise` is the kind of place for a path
-    without a prefix."""
+    """Convert a compared field's path to a place in a message. A path without a prefix is a place of the kind
+    `otherwise`."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))

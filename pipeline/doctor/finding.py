@@ -49,17 +49,17 @@ Look = Callable[[Setup], Iterable[Said]]
 
 
 def ok(sentence: str) -> Said:
-    """Label a sentence OK: nothing has to be done."""
+    """Give a sentence the level OK: nothing has to be done."""
     return Level.OK, sentence
 
 
 def warning(sentence: str) -> Said:
-    """Label a sentence as a warning: something is unknown, or may go wrong."""
+    """Give a sentence the level WARNING: something is unknown, or may go wrong."""
     return Level.WARNING, sentence
 
 
 def broken(sentence: str) -> Said:
-    """Label a sentence as broken: the pipeline would not run."""
+    """Give a sentence the level BROKEN: the pipeline would not run."""
     return Level.BROKEN, sentence
 
 
@@ -83,7 +83,7 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
 
     - A check that exceeds its own time limit gets a finding that says so.
     - If `within` is given, a check also has at most `within` seconds. A check that takes longer is left out silently.
-    - A TidemarkError becomes a broken finding with the error's message. Any other error becomes a warning.
+    - A TidemarkError becomes a finding of the level BROKEN, with the error's text. Any other error becomes a WARNING.
 
     The thread of an overdue check is abandoned, and ends with the process.
     """

@@ -129,9 +129,9 @@ def counted_parts(
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
     several heartbeats, each of them is counted, and all its rejected elements are counted once.
 
-    If the contract needs only attributes, payloads are judged only in messages that lag more than `laggard`. Without
-    this, such a message would hold back the watermark even if base rejects it. If the payload cannot be judged yet, or
-    a transform dropped it, the message is counted with its event time.
+    If the contract needs only attributes, payloads are judged only in messages that lag more than `laggard`. Otherwise,
+    a lagging message would hold back the watermark even if base rejects its payload. If the payload cannot be judged
+    yet, or a transform dropped it, the message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for judged in judged_parts(messages, reader, asking):

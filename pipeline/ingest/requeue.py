@@ -1,8 +1,8 @@
 """Requeues quarantined messages: judges them again by the current contract, and lands those that pass.
 
-For each message, the steps are: look for it in `heartbeats`, append it there, and record it in a note. The guarantee of
-`Requeuer` follows from this order. A later requeue skips messages in a note. If a message is now rejected for another
-reason, the new reason is recorded too.
+The steps for each message are: search `heartbeats` for it, append it there if it is absent, and record its id in the
+lake. The guarantee of `Requeuer` follows from this order. A later requeue skips recorded messages. If a message is now
+rejected for another reason, the new reason is recorded too.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class Requeue(Sums):
     - `rejected` is the number of messages that stay in quarantine, by current reason.
     - `waiting` are the messages that cannot be judged, because their schema cannot be looked up now.
 
-    Messages that an earlier requeue recorded in a note are not counted.
+    Messages that an earlier requeue recorded are not counted.
     """
 
     landed: int = 0

@@ -255,8 +255,7 @@ class Trial:
 
     @property
     def of_another_kind(self) -> Sequence[str]:
-        """Compared fields that are null in every heartbeat, at least once because the value does not have the
-        configured type."""
+        """Compared fields that are null in every heartbeat, although some heartbeat has a value of another type."""
         return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

@@ -91,8 +91,8 @@ class Files(Protocol):
 class Landing:
     """Judges messages of base, and keeps them in files.
 
-    A heartbeat below the `watermark` at the time of its batch is late. If the schema of a message does not exist, the
-    message stays undecided for `patience` after its publish time.
+    A heartbeat is late if it is below the `watermark` at the time of its batch. If the schema of a message does not
+    exist, the message stays undecided for `patience` after its publish time.
     """
 
     heartbeats: Files

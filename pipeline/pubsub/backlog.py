@@ -170,7 +170,8 @@ UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
 """Names of the metrics of Cloud Monitoring that tidemark reads, from OLDEST_AGE to DEAD_LETTERED. SOUGHT and
-DEAD_LETTERED count the events since the previous point (DELTA, INT64), in one series per result of a request."""
+DEAD_LETTERED count the events since the previous point (DELTA, INT64). Google counts each result, such as a response
+code, in a time series of its own."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
@@ -183,8 +184,8 @@ LOOK_BACK = timedelta(minutes=10)
 """Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""Values of the metric OLDEST_AGE of at least this are ignored as invalid. Real values are far smaller, because a
-subscription keeps a message for at most 31 days."""
+"""If a value of the metric OLDEST_AGE is this large or larger, it is ignored as invalid. Real values are far smaller,
+because a subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
 """A reading from the metrics is overdue once it is older than this. If it is overdue by more than `max_reading_age`,

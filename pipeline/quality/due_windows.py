@@ -79,8 +79,8 @@ class ComputedWindows:
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
         """Return the numbers of the windows of `own` that lie wholly in `closed`, a range of numbers of
-        `heartbeat_diffs` windows. Windows in the first `expired` of this range are left out, because they may lack
-        input."""
+        `heartbeat_diffs` windows. Windows that start less than `expired` after the range's start are left out, because
+        they may lack input."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 

@@ -78,7 +78,7 @@ class WatermarkReader:
 
     def read(self) -> Watermark:
         """Read the current watermark. Raises CorruptObject if a log entry is damaged, NewerFormat if a later version of
-        tidemark has written the lake, LakeError otherwise."""
+        tidemark has written the lake, and LakeError."""
         newest = self._log.newest()
         decision = None if newest.record is None else newest.record.decision
         return Watermark(self._lake, newest.watermark, decision, self._windowing)

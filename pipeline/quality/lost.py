@@ -119,7 +119,7 @@ def _event_time(event_us: int) -> datetime | None:
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
     """Return the outstanding messages among those published in `[since, before)`. Their number per publish second is
-    the number of messages in `histogram`, less the number that landed. `landed` is the result of `landed_by_second`."""
+    the number of messages in `histogram` minus the number that landed. `landed` is the result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]

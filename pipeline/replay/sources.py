@@ -275,7 +275,7 @@ class LakeLandings:
 
 
 def _is_first(rows: pa.Table) -> pa.Array:
-    """Return for each landed row whether no copy of its heartbeat was published earlier."""
+    """Return a mask that is false for each landed row whose heartbeat has a copy that was published earlier."""
     import polars as pl  # here, because `status` imports this module and does not need Polars
 
     named = identities(rows)

@@ -22,7 +22,7 @@ JAVA_AT_LEAST = 17
 ANSWERS_WITHIN_SECONDS = 30
 
 HOME = re.compile(r"java\.home = (.+)")
-"""Matches a Java's own folder in what it says of its properties."""
+"""Matches the folder of a Java in the output of `java -XshowSettings:properties`."""
 
 WRAPPER = """\
 #!/bin/sh
@@ -68,8 +68,9 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. A program such as jenv or asdf puts a
-    script on the path, which is in no Java's folder; then the Java itself says where it is. Raises ToolMissing."""
+    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Programs such as jenv or asdf put a script
+    on the path that is outside of the folder of any Java. In this case, Java itself is asked for its folder. Raises
+    ToolMissing."""
     java = find_java()
     home = java.resolve().parent.parent
     said = None if (home / "bin" / "java").exists() else HOME.search(_said(java, "-XshowSettings:properties"))

@@ -165,8 +165,8 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
             carry_environment(session, archive)
         return session
     raise SparkUnreachable(
-        f"{without_options(remote)} has closed the session of this pipeline {GENERATIONS} times; restart it, or "
-        "name a session in spark.remote: sc://host:port/;session_id=..."
+        f"{without_options(remote)} has closed this pipeline's session {GENERATIONS} times; restart that Spark "
+        "server, or name a session in spark.remote: sc://host:port/;session_id=..."
     )
 
 

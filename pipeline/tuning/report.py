@@ -83,8 +83,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest tried `max_lag` that at most the target share of the messages exceeds. None if no tried value is
-        large enough."""
+        """The smallest tried `max_lag` such that at most the target share of the messages have a larger lag. None if no
+        tried value is large enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:

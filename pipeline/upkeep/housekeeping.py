@@ -63,7 +63,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of a partition are sorted by
     the column `order`, unless the partition is too large to be sorted in about 2 GB of memory. Raises TableConflict if
-    another process rewrites the same files, and LakeError. An error about one partition is raised after the others.
+    another process rewrites the same files, and LakeError. An error about one partition is raised after the others are
+    done.
     """
     current = table.current()
     if current is None:

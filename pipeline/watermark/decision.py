@@ -132,7 +132,7 @@ class Bound:
 
     - `pin` is the histogram cell of this message.
     - `messages` is an upper bound for the number of messages considered, which were published at `start` or later.
-    - `passed_over` of these messages lag more than `max_lag`, and do not hold the watermark.
+    - `passed_over` is the number of these messages that lag more than `max_lag`, and so do not hold the watermark.
     - `end` is the publish time up to which tracking has read.
     """
 

@@ -255,7 +255,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
             "a row belongs to none of the computed windows",
         ),
-        (lambda _, __: None, "is a NoneType; it must be a DataFrame"),
+        (lambda _, __: None, "returned a NoneType; it must return a DataFrame"),
         (lambda heartbeats, _: heartbeats.select("window", F.expr("make_dt_interval(1)").alias("i")), "cannot be"),
     ],
 )

@@ -76,7 +76,7 @@ class Beat(NamedTuple):
 
     @property
     def rest(self) -> dict[str, Any]:
-        """The heartbeat's other values, all except event time and stream, as a flat JSON object has them."""
+        """The heartbeat's values except event time and stream, as members of a flat JSON object."""
         return {"id": self.heartbeat_id, "temperature": self.temperature, "status": self.status}
 
     @property

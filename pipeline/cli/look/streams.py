@@ -38,9 +38,9 @@ def streams(
 ) -> None:
     """Show which streams stopped, started or missed heartbeats.
 
-    Counts streams per window. With --started or --missing, lists the streams of that kind in one window, by default
-    the newest computed one. --silent lists the streams that stopped in --window or, without --window, have had no
-    heartbeat since the newest computed window began. --json prints a list as one object per line.
+    Counts streams per window. With --started or --missing, lists the streams of that kind in one window, by default the
+    newest computed one. --silent lists the streams that stopped in --window. Without --window, it lists those that have
+    had no heartbeat since the newest computed window began. --json prints a list as one object per line.
     """
     asked = {StatusKind.STOPPED: silent, StatusKind.STARTED: started, StatusKind.MISSED: missing}
     kinds = [kind for kind, is_asked in asked.items() if is_asked]

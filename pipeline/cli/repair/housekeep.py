@@ -1,4 +1,4 @@
-"""`tidemark housekeep`: run the chores of the hourly job on the lake by hand."""
+"""`tidemark housekeep`: run the hourly job's chores for the lake by hand."""
 
 from dataclasses import asdict
 

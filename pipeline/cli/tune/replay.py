@@ -104,9 +104,9 @@ def replay(
 ) -> None:
     """Decide the watermark again, from a trace or a log.
 
-    --from-lake decides again from the recorded log, and verifies that every decision is equal. With a setting of the
-    policy as an option, it shows instead which decisions that setting would have given. A trace uses the policy's
-    defaults, not the settings file.
+    --from-lake decides again from the recorded log, and verifies that every decision is equal. If options change the
+    policy, it shows instead which decisions the changed policy would have made. A trace uses the policy's defaults, not
+    the settings file.
     """
     arguments = locals()
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}

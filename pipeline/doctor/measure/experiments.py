@@ -122,8 +122,8 @@ class Bench(ThrowAwayTopic):
         return FilterFacts(len(passing), len(came & passing), len(came & others))
 
     def transformed(self, path: str | NotMeasured, plain: str) -> TransformFacts | NotMeasured:
-        """Publish messages with a payload. Receive each from the subscription with the transform, and from one without.
-        Compare the two."""
+        """Publish messages with a payload. Receive each message twice: from a subscription with the transform, and from
+        one without it. Compare the two."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"payload", "attributes": {"number": str(number)}} for number in range(10)))

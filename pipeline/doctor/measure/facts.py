@@ -87,8 +87,8 @@ class SnapshotFacts:
 
     - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
       acknowledged.
-    - `passed` lists, for messages published before a reading, how far the reading was past the publish time; 0 if it
-      was not.
+    - `passed` has a duration for each message that was outstanding during a reading: how far the reading was past the
+      message's publish time, or 0.
     - `acknowledged` lists the times from an acknowledgement until the reading moved.
     - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
     - `is_stuck` is true if the reading did not move after the last acknowledgement.
@@ -198,8 +198,8 @@ class TransformFacts:
 class MonitoringFacts:
     """Cloud Monitoring's first data point sampled after a message was published.
 
-    `not_before` and `not_after` are the earliest and the latest publish time of the message that fit the point.
-    `visible_after` is an upper bound of the delay until the point was visible.
+    According to the point, the message was published between `not_before` and `not_after`. `visible_after` is an upper
+    bound of the delay until the point was visible.
     """
 
     published: datetime

@@ -95,14 +95,18 @@ class SourceOptions(MessageSettings, ServerSettings):
     @classmethod
     def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
         if value.folder is not None and not value.folder.is_absolute():
-            raise ValueError("write the folder's absolute path, file:///…: driver and executors may run elsewhere")
+            raise ValueError(
+                "write the folder's absolute path as file:///…, because driver and executors may run elsewhere"
+            )
         return value
 
     @field_validator("schema_")
     @classmethod
     def _where_all_find_it(cls, value: str | list[str]) -> str | list[str]:
         if isinstance(value, str) and value and not NAME.fullmatch(value) and not Path(value).is_absolute():
-            raise ValueError("write the absolute path of the schema's file or folder: executors read it themselves")
+            raise ValueError(
+                "write the absolute path of the schema's file or folder, because executors read it themselves"
+            )
         return value
 
     @property

@@ -68,7 +68,7 @@ class LogArchive:
         self._notes.delete(_key(numbers))
 
     def place(self, numbers: range) -> str:
-        """Return the address of an archive, for messages."""
+        """Return the address of an archive, to be named in errors."""
         return self._notes.place(_key(numbers))
 
 

@@ -146,8 +146,8 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Decode a log entry. `name` is the name of the entry's object, for messages. Raises NewerFormat if a later version
-    of tidemark wrote the entry, and CorruptObject if the entry is damaged."""
+    """Decode a log entry. `name` is the name of the entry's object, to be named in errors. Raises NewerFormat if a
+    later version of tidemark wrote the entry, and CorruptObject if the entry is damaged."""
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")

@@ -29,7 +29,7 @@ continue."""
 LANDED, ACKNOWLEDGED = "landed", "acknowledged"
 """The possible values of `promise` in `watermark.json`, about valid messages with an event time below the watermark.
 LANDED: each of them is in this lake. ACKNOWLEDGED: each has been acknowledged at least once on the base subscription,
-which something else reads."""
+which another consumer reads."""
 
 Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(text)))]
 

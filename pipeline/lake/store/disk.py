@@ -146,9 +146,9 @@ def _nearest(folder: Path) -> Path:
 
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
-    """Return the reason why files cannot be written to a folder, or None if they can. The reason is a file in
-    its place, a missing permission, or less than `least` bytes of free space. If the folder does not exist, its nearest
-    existing parent is checked."""
+    """Return the reason why files cannot be written to a folder, or None if they can. The reason is a file in the
+    folder's place, a missing permission, or less than `least` bytes of free space. If the folder does not exist, its
+    nearest existing parent is checked."""
     there = _nearest(folder)
     if not there.is_dir():
         return f"{there} is not a folder"

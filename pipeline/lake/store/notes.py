@@ -71,8 +71,8 @@ class NoteKind(Generic[Content]):
         raise NotImplementedError
 
     def decode(self, written: bytes, place: str) -> Content:
-        """Return the content of a note, given its stored bytes. `place` is the address of its object, for messages.
-        Raises DamagedNote, NewerFormat."""
+        """Return the content of a note, given its stored bytes. `place` is the address of its object, to be named in
+        errors. Raises DamagedNote, NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
@@ -187,7 +187,7 @@ class Notes(Generic[Content]):
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
-        """Return the address of a note, for messages."""
+        """Return the address of a note, to be named in errors."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:

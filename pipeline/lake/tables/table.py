@@ -62,8 +62,8 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 tables, and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that turn off the deletion of expired log files, for which each commit would list the table's log.
-Housekeeping deletes these files instead."""
+"""Commit options that turn off the deletion of expired log files. To find these files, each commit would list the
+table's log. Housekeeping deletes them instead."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
@@ -288,7 +288,8 @@ class LakeTable:
 
     def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
         """Return the filter of the rows published in `[start, end)`, in whole seconds, and the partitions that may have
-        such rows according to the files' statistics. To open all files of a year takes seconds."""
+        such rows according to the files' statistics. Without the partitions, all files would be opened, which takes
+        seconds for a year."""
         published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
         files = self.listed()
         if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:

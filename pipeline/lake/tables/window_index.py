@@ -112,8 +112,8 @@ def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[In
 
 
 class KeptWindows:
-    """The retention boundary of a lake: the first window from whose input retention has deleted nothing. Earlier
-    windows must not be recomputed. If several windows are stored, the latest one counts."""
+    """The retention boundary of a lake: the first window whose input is still complete, because retention has deleted
+    none of it. Earlier windows must not be recomputed. If several windows are stored, the latest one counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._notes = Notes(objects, KEPT_FROM)
@@ -129,8 +129,8 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the windows, from `windows.first` on, that the watermark has passed and of whose
-        heartbeats retention has deleted none. Raises LakeError."""
+        """Return the numbers of the windows from `windows.first` on that the watermark has passed, and whose heartbeats
+        are all kept. Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
@@ -143,8 +143,8 @@ class KeptWindows:
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if heartbeats from which one of these windows is computed have been deleted. `further` is
-        how much longer the computation's lookback is than that of `heartbeat_diffs`."""
+        """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the
+        computation's lookback minus that of `heartbeat_diffs`."""
         since = self.since()
         if since is not None:
             since += further

@@ -264,7 +264,7 @@ class WindowedTable:
             added[file.partition].append(file)
         if missing := [key for key, files in added.items() if not files]:
             raise LakeError(
-                f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed, run it again"
+                f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed. Run it again"
             )
         return added
 
@@ -426,6 +426,6 @@ def digest_of(inputs: Mapping[str, str]) -> str:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the types as which Delta stores the columns. If Delta does not support a type, an error of
-    the Delta library is raised."""
+    """Return the schema with the column types that Delta stores. If Delta does not support a type, an error of the
+    Delta library is raised."""
     return pa.schema(Schema.from_arrow(schema).to_arrow())
