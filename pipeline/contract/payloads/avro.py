@@ -24,14 +24,7 @@ from fastavro import block_reader, schemaless_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from tidemark.pipeline.contract.payloads.rejections import (
-    DEEPEST,
-    MOST_VALUES,
-    Unreadable,
-    ValueBudget,
-    parsed,
-    too_many_values,
-)
+from tidemark.pipeline.contract.payloads.rejections import DEEPEST, MOST_VALUES, Unreadable, ValueBudget, parsed
 from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
@@ -129,9 +122,9 @@ BROKEN = (
 )
 
 Walk = Callable[[bytes, int, ValueBudget], int]
-"""Function that skips the value at a position in the bytes, and returns the position after the value. The value and all
-values inside it are subtracted from the budget. Raises Unreadable if the budget is exceeded, and IndexError or
-ValueError if the bytes are not a value of the type."""
+"""Function that skips the value at a position in the bytes, and returns the position after the value. All values inside
+it are subtracted from the budget. Raises Unreadable if the budget is exceeded, and IndexError or ValueError if the
+bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
 """Function that converts a parsed value of Avro's JSON encoding to the form that the binary encoding gives. Raises
@@ -180,11 +173,11 @@ class _Checking:
         if kind == "array":
             item = self.of(schema["items"], depth + 1)
             self._repeats(item.values, item.least)
-            return AvroType({"type": kind, "items": item.schema}, 1, 1, _blocks(item.count), _array(item.read), kind)
+            return AvroType({"type": kind, "items": item.schema}, 1, 1, _blocks(item.count, 1), _array(item.read), kind)
         if kind == "map":
             item = self.of(schema["values"], depth + 1)
             self._repeats(item.values + 1, item.least + 1)
-            count = _blocks(lambda data, at, budget: item.count(data, _skipped(data, at, budget), budget))
+            count = _blocks(lambda data, at, budget: item.count(data, _skipped(data, at, budget), budget), 2)
             return AvroType({"type": kind, "values": item.schema}, 1, 1, count, _map(item.read), kind)
         if kind in PRIMITIVES:
             least, walk, read = PRIMITIVES[kind]
@@ -260,21 +253,15 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at + 1
 
 
-def _varint(data: bytes, at: int, budget: ValueBudget) -> int:
-    budget.take(1)
+def _varint(data: bytes, at: int, _: ValueBudget) -> int:
     return _long(data, at)[1]
 
 
 def _fixed(size: int) -> Walk:
-    def walk(_: bytes, at: int, budget: ValueBudget) -> int:
-        budget.take(1)
-        return at + size
-
-    return walk
+    return lambda _data, at, _budget: at + size
 
 
-def _skipped(data: bytes, at: int, budget: ValueBudget) -> int:
-    budget.take(1)
+def _skipped(data: bytes, at: int, _: ValueBudget) -> int:
     length, at = _long(data, at)
     if length < 0:
         raise ValueError(f"a length is negative: {length}")
@@ -283,7 +270,7 @@ def _skipped(data: bytes, at: int, budget: ValueBudget) -> int:
 
 def _each(fields: list[Walk]) -> Walk:
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
-        budget.take(1)
+        budget.take(len(fields))
         for field in fields:
             at = field(data, at, budget)
         return at
@@ -301,15 +288,15 @@ def _branch(branches: list[Walk]) -> Walk:
     return walk
 
 
-def _blocks(item: Walk) -> Walk:
+def _blocks(item: Walk, values: int) -> Walk:
+    """Return the function that skips an array or a map. An item of it has so many values: a map's has a key, too."""
+
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
-        budget.take(1)
         count, at = _long(data, at)
         while count:
             if count < 0:
                 count, at = -count, _long(data, at)[1]
-            if count > budget.left:
-                raise too_many_values()
+            budget.take(values * count)
             for _ in range(count):
                 at = item(data, at, budget)
             count, at = _long(data, at)
@@ -443,7 +430,9 @@ class AvroCodec:
         stream = BytesIO(data)
         try:
             if len(data) * self._values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
-                self._record.count(data, 0, ValueBudget())
+                budget = ValueBudget()
+                budget.take(1)
+                self._record.count(data, 0, budget)
             value = schemaless_reader(stream, self.schema, None)
         except UNFIT as error:
             raise self._unreadable(data, told(error)) from error
