@@ -12,17 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.heartbeat import (
-    Asking,
-    FieldKind,
-    HeartbeatReader,
-    MessageContract,
-    Undecided,
-    read_attribute,
-    read_field,
-)
+from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader, MessageContract, read_attribute, read_field
 from tidemark.pipeline.contract.judging import Judged, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
+from tidemark.pipeline.contract.payloads.rejections import Undecided
+from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_at, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
