@@ -42,10 +42,13 @@ Convert = Callable[[Any, ValueBudget], Any]
 
 class MessageType:
     """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to plain
-    values."""
+    values.
 
-    def __init__(self, descriptor: Any, known: dict[str, "MessageType"] | None = None) -> None:
-        known = {} if known is None else known
+    `known` gets this type and all types nested in it, by name. `values` is the number of values of a message: one for
+    itself and one per field. Values inside nested messages are not included.
+    """
+
+    def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:
         known[descriptor.full_name] = self  # first, because a type may contain itself
         self._messages: dict[int, MessageType] = {}
         self._packed: dict[int, int] = {}
@@ -57,6 +60,7 @@ class MessageType:
             elif field.is_repeated and field.cpp_type != field.CPPTYPE_STRING:
                 self._packed[field.number] = WIDTHS.get(field.type, 0)
             self._fields.append(_Field(field, known))
+        self.values = len(self._fields) + 1
 
     def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
         """Convert a message to a mapping from field names to values. Raises Unreadable, and ValueError for a time out
@@ -67,17 +71,9 @@ class MessageType:
         budget.leave()
         return value
 
-    def widest(self, seen: set[int] | None = None) -> int:
-        """Return the largest number of values of a single message, over this type and all types nested in it. A message
-        has one value for itself and one per field. Values inside nested messages are not included."""
-        seen = set() if seen is None else seen
-        if id(self) in seen:
-            return 0
-        seen.add(id(self))
-        return max([len(self._fields) + 1, *(inner.widest(seen) for inner in self._messages.values())])
-
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message's bytes have more than MOST_VALUES values. `most` is the result of `widest`.
+        """Raise Unreadable if a message's bytes have more than MOST_VALUES values. `most` is the largest
+        number of values of a single message, over this type and all types nested in it.
 
         Counting stops at invalid bytes, which the library reports later.
         """
@@ -87,7 +83,7 @@ class MessageType:
     def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
         """Count the values in the bytes `[at, end)`. Return the position at which counting ended: `end`, the end of a
         group, or an error in the bytes."""
-        budget.take(len(self._fields) + 1)
+        budget.take(self.values)
         try:
             while at < end:
                 tag, at = _number(data, at)
@@ -122,7 +118,7 @@ class _NoFields:
     full_name, fields = "", ()
 
 
-UNKNOWN = MessageType(_NoFields)
+UNKNOWN = MessageType(_NoFields, {})
 """Message type without fields, for a group in the bytes that is not in the schema."""
 
 
@@ -236,8 +232,9 @@ class ProtobufCodec:
         try:
             descriptor = _first_message(content)
             self._message: Any = message_factory.GetMessageClass(descriptor)
-            self._type = MessageType(descriptor)
-            self._most = self._type.widest()
+            known = dict[str, MessageType]()
+            self._type = MessageType(descriptor, known)
+            self._most = max(one.values for one in known.values())
         except UNFIT as error:
             raise Unreadable(f"the schema {self._origin} is not a valid protobuf schema: {error}") from error
 
