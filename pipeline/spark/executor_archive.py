@@ -19,7 +19,7 @@ import platform
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -158,27 +158,21 @@ def distributions() -> dict[str, metadata.Distribution]:
     """Return the distributions that executors need for tidemark, including tidemark itself, keyed by name. Raises
     ToolMissing if a distribution is not installed."""
     found: dict[str, metadata.Distribution] = {}
-    extras_of: dict[str, set[str]] = {}
-    wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]
+    seen, wanted = set[tuple[str, str]](), [(DISTRIBUTION, "")]
     while wanted:
-        name, extras = wanted.pop()
+        name, extra = wanted.pop()
         key = canonicalize_name(name)
-        known = extras_of.setdefault(key, set())
-        more = ({""} | extras) - known
-        if key in LEFT_OUT or not more:
+        if key in LEFT_OUT or (key, extra) in seen:
             continue
-        known |= more
+        seen.add((key, extra))
         try:
             found[key] = metadata.distribution(key)
         except metadata.PackageNotFoundError as error:
             raise ToolMissing(f"{name} is not installed here, and tidemark needs it: reinstall tidemark") from error
-        needs = [Requirement(line) for line in found[key].requires or ()]
-        wanted += [(one.name, one.extras) for one in needs if _is_needed(one, more)]
+        for needed in map(Requirement, found[key].requires or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                wanted += [(needed.name, one) for one in ("", *needed.extras)]
     return found
-
-
-def _is_needed(one: Requirement, extras: Iterable[str]) -> bool:
-    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path]]:
