@@ -245,22 +245,15 @@ class Rows:
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
         """Return the rejections of messages, keyed by message position, given the rejections of rows. A message is
         rejected with the reason of its first rejected row."""
-        rejected: dict[int, list[int]] = {}
-        for row in sorted(by_row):
-            rejected.setdefault(self.owners[row], []).append(row)
-        sizes = Counter(self.owners)
-        return {
-            message: self._of_message(by_row[rows[0]], self.payloads[rows[0]], len(rows), sizes[message])
-            for message, rows in rejected.items()
-        }
-
-    def _of_message(
-        self, first: Rejection, of: Element | Rejection | Undecided, rejected: int, elements: int
-    ) -> Rejection:
-        if not isinstance(of, Element):
-            return first
-        cannot = f"{rejected} of {elements} elements cannot be used"
-        return Rejection(first.reason, f"element #{of.number} of {elements}: {first.detail}; {cannot}")
+        elements, unusable = Counter(self.owners), Counter(self.owners[row] for row in by_row)
+        rejected: dict[int, Rejection] = {}
+        for row in sorted(by_row, reverse=True):  # so that the first one of a message stays
+            message, first, element = self.owners[row], by_row[row], self.payloads[row]
+            if isinstance(element, Element):
+                of, cannot = elements[message], f"{unusable[message]} of {elements[message]} elements cannot be used"
+                first = Rejection(first.reason, f"element #{element.number} of {of}: {first.detail}; {cannot}")
+            rejected[message] = first
+        return rejected
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows that are counted on the tracking subscription: each heartbeat, and one row per
