@@ -83,7 +83,7 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
             name=EMULATOR,
             command=chosen.command(host, int(port)),
             folder=supervisor.state_folder,
-            is_ready=lambda: supervisor.holds(EMULATOR, int(port)),
+            is_ready=lambda: listens(host, int(port)) and supervisor.holds(EMULATOR, int(port)),
             when_back=provision_again,
         )
     )
