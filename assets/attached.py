@@ -56,9 +56,10 @@ class CompleteWindows:
     def _next(
         self, instance: dg.DagsterInstance, state: WatermarkState, now: datetime
     ) -> list[dg.AssetMaterialization]:
-        """Return materializations of the next missing partitions in order, at most AT_ONCE. To skip none, the search
-        begins at the earlier of two points: the partition that contains `state.complete_from`, and the end of the
-        newest materialized partition. A partition that ends in the future by this machine's clock is left for later."""
+        """Return materializations of the next missing partitions in order, at most AT_ONCE. So that no partition is
+        skipped, the search begins at the earlier of two points: the partition that contains `state.complete_from`, and
+        the end of the newest materialized partition. A partition that ends in the future by this machine's clock is
+        left for later."""
         watermark, since, listed = state.watermark, state.complete_from, self.partitions.listed
         if watermark is None or since is None:
             return []

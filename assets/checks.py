@@ -286,7 +286,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate the check `subscriptions`, but only warn if a permission is missing. If Pub/Sub is unreachable, return
+    """Evaluate the check `subscriptions`. A missing permission only gives a warning. If Pub/Sub is unreachable, return
     nothing, because the landing and tracking ticks already report this."""
     try:
         return [subscriptions.evaluate(look)]

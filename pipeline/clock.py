@@ -80,7 +80,7 @@ PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 def parse_duration(text: str) -> timedelta:
     """Parse `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError if the duration has no unit, is negative or exceeds `LONGEST`. The message says what to write.
+    Raises ValueError if the duration has no unit, is negative or exceeds `LONGEST`. The error says what to write.
     """
     written = text.strip()
     if written == "0":

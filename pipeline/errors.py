@@ -1,4 +1,4 @@
-"""All errors that tidemark raises on purpose. A message says what is wrong, where, and what to do next."""
+"""All errors that tidemark raises on purpose. Each error says what is wrong, where, and what to do next."""
 
 
 class TidemarkError(Exception):
@@ -7,7 +7,7 @@ class TidemarkError(Exception):
 
 class InvalidSettings(TidemarkError):
     """A setting is unknown, unreadable or out of range, or `windows.length` differs from the length of the computed
-    windows. The message names the setting, its value and its source.
+    windows. The error names the setting, its value and its source.
 
     Correct the setting."""
 
@@ -27,19 +27,19 @@ class WindowExpired(TidemarkError):
 class WatermarkNotReached(TidemarkError):
     """The watermark did not reach an event time before the timeout.
 
-    Wait longer. The message says where the watermark is and what holds it."""
+    Wait longer. The error says where the watermark is and what holds it."""
 
 
 class WindowNotComputed(TidemarkError):
     """The rows of a window were requested, but the window is not computed.
 
-    The message says whether to wait, or to look at `tidemark status` for failures."""
+    The error says whether to wait, or to look at `tidemark status` for failures."""
 
 
 class PubSubError(TidemarkError):
     """Pub/Sub refused a request, or did not answer.
 
-    Do what the error's message says."""
+    Do what the error says."""
 
 
 class BaseReadByOthers(PubSubError):
@@ -63,7 +63,7 @@ class SubscriptionMissing(PubSubError):
 
 
 class PermissionMissing(PubSubError):
-    """The credentials are missing, or lack the permission that the message names.
+    """The credentials are missing, or lack the permission that the error names.
 
     Grant it (see docs/how-to/identity.md)."""
 
@@ -78,7 +78,7 @@ class ReadingPostponed(ReadingUnavailable):
     """The snapshot budget postpones a reading of a backlog (see docs/concepts/costs-and-scale.md), and Cloud Monitoring
     has no value.
 
-    Nothing to do: the last reading is still used. The message says when the next one is due."""
+    Nothing to do: the last reading is still used. The error says when the next one is due."""
 
 
 class SnapshotRefused(ReadingUnavailable):
@@ -91,13 +91,13 @@ class SnapshotRefused(ReadingUnavailable):
 class ProvisionRefused(PubSubError):
     """The existing topic or subscriptions cannot be used: both subscriptions must receive the same messages.
 
-    Each reason in the message says what to change."""
+    Each reason in the error says what to change."""
 
 
 class LakeError(TidemarkError):
     """An operation on the lake failed.
 
-    Follow the message. If a field in `[message.fields]` has another kind than its column in the table, restore the
+    Do what the error says. If a field in `[message.fields]` has another kind than its column in the table, restore the
     field's former kind, or rename the field."""
 
 
@@ -128,7 +128,7 @@ class CorruptObject(LakeError):
 class DamagedNote(CorruptObject):
     """A note, such as a run's manifest or the note of a failed run, was read but has invalid content.
 
-    The message says whether to restore a copy of the note or to delete the note."""
+    The error says whether to restore a copy of the note or to delete the note."""
 
 
 class NewerFormat(LakeError):
@@ -147,7 +147,7 @@ class NothingToTune(LakeError):
 class LakeUnwritable(LakeError):
     """The lake refuses writes.
 
-    Grant what the message names, or set another `lake.uri`."""
+    Grant what the error names, or set another `lake.uri`."""
 
 
 class LakeFull(LakeError):
@@ -184,7 +184,7 @@ class ContractReplaced(LakeError):
 
 
 class LakeOwned(LakeError):
-    """Another pipeline, which the message names, writes to the lake. Nothing was pulled or written.
+    """Another pipeline, which the error names, writes to the lake. Nothing was pulled or written.
 
     Set another `lake.uri` for this pipeline, or stop the other pipeline."""
 
@@ -199,30 +199,30 @@ class TableFailed(TidemarkError):
     """A custom table cannot be computed: its function or SQL fails, or returns rows that the lake cannot store, or its
     file has changed and Dagster must reload it. Nothing was committed, and no other table is affected.
 
-    Correct what the message names (see docs/how-to/tables.md). The table's windows are then computed automatically."""
+    Correct what the error names (see docs/how-to/tables.md). The table's windows are then computed automatically."""
 
 
 class SparkUnreachable(TidemarkError):
     """No Spark Connect server answers at `spark.remote`, or the server expects another token.
 
-    Start the server, set the token that the message asks for, or set another `spark.remote`."""
+    Start the server, set the token that the error asks for, or set another `spark.remote`."""
 
 
 class ExecutorsUnable(TidemarkError):
     """Spark's executors or its driver lack what a task needs, or have another version of tidemark. Nothing was pulled,
     and no window was written.
 
-    Install tidemark for the Python that the message names, or pack it into an archive (see docs/how-to/spark.md)."""
+    Install tidemark for the Python that the error names, or pack it into an archive (see docs/how-to/spark.md)."""
 
 
 class ToolMissing(TidemarkError):
     """A required program is not installed, such as Java or Spark's connector for a bucket.
 
-    The message says how to install it."""
+    The error says how to install it."""
 
 
 class DagsterPartMissing(TidemarkError):
-    """This version of Dagster lacks a non-public part that tidemark uses. The message names it and says what does not
+    """This version of Dagster lacks a non-public part that tidemark uses. The error names it and says what does not
     work.
 
     Install a supported version (see docs/start/requirements.md)."""
@@ -232,7 +232,7 @@ class ServiceFailed(TidemarkError):
     """A process that tidemark started has ended or is not ready in time, a port is taken, or Dagster did not accept a
     requested run.
 
-    Read the end of the process's log, or Dagster's answer, in the message."""
+    Read the end of the process's log, or Dagster's answer, in the error."""
 
 
 class AlreadyRunning(ServiceFailed):

@@ -183,7 +183,7 @@ class MessageSettings(Section):
     watermark. Set it longer than any source buffers its messages, such as `7d`. Empty: no message is rejected for its
     age. Leave it empty to publish historical messages."""
     fields: Annotated[ComparedFields, AfterValidator(_usable_as_columns), Effect.NEXT] = Field(default_factory=dict)
-    """Fields that are compared, by name: `[message.fields]` (below)."""
+    """Fields that are compared, by name: the section `[message.fields]`."""
     payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
     """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
     be empty."""
@@ -196,7 +196,8 @@ class MessageSettings(Section):
     envelope: Envelope = Envelope.NONE
     """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
-    """Path of an array whose elements are heartbeats, as `payload:PATH` (below). Empty: a message is one heartbeat."""
+    """Path of an array whose elements are heartbeats, as `payload:PATH`
+    (docs/reference/settings.md#several-heartbeats-in-a-message). Empty: a message is one heartbeat."""
 
     @property
     def schema_names(self) -> list[str]:

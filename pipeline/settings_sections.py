@@ -109,7 +109,8 @@ class Effect(StrEnum):
     """The effect of a changed name: tidemark begins empty in the new place, and the data in the earlier place stays
     there."""
     REFUSED = "refused"
-    """The change is an error. Put the value back, or follow the section below."""
+    """The change is an error. Put the value back, or follow the section "Another window length" or "Another topic,
+    subscription or filter"."""
 
 
 class Section(BaseModel):

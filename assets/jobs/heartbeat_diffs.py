@@ -109,7 +109,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
 
 def sentence_of(computed: ReplacedWindows) -> str:
     """Describe a run's result in a sentence: the computed windows and their input. Also name the windows that were left
-    alone, because another run had computed them from input at least as new."""
+    alone, because another run had computed them from the same or newer input."""
     said = (
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"

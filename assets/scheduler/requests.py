@@ -90,7 +90,7 @@ class OneAsks:
     def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
         """Run `choose` for the sensor `user`, and return its request. If the choice fails, takes too long, or comes too
         soon after another sensor's request, return a request without windows that says why. If a choice took too long,
-        the next call returns the windows that it found."""
+        the next call returns the windows that this choice found."""
         chosen = self._under_way.get(user)
         if chosen is not None and not chosen.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")

@@ -146,8 +146,8 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> bool:
-    """True if a run has logged something within SILENT_FOR. False if its last sign of life is in the future, because
-    the clock was set back: `why_dead` cannot tell yet whether such a run is alive."""
+    """True if a run has logged something within SILENT_FOR. False also if its last sign of life is in the future
+    because the clock was set back. It is not known yet whether such a run is alive."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
 
 

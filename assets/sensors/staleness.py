@@ -35,8 +35,8 @@ twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because in a bucket, a count costs at least a
-dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, each a bounded amount, and the next tick
-continues."""
+dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, and the next tick continues. Each step has a bounded
+size."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """Minimum interval between two requests of the same window. Otherwise, a window that keeps receiving late heartbeats

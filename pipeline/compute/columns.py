@@ -92,7 +92,8 @@ def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
-    """Compare each heartbeat in `[start, end)` with the previous heartbeat of its stream, by `(event_time, id)`."""
+    """Compare each heartbeat in `[start, end)` with the previous one of its stream, in the order of `(event_time,
+    id)`."""
     event_us = pl.col("event_time").dt.epoch("us")
     gap_us = event_us - event_us.shift()
     is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()

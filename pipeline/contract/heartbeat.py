@@ -231,8 +231,8 @@ class HeartbeatReader:
     """Judges messages by a contract.
 
     `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is a digest of all settings on
-    which a verdict depends. A process neither stores nor acknowledges messages any more once another process has
-    recorded a different digest in the lake.
+    which a verdict depends. Once another process has recorded a different digest in the lake, this process stops
+    storing and acknowledging messages.
     """
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:

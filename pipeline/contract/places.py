@@ -81,7 +81,7 @@ class Place:
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
         """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the path is
-        invalid, or if the kind is not in `among`; the message lists the allowed kinds."""
+        invalid, or if the kind is not in `among`; the error lists the allowed kinds."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):

@@ -102,8 +102,8 @@ class Pace:
 
 
 class Closings:
-    """Predicts when a tick should begin, so that the watermark passes the end of the next window to close. The
-    prediction uses how far the watermark lagged behind the beginning of recent ticks."""
+    """Predicts when a tick should begin so that its decision closes the next window. The prediction uses the
+    watermark's lag behind the beginning of recent ticks."""
 
     def __init__(self, windowing: Windowing) -> None:
         self._windowing = windowing

@@ -307,8 +307,8 @@ def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the messages that lag more than the newest decision's `max_lag`, so that the watermark does not wait for
-    them. One count covers the histogram. The other covers the rows published in the last hour, per stream. Empty if
+    """Count the messages for which the watermark does not wait, because they lag more than the newest decision's
+    `max_lag`. One count covers the histogram. Another covers the rows published in the last hour, per stream. Empty if
     there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}

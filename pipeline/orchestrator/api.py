@@ -64,7 +64,7 @@ mutation Launch($run: ExecutionParams!) {
 
 
 class DagsterApi:
-    """A client of Dagster's GraphQL API. A failed request raises ServiceFailed, and the message says what to do."""
+    """A client of Dagster's GraphQL API. A failed request raises ServiceFailed, which says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
         """Read the request headers (see `headers_of_the_environment`). Raises InvalidSettings."""
@@ -174,7 +174,7 @@ class DagsterApi:
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:
     """Read the headers that requests to `ui` need from the environment variable HEADERS. Raises InvalidSettings if they
-    are malformed, or would be sent unencrypted to another machine. The message does not quote the headers."""
+    are malformed, or would be sent unencrypted to another machine. The error does not quote the headers."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())

@@ -1,5 +1,5 @@
 """Creates clients for Pub/Sub or an emulator, and finds, creates, deletes and lists resources with them. Translates
-errors of Google's libraries into tidemark's errors, whose messages say what to do."""
+errors of Google's libraries into tidemark's errors, which say what to do."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -67,7 +67,7 @@ def client_of(kind: Any, server: str | None, endpoint: str | None = None, impers
 
     `endpoint` is the address of Google's service, such as a regional one. `impersonate` is the service account to act
     as: its short-lived tokens are fetched with the machine's own credentials. Raises PermissionMissing if the machine
-    has no credentials; the message says how to get them.
+    has no credentials; the error says how to get them.
     """
     if server is not None:
         channel = grpc.insecure_channel(server, options=DIRECT)
@@ -135,8 +135,8 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Translate the errors that Google's client raises in the block into tidemark's errors. The message names the
-    resource, and the permission to grant. If the service did not answer, the message ends with `then`."""
+    """Translate the errors that Google's client raises in the block into tidemark's errors. The error names the
+    resource, and the permission to grant. If the service did not answer, the error ends with `then`."""
     try:
         yield
     except api.NotFound as error:
@@ -180,9 +180,9 @@ def reported(
 class Resources:
     """Finds, creates, deletes and lists resources in Pub/Sub. `kind` is topic, subscription or snapshot.
 
-    Google's errors are translated to tidemark's, whose messages say what to do. `needed` is the permission that a
-    message tells the user to grant. With `look`, requests are not retried. It is no error to create an existing
-    resource or to delete a missing one.
+    Google's errors are translated to tidemark's, which say what to do. `needed` is the permission that an error tells
+    the user to grant. With `look`, requests are not retried. It is no error to create an existing resource or to delete
+    a missing one.
     """
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:

@@ -47,7 +47,7 @@ class ParquetTrace:
 
     `tell` is called with the number of rows of each batch once the batch is used, for a progress bar.
 
-    Raises TraceUnusable for an unsuitable file. The message names the column, its content and the remedy. Raises
+    Raises TraceUnusable for an unsuitable file. The error names the column, its content and the remedy. Raises
     NewerFormat if a later version of tidemark wrote the file.
     """
 

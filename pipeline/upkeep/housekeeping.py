@@ -218,7 +218,7 @@ class Housekeeper:
 
     def chores(self) -> Iterator[Chore]:
         """Do all chores, and yield each result as soon as it is available. If a chore raises a TidemarkError, its
-        result contains the error's message."""
+        result contains the error's text."""
         keep, days = self._keep, self._drop_days
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),

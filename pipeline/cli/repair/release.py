@@ -84,7 +84,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Compute the effect of a release. Raises LakeError if there is nothing to release; the message says why."""
+    """Compute the effect of a release. Raises LakeError, which says why, if there is nothing to release."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)

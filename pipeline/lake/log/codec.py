@@ -268,8 +268,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its digest as the seal. The digest is that of the content with OPEN_SEAL as the seal.
-    Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place for a seal."""
+    """Replace OPEN_SEAL in the content by a digest of the content. The digest is computed with OPEN_SEAL still in
+    place. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place for a
+    seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -19,8 +19,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""Minimum number of log entries per archive, except in the last archive that a packing writes. An archive with enough
-entries ends before the next compacted one. It takes some hundred kilobytes."""
+"""Minimum number of log entries per archive, except in the last archive that a packing writes. Once an archive has
+enough entries, it ends before the next compacted entry. An archive takes some hundred kilobytes."""
 
 ALWAYS = datetime.max.replace(tzinfo=UTC)
 

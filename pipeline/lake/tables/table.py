@@ -552,8 +552,8 @@ def _moment(time_us: int | None) -> datetime | None:
 
 @contextmanager
 def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
-    """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, whose messages say
-    what to do. If `gone` is given, a missing file raises what `gone` returns."""
+    """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, which say what to
+    do. If `gone` is given, a missing file raises what `gone` returns."""
     try:
         yield
     except CommitFailedError as error:
