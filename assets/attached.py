@@ -18,8 +18,8 @@ from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
-"""Maximum number of partitions materialized per tick. It keeps a tick short, because each takes Dagster a few
-milliseconds. Later ticks materialize the others."""
+"""Maximum number of partitions materialized per tick. It keeps a tick short, because Dagster takes a few milliseconds
+per partition. Later ticks materialize the others."""
 
 
 @dataclass

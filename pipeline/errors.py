@@ -89,7 +89,8 @@ class SnapshotRefused(ReadingUnavailable):
 
 
 class ProvisionRefused(PubSubError):
-    """The existing topic or subscriptions cannot be used: both subscriptions must receive the same messages.
+    """The existing topic or subscriptions cannot be used, because the watermark needs the same messages on both
+    subscriptions.
 
     Each reason in the error says what to change."""
 

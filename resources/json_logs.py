@@ -21,7 +21,7 @@ from tidemark.resources import private
 
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
-"""Names of Dagster's fields that are kept in the log lines of a run. Its other fields are dropped."""
+"""Names of Dagster's fields that are kept in the log lines of a run. Dagster's other fields are dropped."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
@@ -88,7 +88,8 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
 
 def ask_for_json() -> None:
     """Set up the logs by the settings. If the settings ask for JSON, add Dagster's option for JSON to this process's
-    command line, unless the command line has a format. Invalid settings are ignored: other code reports them."""
+    command line, unless the command line has a format. Invalid settings are ignored, because other code reports
+    them."""
     try:
         chosen = load_settings().logs
     except InvalidSettings:

@@ -23,7 +23,8 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
         - RUNNING if the server executes the run, or is too busy to answer.
         - FAILED if the server does not know the run, or is gone.
-        - RUNNING for a run that no launcher started, as by `dagster asset materialize`. Its process cannot be queried.
+        - RUNNING for a run that no launcher started, such as a run of `dagster asset materialize`. The process of such
+          a run cannot be queried.
         - UNKNOWN if the run has not reached a code server.
         """
         answer, status = private.CheckRunHealthResult, private.WorkerStatus

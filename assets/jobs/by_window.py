@@ -201,7 +201,7 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
     """If `windows.corrections` is set, record the rows that changed in a table since the last call. If rows changed,
-    yield a materialization of the asset `corrections`. A failure is logged, not raised: the windows are committed, and
+    yield a materialization of the asset `corrections`. A failure is only logged, because the windows are committed and
     the next run tries again."""
     if not lake.settings.windows.corrections:
         return

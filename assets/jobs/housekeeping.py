@@ -1,10 +1,11 @@
 """The job `housekeeping`, which keeps the lake and Dagster's own storage small, and its schedule.
 
-Ticks report events to Dagster every few seconds, and Dagster keeps events and finished runs forever. It has no command
-to delete events by age, so this module deletes rows from Dagster's tables. The newest event of each asset and check is
-kept, whatever its age. If this Dagster has other tables or columns, no event is deleted, and the run reports that.
+Ticks report events to Dagster every few seconds, and Dagster keeps events and finished runs forever. Dagster has no
+command to delete events by age, so this module deletes rows from Dagster's tables. The newest event of each asset and
+check is kept, whatever its age. If this Dagster has other tables or columns, no event is deleted, and the run reports
+that.
 
-Other pipelines may share the instance: only assets, checks and runs of this pipeline are deleted.
+Other pipelines may share the instance, so only events and runs of this pipeline are deleted.
 """
 
 from collections import Counter

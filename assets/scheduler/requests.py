@@ -53,7 +53,7 @@ class Request:
         """Build the result of a sensor: the run request or, without windows, a skip reason that begins with `said`.
         `more` are further arguments of the result.
 
-        The request has no run key: a window whose run failed must be requested again.
+        The request has no run key, because a window whose run failed must be requested again.
         """
         if not self.windows:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)

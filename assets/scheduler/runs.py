@@ -89,7 +89,8 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 def doing(unfinished: dg.RunRecord, does: str) -> str:
-    """Say what an unfinished run does: it waits in Dagster's queue, which other runs may fill, or it `does`."""
+    """Return a phrase about an unfinished run: that it waits in Dagster's queue or, after the queue, the words in
+    `does`."""
     waits = unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED
     return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 

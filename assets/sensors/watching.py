@@ -20,8 +20,8 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
-"""Keys of objects in `Kept`, which outlive a tick: the observer, the notes about failed ticks, and the problems of
-ticks that did not fail."""
+"""Keys in `Kept` of objects that outlive a tick: the observer, the notes about failed ticks, and the problems of ticks
+that did not fail."""
 
 WRITERS = ("landing", "tracking")
 """The sensors whose ticks record in the lake that this pipeline is the lake's owner. The other sensors only refuse to

@@ -129,8 +129,8 @@ class DemoFolder:
 
 @dataclass
 class LakeWatch:
-    """Waits until a pipeline's lake has reached a given state, and prints the progress meanwhile. Before each look,
-    `keep_up` is called. `patience` is the maximum duration of one wait."""
+    """Waits until a pipeline's lake has reached a given state, and prints the progress meanwhile. `keep_up` is called
+    before each reading of the lake. `patience` is the maximum duration of one wait."""
 
     settings: Settings
     source: Source

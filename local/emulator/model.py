@@ -21,7 +21,7 @@ SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after its oldest unacknowledged message was published, as Google documents."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
-"""Minimum lifetime of a new snapshot. One that would expire sooner is refused, as Google documents."""
+"""Minimum lifetime of a new snapshot. A snapshot that would expire sooner is refused, as Google documents."""
 
 READINGS_KEPT = 16
 """Number of earlier expiry times kept per subscription. The fault `stale_reading` gives a new snapshot one of them."""

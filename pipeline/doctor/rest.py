@@ -113,7 +113,7 @@ AGREES = timedelta(seconds=1)
 
 def check_clock(setup: Setup) -> Iterator[Said]:
     """Compare this machine's clock with Pub/Sub's. With an emulator, compare it with Cloud Storage's clock, if the lake
-    is in a bucket. Yields nothing if the service does not answer: other checks report this."""
+    is in a bucket. Yields nothing if the service does not answer, because other checks report this."""
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:

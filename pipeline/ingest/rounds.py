@@ -55,8 +55,8 @@ PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""If a round exceeds its duration by this much, the run fails: the executors have no free slot, or an executor hangs.
-Ticks pull until the next run."""
+"""If a round exceeds its duration by this much, the run fails. Possible causes: the executors have no free slot, or an
+executor hangs. Ticks pull until the next run."""
 
 TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
 """Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken` as JSON."""
@@ -119,8 +119,8 @@ class Share:
 
 
 class Reader:
-    """Takes messages in one process. All runs with the same settings share it: the client, the tables, and the messages
-    remembered to recognize copies."""
+    """Takes messages in one process. All runs with the same settings share its client, its tables, and the messages
+    that it remembers to recognize copies."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -369,7 +369,7 @@ class Rounds:
         """Return why the run ends after this round; None if it continues. A run ends when it has caught up, or when it
         finds nothing in either subscription.
 
-        If it finds nothing, the backlog may still be old: another consumer holds its messages.
+        If it finds nothing although the backlog is old, another consumer holds the backlog's messages.
         """
         young, sides = self.plan.stop_below, frozenset(map(done.share.side, range(done.share.readers)))
         self._dry = self._dry + 1 if done.is_dry else 0

@@ -40,8 +40,8 @@ ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"
 """Keys of the object that contains a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
-"""A JSON object counts as a message only if it has one of these keys: an object that has only `data` may be a payload.
-A message inside of a pulled or pushed object needs none of them."""
+"""A JSON object counts as a message only if it has one of these keys, because an object that has only `data` may be a
+payload. A message inside of a pulled or pushed object needs none of these keys."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 

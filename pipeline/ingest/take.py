@@ -37,8 +37,8 @@ SMALL_SHARE = 0.05
 """A batch with less than this fraction of a full batch is small. The backlog may then be nearly gone."""
 
 SMALL_BATCHES = 3
-"""Number of consecutive small batches after which a tick ends, even if there is a backlog: another consumer may have
-leased its messages."""
+"""Number of consecutive small batches after which a tick ends, even if there is a backlog. Another consumer may have
+leased the backlog's messages."""
 
 FIRST_SECONDS = 0.4
 """Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
@@ -54,8 +54,8 @@ BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
 """Number of messages per full batch, by subscription. A tick settles each batch as a whole."""
 
 FILE_BYTES = 64 << 20
-"""Size in bytes at which a reader writes its rows to files. It holds this much in memory, and a few times as much while
-it writes."""
+"""Size in bytes at which a reader writes its rows to files. The reader holds this much in memory, and a few times as
+much while it writes."""
 
 HOURS_AT_ONCE = 200
 """Maximum number of event hours that a reader takes at once, because it writes a file for each hour. The newest hours

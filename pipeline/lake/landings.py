@@ -1,7 +1,7 @@
 """Named landings: the messages that a reader on Spark has stored, as Parquet objects and a manifest that lists them.
 
 Spark may run a reader twice, so two readers may land messages under the same name. The manifest is written last, and
-cannot be overwritten, so only one reader creates it. The other one returns the messages that this manifest lists.
+cannot be overwritten, so only one reader creates it. The other reader returns the messages that this manifest lists.
 """
 
 import re

@@ -99,7 +99,7 @@ class Spending:
     def reached(self, path: str, oldest: datetime | None) -> None:
         """Record `oldest`, the smallest publish time of the messages that a tick made durable. It shows how old the
         backlog is, on the assumption that a tick pulls some of the older messages. None, from a tick that pulled
-        nothing, has no effect: another consumer may have leased the messages."""
+        nothing, has no effect, because another consumer may have leased the messages."""
         if oldest is not None:
             with self._lock:
                 self._reached[path] = oldest
@@ -198,12 +198,11 @@ class Spending:
 
 @dataclass
 class BudgetedBacklog:
-    """Reads a subscription's backlog from snapshots, within the snapshot budget. Keep the instance across ticks: it
-    remembers a refusal.
+    """Reads a subscription's backlog from snapshots, within the snapshot budget. Keep the instance across ticks,
+    because it remembers a refusal.
 
-    With `monitoring`, the reading comes from there while Pub/Sub refuses snapshots. This is safe: a reading from Cloud
-    Monitoring is minutes old, so it may be below an earlier reading from a snapshot. Such a reading is ignored, and not
-    mistaken for a seek.
+    With `monitoring`, the reading comes from Cloud Monitoring while Pub/Sub refuses snapshots. Such a reading is
+    minutes old, so it may be below an earlier reading from a snapshot. It is then ignored, and not mistaken for a seek.
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
     log records when its next reading is due. Other users ask whether there is more to pull,

@@ -34,7 +34,7 @@ AHEAD_MESSAGES = 10_000
 
 QUICK_SHARE = 0.25
 """If processing a batch took longer than this fraction of the ack deadline, no messages are pulled in advance during
-the next batch. Their leases might end before it is processed."""
+the next batch. The leases of such messages might end before the messages are processed."""
 
 PULL_WAIT = timedelta(seconds=2)
 """Maximum time that a pull waits for its first message. If there are messages, the service answers in 20 to 60 ms."""

@@ -1,7 +1,7 @@
 """Follows the log of a windowed table, and records in `corrections` which rows changed when a window was recomputed.
 
-A follower reads only what runs have committed, so it never blocks a run. Any number of followers may run at once and
-may be killed at any point: each replaced window is recorded once.
+A follower reads only what runs have committed, so it never blocks a run. Each replaced window is recorded once, even if
+several followers run at once or are killed at any point.
 """
 
 import logging

@@ -45,8 +45,8 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ParquetKind("staleness/", "the tables are checked from the beginning", columns=LANDINGS.names)
-"""Storage format of checkpoints: a Parquet file. Its rows are the checkpoint's `unread`, and its metadata has the other
-fields as JSON. Its key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
+"""Storage format of checkpoints: a Parquet file. The file's rows are the checkpoint's `unread`, and the file's metadata
+has the other fields as JSON. A checkpoint's key consists of the versions of `heartbeats` and `heartbeat_diffs`."""
 
 CHECKED = "tidemark.checked"
 COMMITS_BETWEEN = 200
@@ -208,7 +208,7 @@ class Staleness:
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
         """Return the last checkpoint. Return an empty one instead if the last one belongs to other tables, is ahead of
-        the tables, or calls a file damaged that has since been restored or removed."""
+        the tables, or names as damaged a file that has since been restored or removed."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now

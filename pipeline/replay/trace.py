@@ -290,9 +290,9 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
 
 
 def late_landings(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> list[Ints]:
-    """Return, for each row of `watermarks_us`, the indices of the ticks at which late messages of a batch landed, one
-    per message. A message counts at the first tick at or after its landing. If it landed after the last tick, it does
-    not count.
+    """Return one array per row of `watermarks_us`. It has an element per late message of the batch: the index of the
+    tick at which the message landed. A message counts at the first tick at or after its landing. If it landed after the
+    last tick, it does not count.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
     the times of the ticks, in ascending order. A row has their watermarks, or NO_WATERMARK.

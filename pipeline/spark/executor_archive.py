@@ -290,8 +290,8 @@ def is_out_of_reach_of_streams(session: SparkSession) -> bool:
 
 
 def _link(session: SparkSession) -> None:
-    """Send the session an archive with only the program LINK. Its content is always the same, because a server refuses
-    a different archive of the same name."""
+    """Send the session an archive with only the program LINK. The archive's content is always the same, because a
+    server refuses a different archive of the same name."""
     program = LINK.format(folder=FOLDER, program=PROGRAM).encode()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FOLDER}_link.tar.gz"

@@ -75,7 +75,7 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 
 
 def _of_a_driver(settings: Settings) -> dict[str, str]:
-    """Return the settings of a driver that tidemark starts. It listens only on loopback.
+    """Return the settings of a driver that tidemark starts. The driver listens only on loopback.
 
     - A local Spark gets WORKERS if its workers run this process's Python. Another Python may lack tidemark.
     - Executors on a cluster get tidemark from the archive, if there is one. They unpack it in their own folder, where
@@ -104,7 +104,7 @@ def _is_local(settings: Settings) -> bool:
 
 def session_config(settings: Settings) -> dict[str, str]:
     """Return the configuration of a Spark Connect client's session. If `spark.remote` is empty, return that of a
-    classic session. A local classic session needs no archive for executors: they run the driver's Python."""
+    classic session. A local classic session needs no archive for executors, because they run the driver's Python."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     needs_archive = archive is not None and not (chosen.is_classic and _is_local(settings))
     executors = environment_config(archive) if needs_archive else {}

@@ -199,8 +199,9 @@ class LagBound:
 
 
 def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | None:
-    """Recommend a `max_lag` such that at most the fraction `target` of the messages have a larger lag. It is the
-    smallest such value in MAX_LAGS that is at least twice the band. Return None if there is none."""
+    """Recommend a `max_lag` such that at most the fraction `target` of the messages have a larger lag. The
+    recommendation is the smallest such value in MAX_LAGS that is at least twice the band. Return None if there is
+    none."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
         beyond = sum(

@@ -154,8 +154,8 @@ def silence(s: Situation) -> Verdict:
 def band(s: Situation) -> Verdict:
     """Rule 6 with `rule = "band"`: the candidate is the least event time published in the band.
 
-    The band ends at `T`, the tracking reading. It begins at the lesser of `B`, the base reading, and `T - D`, or at the
-    anchor (the newest valid message from before `T - D`) if the anchor is older.
+    The band ends at `T`, the tracking reading. It begins at the least of three times: `B` (the base reading), `T - D`,
+    and the anchor (the newest valid message from before `T - D`).
     """
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:

@@ -106,7 +106,7 @@ class WatermarkState:
     - `account` is the usage that entries of the last day recorded.
     - `contract` identifies the newest contract by which messages are judged.
     - `rejected` is the number of rejected messages, including pruned cells. Redelivered messages are counted again, and
-      messages of lost entries are not counted. It affects no decision. It is ignored in comparisons, because
+      messages of lost entries are not counted. This number affects no decision. Comparisons ignore it, because
       `Compacted` entries of earlier versions lack it.
     """
 

@@ -17,8 +17,8 @@ REASONS = (
     RejectionReason.BEFORE_FIRST_WINDOW,
     RejectionReason.IN_THE_FUTURE,
 )
-"""The reasons for which broken messages must be rejected. TOO_OLD is not among them: the demonstration does not set
-`message.max_age`, because its backlog may have any age."""
+"""The reasons for which broken messages must be rejected. TOO_OLD is not among them, because the demonstration does not
+set `message.max_age`. Its backlog may have any age."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {

@@ -289,7 +289,8 @@ def _branch(branches: list[Walk]) -> Walk:
 
 
 def _blocks(item: Walk, values: int) -> Walk:
-    """Return the function that skips an array or a map. An item of it has so many values: a map's has a key, too."""
+    """Return the function that skips an array or a map. `values` is the number of values per item, and includes a map's
+    key."""
 
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         count, at = _long(data, at)

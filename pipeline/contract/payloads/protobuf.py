@@ -208,7 +208,7 @@ WELL_KNOWN: Mapping[str, Convert] = {
 
 
 COMPILED_WITHIN_SECONDS = 30
-"""Time limit of protoc in seconds. It takes a fraction of a second for 300 KB, the largest schema that Pub/Sub
+"""Time limit of protoc in seconds. protoc takes a fraction of a second for 300 KB, the largest schema that Pub/Sub
 allows."""
 
 SOURCE, COMPILED = "schema.proto", "schema.binpb"

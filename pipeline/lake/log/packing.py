@@ -128,8 +128,8 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of leftover objects in a log without archives: the archive with their entries has been
-        deleted.
+        """Return the numbers of the entries whose objects are left over in a log without archives. The archive with
+        these entries has been deleted.
 
         Such objects are at the start of the log, and a gap follows. The first of them is not a compacted entry, but the
         entry after the gap is.

@@ -52,8 +52,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest one within the last QUICK is not archived yet: housekeeping archives only entries that
-are older than an hour."""
+"""Time for which an entry is certainly not archived after it was seen as the newest one. Housekeeping archives only
+entries that are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
@@ -344,7 +344,8 @@ class TrackingLog:
         - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
         - The previous entry exists: the number was taken if that entry differs from the one that we read.
         - An archive has the number: it was taken if the archived entry is not ours, or if the entry before it is not
-          the one that we read. The latter is not checked for a compacted entry, because an archive may begin with it.
+          the one that we read. The entry before a compacted entry is not compared, because an archive may begin with a
+          compacted entry.
         - An archive begins after the number, or the log continues after a gap: the number was taken.
         - The log continues without a gap: the number was taken unless our entry is a compacted one, before which
           archives end.

@@ -166,7 +166,7 @@ class Streams:
 
 
 def _gone(error: OSError) -> ObjectMissing:
-    return ObjectMissing(f"a file is gone: {error}; `tidemark repair` has its window computed again")
+    return ObjectMissing(f"a file is gone: {error}; `tidemark repair` recomputes its window")
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:

@@ -72,8 +72,8 @@ DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz"}
 """Delta's reader features that change neither the rows of a file nor the names of its columns. A table with another
-feature, such as deletion vectors, is refused: its deleted rows would come back, and a replaced file would stay beside
-the new one."""
+feature, such as deletion vectors, is refused. Otherwise its deleted rows would come back, and a replaced file would
+stay beside the new one."""
 
 NO_FILES = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
