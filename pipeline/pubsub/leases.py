@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
 from threading import Event, Lock, Thread
 
 from tidemark.pipeline.figures import HOW, Sums
@@ -79,7 +78,7 @@ class Leases:
             with self._lock:
                 held = list(self._held)
             for first in range(0, len(held), IDS_PER_CALL):
-                still = [one for one in islice(held, first, first + IDS_PER_CALL) if one in self._held]
+                still = [one for one in held[first : first + IDS_PER_CALL] if one in self._held]
                 if done.is_set():
                     return
                 if still:
