@@ -134,7 +134,7 @@ def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
         for at, messages in zip(lines, in_lines, strict=False):
             for message in messages:
                 yield _message(at, message, reading)
-    elif whole is None and has_lines and _is_nested(next(iter(lines.values()))):
+    elif whole is None and has_lines and isinstance(_parsed(next(iter(lines.values()))), dict | list):
         for at, line in lines.items():
             yield Sample(at, _bare(line, reading))
     else:
@@ -158,10 +158,6 @@ def _parsed(content: bytes) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
-
-
-def _is_nested(content: bytes) -> bool:
-    return isinstance(_parsed(content), dict | list)
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from tidemark.pipeline.clock import Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
-from tidemark.pipeline.ingest.counting import Counted, RememberedCopies, counted_parts
+from tidemark.pipeline.ingest.counting import NONE, Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
@@ -183,10 +183,8 @@ class Tracking:
     def kept(self) -> Taken:
         """Return the messages that were counted, without ack ids."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
-        keys, publish_us = (
-            np.concatenate([np.empty(0, dtype=np.int64), *(getattr(one, name) for one in self._parts)])
-            for name in ("keys", "publish_us")
-        )
+        keys = np.concatenate([NONE, *(one.keys for one in self._parts)])
+        publish_us = np.concatenate([NONE, *(one.publish_us for one in self._parts)])
         attempt = self.copies.note(keys, publish_us)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
         tracked = Ingested(sum(one.messages - len(one.undecided) for one in self._parts), oldest)
