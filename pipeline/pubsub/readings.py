@@ -61,12 +61,8 @@ class Subscriptions:
 
     def spending(self) -> Spending:
         """Return the object with the snapshot budget and this process's usage of Pub/Sub. All readings share it."""
-        pubsub, tick = self._pubsub, self._settings.watermark.tick
-        paths = {"base": pubsub.base_path, "tracking": pubsub.tracking_path}
-        return self._kept.get(
-            "spending",
-            lambda: Spending(self._clock, pubsub.snapshot_bytes_a_day, tick, **paths, lands=not pubsub.attach),
-        )
+        tick = self._settings.watermark.tick
+        return self._kept.get("spending", lambda: Spending(self._clock, self._pubsub, tick))
 
     def sweep(self) -> int:
         """Delete the snapshots left behind by crashed readings, and return their number.

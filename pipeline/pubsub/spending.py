@@ -19,6 +19,7 @@ from threading import Lock
 from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
@@ -61,21 +62,17 @@ class Spending:
     """Decides when the next reading of a backlog is due. It counts this process's usage of Pub/Sub, and the usage that
     other processes recorded in the tracking log. Thread-safe.
 
-    - `bytes_a_day` is the budget. If it is None, readings are counted but never delayed.
-    - `base` and `tracking` are the paths of the subscriptions.
-    - `lands`: if false, tidemark does not pull from base, and base's messages are assumed as large as tracking's.
+    - If `pubsub` has no budget, readings are counted but never delayed.
+    - With `pubsub.attach`, tidemark does not pull from base, and base's messages are assumed as large as tracking's.
 
     Guarantee: no reading is delayed for longer than `LONGEST`. Prices are estimates, so a reading of a backlog that was
     never read may cost more than estimated.
     """
 
-    def __init__(
-        self, clock: Clock, bytes_a_day: int | None, tick: timedelta, *, base: str, tracking: str, lands: bool = True
-    ) -> None:
+    def __init__(self, clock: Clock, pubsub: PubSubSettings, tick: timedelta) -> None:
         self.clock = clock
-        self._budget = bytes_a_day
+        self._pubsub, self._budget = pubsub, pubsub.snapshot_bytes_a_day
         self._tick = tick
-        self._base_path, self._tracking_path, self._lands = base, tracking, lands
         self._lock = Lock()
         self._known = self._last_day = Usage()
         self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
@@ -93,8 +90,8 @@ class Spending:
         with self._lock:
             self._known, self._last_day = state.account.known, state.account.last_day(self.clock.now())
             if decision is not None:
-                self._follow(self._base_path, decision.base)
-                self._follow(self._tracking_path, decision.tracking)
+                self._follow(self._pubsub.base_path, decision.base)
+                self._follow(self._pubsub.tracking_path, decision.tracking)
 
     def reached(self, path: str, oldest: datetime | None) -> None:
         """Record `oldest`, the smallest publish time of the messages that a tick made durable. It shows how old the
@@ -179,7 +176,7 @@ class Spending:
         """Estimate the size, in bytes, of the messages published within `age`; 0 if it is unknown."""
         used = self._known + self._usage
         seconds = self._known.seconds + self.clock.monotonic() - self._since
-        is_tracking = path == self._tracking_path or not self._lands
+        is_tracking = path == self._pubsub.tracking_path or self._pubsub.attach
         messages, size = (used.tracked, used.tracked_bytes) if is_tracking else (used.landed, used.landed_bytes)
         if age is None or seconds <= 0 or not messages:
             return 0

@@ -16,6 +16,7 @@ from tidemark.pipeline.pubsub.backlog import LIFETIME, ReadingTimes
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import PulledBatch
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.readings import Reading
 
 SNAPSHOT = "reading"
@@ -46,6 +47,12 @@ class Outside(Protocol):
     def refuses_untruly(self) -> bool:
         """Whether a reading that the faults spoil looks like one that was refused for its age."""
         ...
+
+
+def pubsub_of(budget: int | None) -> PubSubSettings:
+    """The settings of a model's subscriptions, with a budget of snapshots."""
+    names = {"project": "p", "base_subscription": "base", "tracking_subscription": "tracking"}
+    return PubSubSettings(emulator_host="localhost:1").model_copy(update={**names, "snapshot_budget": budget})
 
 
 class ModelSubscription:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ingest.fakes import AMPLE, World
+from tests.ingest.model_subscription import pubsub_of
 from tests.watermark.builders import seconds
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
@@ -36,8 +37,7 @@ class Budgeted:
 
     def __init__(self, folder: Path, budget: int | None) -> None:
         self.world = world = Unchecked(folder)
-        paths = {"base": world.base.path, "tracking": world.tracking.path}
-        self.spending = Spending(world.clock, budget, seconds(TICK), **paths)
+        self.spending = Spending(world.clock, pubsub_of(budget), seconds(TICK))
         self.base = BudgetedBacklog(world.base_backlog, self.spending, world.base.path)
         self.tracking = BudgetedBacklog(world.tracking_backlog, self.spending, world.tracking.path)
 

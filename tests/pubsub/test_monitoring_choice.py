@@ -7,6 +7,7 @@ import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tests.clock import ManualClock
+from tests.ingest.model_subscription import pubsub_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring
 from tidemark.pipeline.errors import SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import LIFETIME, OLDEST_AGE, REFUSED_WITHIN, MonitoringBacklog, SnapshotBacklog
@@ -45,7 +46,7 @@ def auto(
     snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock
 ) -> BudgetedBacklog:
     by_metrics = MonitoringBacklog(monitoring, PATH, clock)
-    unlimited = Spending(clock, None, MINUTE, base=PATH, tracking="")
+    unlimited = Spending(clock, pubsub_of(None), MINUTE)
     return BudgetedBacklog(snapshots, unlimited, PATH, monitoring=by_metrics)
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.clock import ManualClock
+from tests.ingest.model_subscription import pubsub_of
 from tests.watermark.builders import START, seconds
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest.take import Batches
@@ -18,7 +19,7 @@ from tidemark.pipeline.watermark.state import Beginning, Compacted, WatermarkSta
 from tidemark.pipeline.watermark.usage import Account, Usage
 
 TICK, RATE, SIZE = seconds(120), 100, 300
-BASE, TRACKING = "base", "tracking"
+BASE, TRACKING = pubsub_of(None).base_path, pubsub_of(None).tracking_path
 
 
 class Subscribed:
@@ -44,7 +45,7 @@ class House:
 
     def __init__(self, budget: int | None, log: WatermarkState | None = None, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock(START)
-        self.spending = Spending(self.clock, budget, TICK, base=BASE, tracking=TRACKING)
+        self.spending = Spending(self.clock, pubsub_of(budget), TICK)
         self.subscribed = {path: Subscribed(self.clock) for path in (BASE, TRACKING)}
         self.log = log or WatermarkState().after(0, Beginning(START - DAY))
         self.taken: list[Reading | None] = []

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tests.ingest.fakes import Crash
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription, pubsub_of
 from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
 from tests.simulation.oracle import Broken, is_below
 from tests.simulation.traffic import SECOND
@@ -278,12 +278,11 @@ class Tracker(Worker):
         times = ReadingTimes(self.own_clock)
         self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self, self.own_clock, times)
         self.base_backlog = ModelBacklog(self.world.model, "base", self, self.own_clock, times)
-        base, tracking = (f"projects/p/subscriptions/{name}" for name in ("base", "tracking"))
-        budget, tick = self.world.snapshot_budget, timedelta(seconds=1)
-        self.spending = Spending(self.own_clock, budget, tick, base=base, tracking=tracking)
+        pubsub = pubsub_of(self.world.snapshot_budget)
+        self.spending = Spending(self.own_clock, pubsub, timedelta(seconds=1))
         self.budgeted = (
-            BudgetedBacklog(self.tracking_backlog, self.spending, tracking),
-            BudgetedBacklog(self.base_backlog, self.spending, base),
+            BudgetedBacklog(self.tracking_backlog, self.spending, pubsub.tracking_path),
+            BudgetedBacklog(self.base_backlog, self.spending, pubsub.base_path),
         )
 
     def tick(self) -> None:
