@@ -8,7 +8,7 @@ of heartbeats, so that Spark can drop them without a shuffle.
 import io
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -98,7 +98,7 @@ class Work:
         committed and become orphans.
         """
         start, end = one.windows[0].start, one.windows[-1].end
-        read = scan(one, one.paths, self.plan.fields, self.storage_options).collect()
+        read = scan(one, self.plan.fields, self.storage_options).collect()
         diffs = heartbeat_diffs(read, self.plan, start, end)
         status = stream_status(diffs, read, self.plan, start, end)
         of_tables = {
@@ -121,11 +121,11 @@ class Search:
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
         """Yield one row of COPIES per heartbeat to drop, or to keep with `late` set to false."""
         moment = pl.struct("stream_id", "event_time").hash()
-        moments = scan(one, one.paths, {}, self.storage_options).select(moment).collect().to_series()
+        moments = scan(one, {}, self.storage_options).select(moment).collect().to_series()
         if moments.n_unique() == len(moments):  # the usual case, for which two columns suffice
             return
         of_files = [
-            scan(one, [path], {}, self.storage_options, "row").with_columns(file=pl.lit(place_of(path)))
+            scan(replace(one, paths=[path]), {}, self.storage_options, "row").with_columns(file=pl.lit(place_of(path)))
             for path in one.paths
         ]
         read = pl.concat(of_files).collect()
@@ -172,19 +172,15 @@ def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
 
 
 def scan(
-    one: Slice,
-    paths: Sequence[str],
-    fields: Mapping[str, FieldKind],
-    storage_options: Mapping[str, str],
-    row: str | None = None,
+    one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[str, str], row: str | None = None
 ) -> pl.LazyFrame:
-    """Return the slice's heartbeats in the files `paths`, including its lookback. A field that a file lacks is null.
+    """Return the slice's heartbeats in its files, including its lookback. A field that a file lacks is null.
     `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
-    if not paths:
+    if not one.paths:
         return pl.LazyFrame(schema=schema)
     found = pl.scan_parquet(
-        list(paths),
+        list(one.paths),
         schema=schema,
         missing_columns="insert",
         extra_columns="ignore",

@@ -53,6 +53,9 @@ LOCAL_REMEDY = (
 )
 """The remedy if executors on the driver's machine cannot run tidemark."""
 
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function that Spark runs in its tasks. It gets and yields rows."""
+
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
 
@@ -98,12 +101,7 @@ def _unable(needs: Sequence[str]) -> str | None:
     return f"{_here()}: it has another version of tidemark (contract {there} instead of {CONTRACT})"
 
 
-def answers_of(
-    session: SparkSession,
-    tasks: int,
-    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    of: pa.Schema,
-) -> pa.Table:
+def answers_of(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:
     """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
 
     Raises ExecutorsUnable if a task reports in `unable` that its executor lacks a module, or if Python does not start
