@@ -73,8 +73,7 @@ class Connections:
 
     def subscription(self) -> AbstractContextManager[PubSubSubscription]:
         """Return the subscription, in a context manager that closes it."""
-        options, client = self.options, self.client()
-        return closing(PubSubSubscription(client, options.path, self.clock, options))
+        return closing(PubSubSubscription(self.client(), self.options.path, self.clock, self.options))
 
     def client(self) -> SubscriberClient:
         """Return the client of this process, which stays open."""
@@ -97,10 +96,6 @@ class Connections:
         kept_as = options.server, repr(options.place), *schemas, repr(options.contract)
         accepted = self.lake.accepted_schemas(options.schema_names)
         return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
-
-    def watermark(self) -> datetime | None:
-        """Return the newest watermark; None if tidemark does not track the topic in this lake."""
-        return self.lake.tracking_log().newest().watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +220,7 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        watermark = self._connections.watermark()
+        watermark = self._connections.lake.tracking_log().newest().watermark  # None if no topic is tracked in this lake
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
 
