@@ -52,6 +52,11 @@ class EventTimeUnit(StrEnum):
         """Human-readable name of any unit except AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
+    @property
+    def nanoseconds(self) -> int:
+        """Length of a number's unit. AUTO accepts milliseconds."""
+        return NANOSECONDS_EACH[self]
+
 
 NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
     EventTimeUnit.AUTO: 10**6,
@@ -105,7 +110,7 @@ def _count(written: Any, unit: EventTimeUnit, form: re.Pattern[str]) -> int | No
     if not isinstance(written, str) or not form.fullmatch(written):
         return None
     whole, _, decimals = written.partition(".")
-    return int(whole + decimals) * NANOSECONDS_EACH[unit] // (1000 * int(10 ** len(decimals)))
+    return int(whole + decimals) * unit.nanoseconds // (1000 * int(10 ** len(decimals)))
 
 
 def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int | None:

@@ -14,18 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.contract.heartbeat import (
-    NANOSECONDS_EACH,
-    Asking,
-    EventTimeUnit,
-    Heartbeat,
-    HeartbeatReader,
-    MessageContract,
-    Rejection,
-    Undecided,
-)
+from tidemark.pipeline.contract.heartbeat import EventTimeUnit, Heartbeat, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded
+from tidemark.pipeline.contract.payloads.rejections import Rejection, Undecided
+from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
 Bools = npt.NDArray[np.bool_]
@@ -179,7 +172,7 @@ def _of_counts(texts: pa.StringArray, published_us: Ints, contract: MessageContr
     if divisor > 1:
         texts = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, 0, -3), 1, "0")
     counts = pc.if_else(are_digits, texts, "0").cast(pa.int64()).to_numpy()
-    unit_us = NANOSECONDS_EACH[unit] * divisor // 1000
+    unit_us = unit.nanoseconds * divisor // 1000
     is_within = are_digits.to_numpy(zero_copy_only=False) & _within(counts, unit_us, published_us, contract)
     return np.where(is_within, counts, 0) * unit_us, is_within
 
