@@ -19,12 +19,10 @@ from threading import Lock
 from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import DAY, ZERO, PubSubSettings
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
-
-DAY = timedelta(days=1)
 
 LONGEST = timedelta(hours=4)
 """Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark could stand still while
@@ -33,8 +31,6 @@ subscription and day."""
 
 SHARES = 2
 """Number of equal parts into which the remaining budget is divided: one for base, one for tracking."""
-
-NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
@@ -54,8 +50,8 @@ class SnapshotPace:
     def clock_behind(self) -> timedelta:
         """Lower bound for how far this machine's clock was behind the server's clock at the last reading."""
         if self.last is None or self.observed_at is None:
-            return NOTHING
-        return max(self.observed_at - self.last, NOTHING)
+            return ZERO
+        return max(self.observed_at - self.last, ZERO)
 
 
 class Spending:
@@ -141,7 +137,7 @@ class Spending:
             last, interval = pace.last or self._began, self._interval(self._price(path, age))
             wait = min(pace.promised, interval)
             # A tick may be slightly early or late, and a clock may be set back.
-            is_due = not NOTHING <= now - last < wait - self._tick / 2
+            is_due = not ZERO <= now - last < wait - self._tick / 2
             return None if is_due else last + wait, interval >= LONGEST
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
@@ -153,9 +149,9 @@ class Spending:
             age = self._age(path, reading.observed_at)
             price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
-            wait = NOTHING if self._budget is None else self._interval(price)
+            wait = ZERO if self._budget is None else self._interval(price)
             pace.last, pace.observed_at = self.clock.now(), reading.observed_at
-            pace.promised = NOTHING if wait <= self._tick else wait
+            pace.promised = ZERO if wait <= self._tick else wait
             return replace(reading, next_within=pace.promised)
 
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
@@ -170,7 +166,7 @@ class Spending:
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
-        return max(now - max(known), NOTHING) if known else None
+        return max(now - max(known), ZERO) if known else None
 
     def _price(self, path: str, age: timedelta | None) -> int:
         """Estimate the size, in bytes, of the messages published within `age`; 0 if it is unknown."""
@@ -185,7 +181,7 @@ class Spending:
     def _interval(self, price: int) -> timedelta:
         left = max((self._budget or 0) - self._spent(), 0)
         if not price:
-            return NOTHING
+            return ZERO
         seconds = price * SHARES * DAY.total_seconds() / left if left else math.inf
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 

@@ -12,7 +12,8 @@ from tests.watermark.builders import START, seconds
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest.take import Batches
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spending
+from tidemark.pipeline.pubsub.spending import LONGEST, BudgetedBacklog, Spending
+from tidemark.pipeline.settings_sections import DAY
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Compacted, WatermarkState
