@@ -152,7 +152,9 @@ OptionalArray = Annotated[
 ]
 StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
 SchemaPlace = Annotated[str | list[str], AfterValidator(_for_what_has_one), BeforeValidator(_read_list)]
-ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
+ComparedFields = Annotated[
+    dict[str, Annotated[ComparedField, BeforeValidator(_compared)]], AfterValidator(_usable_as_columns)
+]
 
 
 class MessageSettings(Section):
@@ -182,7 +184,7 @@ class MessageSettings(Section):
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
     watermark. Set it longer than any source buffers its messages, such as `7d`. Empty: no message is rejected for its
     age. Leave it empty to publish historical messages."""
-    fields: Annotated[ComparedFields, AfterValidator(_usable_as_columns), Effect.NEXT] = Field(default_factory=dict)
+    fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: the section `[message.fields]`."""
     payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
     """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
