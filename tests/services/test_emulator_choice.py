@@ -37,6 +37,7 @@ def test_where_the_official_emulator_and_a_java_are_found_they_are_taken(bare_ma
     assert chosen.name == "the official Pub/Sub emulator"
     command = chosen.command("127.0.0.1", 8085)
     assert command[0] == str(java)
+    assert "-XX:+IgnoreUnrecognizedVMOptions" in command, "macOS has no transparent huge pages"
     assert command[-3].endswith("cloud-pubsub-emulator-0.8.20-all.jar")
     assert command[-2:] == ["--host=127.0.0.1", "--port=8085"]
 
