@@ -5,7 +5,6 @@ commits, a seed chooses who is next, and who dies. What must hold, whatever the 
 all that had landed when its run listed its input, or it is gone by rule; it is never emptied.
 """
 
-import argparse
 import json
 import random
 import tempfile
@@ -51,6 +50,9 @@ BEHIND = timedelta(minutes=20)
 
 KEPT_HOURS = 24
 """The hours that retention keeps. They are there when the play begins."""
+
+HOURS = KEPT_HOURS + 12
+"""The hours of traffic."""
 
 OLDEST = 0.7
 """The share of backfills that are of the windows that expire next."""
@@ -102,16 +104,14 @@ class InSteps(micro_batch.MicroBatch):
 
 @dataclass
 class Play:
-    """One seed. `hours` of traffic; `faults` are replaced parts, by which the play itself is tested."""
+    """One seed."""
 
     seed: int
     folder: Path
-    hours: int = KEPT_HOURS + 12
     kill: float = KILLED
     trace: list[str] = field(default_factory=list)
     landed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     started: int = 0
-    refused: int = 0
     died: int = 0
     _right: set[tuple[str, str]] = field(default_factory=set)
 
@@ -162,7 +162,6 @@ class Play:
             try:
                 activity.do()
             except (Killed, TidemarkError) as error:
-                self.refused += isinstance(error, TidemarkError)
                 self.trace.append(f"{activity.name}: ended by {type(error).__name__} {error}")
             except BaseException as error:
                 activity.failed = error
@@ -197,14 +196,14 @@ class Play:
         with self._watched():
             self.land(KEPT_HOURS)
             self.compute_due()
-            while self._hour < self.hours:
+            while self._hour < HOURS:
                 if len(self._live) < AT_ONCE:
                     (kind,) = self.random.choices(list(kinds), weights)
                     if kind != "land" or not any(one.name.startswith("land") for one in self._live):
                         self._begin(kind, kinds[kind])
                 if self._live:
                     self._go_on()
-            self.kill = 0
+            self.kill = 0.0
             while self._live:
                 self._go_on()
             for kind in ("retention", "compute", "repair"):
@@ -389,22 +388,12 @@ def _diffs(rows: Sequence[dict[str, Any]], window: Window) -> list[tuple[Any, ..
     return sorted(found)
 
 
-def play(seed: int, kill: float = KILLED) -> Play:
+def play(seed: int) -> Play:
     """Play a seed in a new folder. Raises Wrong, with the last steps."""
     with tempfile.TemporaryDirectory(prefix="tidemark-play-") as folder:
-        played = Play(seed, Path(folder) / "lake", kill=kill)
+        played = Play(seed, Path(folder) / "lake")
         try:
             played.run()
         except Wrong as error:
             raise Wrong(f"seed {seed}: {error}\n" + "\n".join(played.trace[-60:])) from error
     return played
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    asked = parser.parse_args()
-    for seed in range(asked.first, asked.first + asked.seeds):
-        played = play(seed)
-        print(f"seed {seed}: {played.started} activities, {played.died} died, {played.refused} refused", flush=True)
