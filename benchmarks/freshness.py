@@ -1,14 +1,10 @@
 """How far the watermark is behind on live traffic, and how long after its end a window is ready: the whole pipeline, as
-`tidemark up` starts it, by each rule and for two ticks. `python -m benchmarks.freshness --help` plays one of them.
-"""
+`tidemark up` starts it, by each rule and for two ticks."""
 
-import argparse
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +14,11 @@ from rich.console import Console
 
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
-from benchmarks.watched import JITTER, PERIOD, STREAMS, Pipeline, pipeline, ticks_of
+from benchmarks.watched import JITTER, PERIOD, STREAMS, Pipeline, pipeline
 from tidemark.local.demo.script import LakeWatch
 from tidemark.local.demo.synthetic_beats import SyntheticSource
-from tidemark.local.services.own_files import dagster_home
 from tidemark.local.services.stack import start_stack
-from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
@@ -85,7 +80,7 @@ class Played:
 @dataclass(frozen=True, slots=True)
 class Fresh:
     """What came of it: seconds that the watermark is behind at a decision, from a window's end to its commit, and from
-    decision to decision; the watermark's longest standstill; and the sensors' ticks."""
+    decision to decision; and the watermark's longest standstill."""
 
     rule: str
     tick: int
@@ -95,7 +90,6 @@ class Fresh:
     longest_standstill: float
     late: int
     calls_a_tick: dict[str, float]
-    ticks: dict[str, dict[str, float]]
     ready_by_window: dict[str, float]
 
     def sentence(self) -> str:
@@ -170,7 +164,6 @@ def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetim
     decisions = [entry.decision for entry in entries if isinstance(entry, DecisionRecord)]
     counted = [decision for decision in decisions if decision.at >= counted_from]
     moved = [one.at for before, one in pairwise(decisions) if one.watermark != before.watermark]
-    os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
     rows = lake.heartbeats().current()
     late = 0 if rows is None else sum(rows.to_pyarrow_table(columns=["late"])["late"].to_pylist())
     ready = _ready(report.computed_at, windowing, counted_from)
@@ -183,7 +176,6 @@ def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetim
         longest_standstill=max(_between([moment for moment in moved if moment >= counted_from]), default=0.0),
         late=late,
         calls_a_tick=_calls(place, counted_from, len(counted)),
-        ticks={name: asdict(seen) for name, seen in ticks_of(dagster_home(settings)).items()},
         ready_by_window={iso(window.start): seconds for window, seconds in ready.items()},
     )
     played.say(fresh.sentence())
@@ -220,23 +212,3 @@ def _calls(place: _Place, since: datetime, ticks: int) -> dict[str, float]:
     """The calls of each class that the pipeline made for a tick, runs included; none of a lake on disk."""
     found = Counter(call.price_class for call in place.calls() if call.at >= since.timestamp())
     return {charge: round(found[charge] / max(1, ticks), 1) for charge in ("A", "B")} if found else {}
-
-
-def main() -> None:
-    """Parse what is asked for, play it, and print what came of it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness", description=__doc__)
-    parser.add_argument("--rule", choices=("band", "frontier"), default="band", help="(default band)")
-    parser.add_argument("--tick", type=int, default=10, help="in seconds (default 10)")
-    parser.add_argument("--windows", type=int, default=WINDOWS, help=f"how many are counted (default {WINDOWS})")
-    parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
-    parser.add_argument(
-        "--lake", choices=tuple(LOOK_EVERY_SECONDS), default=DISK, help="where the lake is (default disk)"
-    )
-    parser.add_argument("--folder", type=Path, default=Path("build/freshness"), help="everything is below it")
-    asked = Played(**vars(parser.parse_args()))
-    fresh = play(asked, Console(width=160), SystemClock())
-    (asked.folder / "freshness.json").write_text(json.dumps(asdict(fresh), indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
