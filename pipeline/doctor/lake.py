@@ -254,7 +254,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     has not created the storage yet, nothing is opened or created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
-    text = instance.read_text()
+    text = instance.read_text() if instance.exists() else ""
     storage = Path(settings.dagster.storage)
     is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
     if is_ours and not storage.exists():
@@ -285,9 +285,11 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
 
 def _home() -> Path | None:
     """Return the folder of the Dagster that runs the pipeline: the current folder if it has tidemark's `workspace.yaml`
-    and a `dagster.yaml`, otherwise $DAGSTER_HOME if it has a `dagster.yaml`, otherwise None."""
+    and a `dagster.yaml`, otherwise $DAGSTER_HOME if it has a `dagster.yaml` or Dagster's own storage, otherwise
+    None."""
     named = os.environ.get("DAGSTER_HOME", "")
-    return given_home() or (Path(named) if named and (Path(named) / INSTANCE).is_file() else None)
+    is_home = bool(named) and any((Path(named) / one).exists() for one in (INSTANCE, "history"))
+    return given_home() or (Path(named) if is_home else None)
 
 
 def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
