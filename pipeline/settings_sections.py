@@ -126,7 +126,7 @@ class Section(BaseModel):
         """Refuse control characters. No name, path or address contains one, and NUL would cut a path."""
         texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
-            raise ValueError("write it without control characters, such as NUL or a line break")
+            raise ValueError("write the value without control characters, such as NUL or a line break")
         return value
 
 

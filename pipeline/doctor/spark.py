@@ -191,9 +191,9 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         if "UNAUTHENTICATED" not in str(error):
             raise
         yield warning(
-            f"the executors were not checked: the server at {named} requires its token: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it and repeat the command. `tidemark up` does not disclose a token "
-            "that it generates: set the variable to a secret before `tidemark up` as well"
+            f"the executors were not checked, because the server at {named} requires its token. Set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to the token, and repeat the command. `tidemark up` does not disclose a "
+            "token that it generates, so set the variable to a secret before `tidemark up` as well"
         )
 
 

@@ -159,7 +159,7 @@ def reported(
             ) from error
         if REVOKED in str(why):
             raise PermissionMissing(
-                f"the login with which to {action} {resource} expired or was revoked: {why}; run `gcloud auth "
+                f"the login that is needed to {action} {resource} expired or was revoked: {why}; run `gcloud auth "
                 "application-default login`, and start tidemark again"
             ) from error
         if isinstance(cause, api.TooManyRequests):

@@ -92,4 +92,6 @@ def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[
             server.delete("subscription", path, DELETE)
         except PubSubError as error:
             if is_made:
-                raise type(error)(f"{error}. Delete the temporary subscription, or Pub/Sub will in a day") from error
+                raise type(error)(
+                    f"{error}. Delete the temporary subscription; otherwise Pub/Sub deletes it after a day"
+                ) from error

@@ -119,7 +119,7 @@ def disorder_of_messages(report: TuningReport) -> charts.Chart:
     return charts.Chart(
         title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "
         "by more than the band",
-        note="A message's publish time less that of the first message with a greater event time. A message that "
+        note="A message's publish time minus that of the first message with a greater event time. A message that "
         "exceeds the band is not late if something else holds the watermark back.",
         x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),
         y=charts.shares(1 / total, "share of messages"),

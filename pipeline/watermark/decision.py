@@ -107,8 +107,8 @@ PINNED_BY_WHAT_WAS_RELEASED = (
     "from {released_before} on"
 )
 THE_CLOCK_WAS_SET_BACK = (
-    "this machine's clock was set back: a reading was observed at {read_at}, and the watermark moves once the clock is "
-    "there again"
+    "this machine's clock was set back: a reading was observed at {read_at}, and the watermark moves once the clock "
+    "is near that time again"
 )
 PINNED_UNTIL_THE_NEXT_READING = (
     "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); among the messages published "
@@ -253,7 +253,7 @@ class Decision:
     def _least(self) -> str:
         bound = self.bound
         if bound is None:
-            return "the candidate is higher than the watermark before it"
+            return "the candidate is above the previous watermark"
         if isinstance(bound, FrontierEvidence) and not bound.messages:
             return f"the frontier; tracking has read nothing published since {iso(bound.start)}"
         least = f"the least event time published since {iso(bound.start)} (at most {bound.messages:,} messages)"

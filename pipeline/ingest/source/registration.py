@@ -61,8 +61,8 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
         where = "the Spark Connect server" if is_connected(session) else "this driver"
         raise ExecutorsUnable(
             f"Spark plans reads with a Python that cannot import tidemark ({_last_line(error)}): set "
-            f"$PYSPARK_PYTHON to a Python that has tidemark, such as {sys.executable} here, and restart {where}. If "
-            f"the executors have another Python: {REMEDY}"
+            f"$PYSPARK_PYTHON to a Python that has tidemark, such as {sys.executable} on this machine, and "
+            f"restart {where}. If the executors have another Python: {REMEDY}"
         ) from error
 
 

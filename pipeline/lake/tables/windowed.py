@@ -80,7 +80,7 @@ class DiffRun:
     inputs: Mapping[str, str] | None = None
 
 
-MANIFESTS = JsonKind("diff_runs/", "run `tidemark repair`, which has this run's windows computed again", holds=DiffRun)
+MANIFESTS = JsonKind("diff_runs/", "run `tidemark repair`, which recomputes the windows of this run", holds=DiffRun)
 """Stores the manifests of runs, by the run's name."""
 
 

@@ -175,7 +175,7 @@ def _compared(s: Situation, decision: Decision, candidate: datetime) -> Conditio
     text = f"The candidate is {iso(candidate)}. It is the first watermark."
     if s.watermark is not None:
         before = iso(s.watermark)
-        text = f"The candidate is {iso(candidate)}, above the watermark before it ({before}): the watermark moves."
+        text = f"The candidate is {iso(candidate)}, above the previous watermark ({before}): the watermark moves."
     return Condition("candidate", RuleOutcome.DECIDED, text)
 
 

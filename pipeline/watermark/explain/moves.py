@@ -27,7 +27,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_STALE_READING:
             yield (
                 "The watermark is held until both backlogs can be read again. The problems of the last ticks say why "
-                "they cannot."
+                "reading fails."
             )
         case Reason.HELD_SEEK:
             yield "The watermark is held for this decision only. Replayed messages are late if they land below it."
