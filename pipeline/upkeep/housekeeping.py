@@ -278,7 +278,7 @@ class Housekeeper:
         if keep is None:
             yield "all are kept", {}
             return
-        day = _floor(self._clock.now() - keep, DAY)
+        day = _floor(self._time_reached() - keep, DAY)
         before, what = day.strftime(DAY_FORMAT), f"of {what} before {iso(day)}"
         yield self._dropped(name, before, what)
         kinds = (self._lake.requeued(), self._lake.rejudged()) if name == QUARANTINE else ()
@@ -294,8 +294,7 @@ class Housekeeper:
         if self._keep.log is None:
             yield "all of it is kept", {}
             return
-        now = self._clock.now()
-        did = self._packing.drop(now - self._keep.log, now, dry_run=self._dry_run)
+        did = self._packing.drop(self._time_reached() - self._keep.log, self._clock.now(), dry_run=self._dry_run)
         says = f"dropped {did.entries} entries in {did.archives} archives"
         figures = {"entries": did.entries, "archives": did.archives}
         yield _done(figures, says, f"no archive is older than {format_duration(self._keep.log)}")
@@ -347,6 +346,13 @@ class Housekeeper:
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
         says = f"deleted {len(found)} files to which nothing refers, {figures['bytes']} bytes"
         yield _done(figures, says, f"no file to which nothing refers is older than {format_duration(GRACE)}")
+
+    def _time_reached(self) -> datetime:
+        """Return the current time, or the newest reading of tracking if that is earlier. The reading is a time of
+        Pub/Sub's clock, so nothing is deleted early because this machine's clock is far ahead."""
+        record, now = self._lake.tracking_log().newest().record, self._clock.now()
+        tracking = None if record is None else record.decision.tracking
+        return now if tracking is None else min(now, tracking.oldest_unacked)
 
     def _event_time_reached(self) -> datetime | None:
         """Return the watermark, or the current time if that is earlier; None if there is no watermark."""

@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 from tests.clock import ManualClock
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import LENGTH, LOOKBACK, History, new_history
-from tests.watermark.builders import START, at
+from tests.watermark.builders import START, at, reading
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import follow
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
 
 Moments = Sequence[Sequence[float]]
@@ -45,8 +46,9 @@ class House:
             housekeeping=HousekeepingSettings.model_validate(keep),
         )
 
-    def decide(self, watermark: float) -> None:
-        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
+    def decide(self, watermark: float, read: float | None = None) -> None:
+        tracking = None if read is None else follow(None, reading(read), timedelta(0))
+        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED, tracking=tracking)
         self.log.append(DecisionRecord(decision, None, None, Policy()))
 
     def age(self, by: timedelta) -> None:

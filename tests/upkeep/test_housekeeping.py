@@ -263,6 +263,9 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     requeued = house.lake.requeued()
     for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
         requeued.note(day, (0, 1), pa.array(["m"]))
+    house.decide(600, read=0)
+    assert all(chore.is_idle for chore in of(house.tidy(quarantine="1d"), "retention", QUARANTINE))  # a fast clock
+    house.decide(600, read=3 * DAY.total_seconds())
     dropped, forgotten = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
     assert (dropped.figures["rows"], forgotten.figures) == (2, {"notes": 2})
     assert [key.partition("/")[0] for key in requeued.between()] == ["2026-11-23"]
