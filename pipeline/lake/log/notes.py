@@ -165,6 +165,11 @@ class LogWitness:
         self._notes = Notes(objects, NOTED)
         self._own: str | None = None
 
+    def newest_number(self) -> int:
+        """Return the largest recorded entry number; -1 if nothing is recorded. Lists the records without reading
+        them."""
+        return max(map(int, self._notes.listed()), default=-1)
+
     def newest(self) -> Note | None:
         """Return the record with the largest entry number; None if nothing is recorded. A damaged record is returned
         without a watermark: its number is known from the object's name. Raises NewerFormat."""

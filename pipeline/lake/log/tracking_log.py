@@ -131,9 +131,10 @@ class TrackingLog:
         before an append."""
         # The note is read before the log, because a noted entry is already in the log. A call soon after another skips
         # the listing of notes: it has just seen the last known entry.
-        note = None if self._is_compared and self._is_quick(self._seen) else self._witness.newest()
+        noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
-        if note is not None and note.number > state.number:
+        note = self._witness.newest() if noted > state.number else None
+        if note is not None:
             raise CorruptObject(lost_end(note, state.number))
         self._is_compared = True
         return state
