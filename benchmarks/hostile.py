@@ -3,7 +3,6 @@ of any process's memory.
 
 What the source sends follows one after another, a few windows apart: 299 messages 26 hours apart, one a day for 324
 days, and one an hour for 7,798 hours, each kind twice. Ten times a minute it sends a gzip bomb besides.
-`python -m benchmarks.hostile --help` has the rest.
 """
 
 import argparse
@@ -43,12 +42,10 @@ GOAL_SECONDS = 45.0
 class Hostile:
     """Publishes the kinds, beginning once live traffic has settled, and notes when."""
 
-    def __init__(self, clock: Clock, begin_with: int) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.sent: list[tuple[datetime, str]] = []
         self.bombs, self.peak_mb = 0, 0
         self._clock, self._over = clock, Event()
-        kinds = [*KINDS.items(), *KINDS.items()]
-        self._kinds = kinds[begin_with:] + kinds[:begin_with]
 
     @contextmanager
     def beside(self, settings: Settings) -> Iterator[None]:
@@ -79,7 +76,7 @@ class Hostile:
 
     def _publish(self, settings: Settings, publisher: PublisherClient) -> None:
         wait = SETTLES
-        for number, (kind, (apart, count)) in enumerate(self._kinds):
+        for number, (kind, (apart, count)) in enumerate([*KINDS.items()] * 2):
             if self._over.wait(wait.total_seconds()):
                 return
             now, wait = self._clock.now(), APART
@@ -98,16 +95,10 @@ class Hostile:
 def main() -> None:
     """Play it, and print each live window with how long after its end it was ready. Exit code 1: one was too late."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
-    parser.add_argument("--rule", choices=("band", "frontier"), default="band", help="(default band)")
-    parser.add_argument("--tick", type=int, default=10, help="in seconds (default 10)")
     parser.add_argument("--windows", type=int, default=16, help="live windows that are counted (default 16)")
-    parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
-    parser.add_argument("--folder", type=Path, default=Path("build/hostile"), help="everything is below it")
-    numbers = range(len(KINDS))
-    parser.add_argument("--begin-with", type=int, choices=numbers, default=0, help="the number of the first kind (0)")
-    clock, console, given = SystemClock(), Console(width=160), vars(parser.parse_args())
-    hostile = Hostile(clock, given.pop("begin_with"))
-    asked = Played(**given, first=timedelta(days=400))
+    clock, console, windows = SystemClock(), Console(width=160), parser.parse_args().windows
+    hostile = Hostile(clock)
+    asked = Played("band", 10, windows, "auto", Path("build/hostile"), first=timedelta(days=400))
     fresh = play(asked, console, clock, hostile.beside)
     table = Table("window", "ready after", "sent meanwhile")
     for window, seconds in sorted(fresh.ready_by_window.items()):

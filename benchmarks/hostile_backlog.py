@@ -24,7 +24,6 @@ from benchmarks.machine import World, machine
 from benchmarks.memory import MB, peak_bytes
 from tidemark.pipeline.clock import Clock, iso, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.ticks import tick_budget
@@ -98,13 +97,11 @@ def _ticks(world: World, honest: int, clock: Clock) -> Iterator[tuple[float, flo
         landed = sum(pc.sum(pc.not_equal(one, "hostile")).as_py() or 0 for one in streams)
 
 
-def play(messages: int, folder: Path, *, with_hostile: bool, of_the_payload: bool) -> None:
+def play(messages: int, folder: Path, *, with_hostile: bool) -> None:
     """Play one backlog, and print what came of it as JSON."""
     with machine(folder, "local", lambda _: None) as parts:
         world = parts.world()
         contract = replace(world.settings.contract, first_event_time=parts.clock.now() - timedelta(hours=9000))
-        if of_the_payload:
-            contract = replace(contract, event_time=Place.of("payload:at"), stream_id=(Place.of("payload:device"),))
         world.__dict__["reader"] = HeartbeatReader(contract)
         honest = _published(world, messages, with_hostile=with_hostile)
         before, began = psutil.Process().memory_info().rss, parts.clock.now()
@@ -134,16 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile_backlog", description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES, help=f"(default {MESSAGES:,})")
     parser.add_argument("--folder", type=Path, default=Path("build/hostile-backlog"), help="everything is below it")
-    parser.add_argument("--of-the-payload", action="store_true", help="event time and stream are in the payload")
     parser.add_argument("--alone", choices=("honest", "hostile"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.alone:
-        play(given.messages, given.folder, with_hostile=given.alone == "hostile", of_the_payload=given.of_the_payload)
+        play(given.messages, given.folder, with_hostile=given.alone == "hostile")
         return
     found = {}
     for kind in ("honest", "hostile"):
         options = [f"--messages={given.messages}", f"--folder={given.folder}/{kind}", f"--alone={kind}"]
-        options += ["--of-the-payload"] if given.of_the_payload else []
         command = [sys.executable, "-m", "benchmarks.hostile_backlog", *options]
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=3600).stdout
         found[kind] = orjson.loads(said.splitlines()[-1])
