@@ -377,7 +377,7 @@ class TableSettings(Section):
     )
     """Columns that identify a row of a window."""
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
-    """Time before a window's start at which its input begins; less than 100 windows."""
+    """How long before a window's start the window's input begins; less than 100 windows."""
     window: Annotated[OptionalBound, Effect.REFUSED] = None
     """Length of the table's windows: a multiple of `windows.length` that divides a day. Empty: `windows.length`."""
 
@@ -395,7 +395,7 @@ class TableSettings(Section):
 
 
 class CheckSettings(Section):
-    """Limits of the asset checks: a check fails above its limit."""
+    """Limits above which the asset checks fail."""
 
     max_late_share: float = Field(0.01, ge=0, le=1)
     """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also messages that lag more than
@@ -596,8 +596,8 @@ class MetricsSettings(Section):
     `tidemark-pubsub[metrics]`."""
 
     export: Literal["", "prometheus", "otlp"] = ""
-    """Metrics are served for Prometheus at `listen`, or sent by OTLP to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty: nothing
-    is recorded."""
+    """`prometheus`: metrics are served at `listen`. `otlp`: metrics are sent to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty:
+    nothing is recorded."""
     listen: OptionalAddress = None
     """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty:
     `127.0.0.1:9464` with `export = "prometheus"` or `tidemark attach`, else nothing is served. Beyond loopback,

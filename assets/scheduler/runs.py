@@ -147,8 +147,8 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> bool:
-    """True if a run has logged something within SILENT_FOR. False also if its last sign of life is in the future
-    because the clock was set back. It is not known yet whether such a run is alive."""
+    """True if a run has logged something within SILENT_FOR. Return False if the last sign of life is in the future,
+    because the clock was set back. Whether such a run is alive is not known yet."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
 
 

@@ -70,7 +70,7 @@ class Unacknowledged:
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Plan to make an acknowledged message unacknowledged again at `at_us`. Happens at most once per message."""
+        """Plan to make an acknowledged message unacknowledged again at `at_us`, at most once per message."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             self._plan(at_us, partial(self.restore, {number: message}))

@@ -54,7 +54,7 @@ class EventTimeUnit(StrEnum):
 
     @property
     def nanoseconds(self) -> int:
-        """Length of a number's unit. AUTO accepts milliseconds."""
+        """The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
         return NANOSECONDS_EACH[self]
 
 

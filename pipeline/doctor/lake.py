@@ -34,8 +34,8 @@ LITTLE_BYTES = 1 << 30
 """Free disk space below which a check warns. A busy tick writes a few hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""Free disk space below which a check reports the disk as broken, and `tidemark up` starts nothing, because one tick
-would fill the disk."""
+"""Free disk space below which the finding of a check is BROKEN, and `tidemark up` starts nothing. With less space, one
+tick would fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Said]:
@@ -168,8 +168,8 @@ def check_owner(setup: Setup) -> Iterator[Said]:
 
 def check_running(setup: Setup) -> Iterator[Said]:
     """Check that the pipeline still decides on the watermark, and uses the current settings file. If decisions are
-    missing while the pipeline's process is alive, the pipeline is broken. If no process is alive, the finding is only a
-    warning, because the pipeline may have been stopped on purpose."""
+    missing while the pipeline's process is alive, the finding is BROKEN. If no process is alive, it is only a WARNING,
+    because the pipeline may have been stopped on purpose."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)

@@ -280,7 +280,7 @@ def ticks_details(ticks: TicksNow) -> dict[str, str]:
 
 
 def lost_facts(losses: Losses) -> Facts:
-    """Return the number of messages lost within the last hour, of missed heartbeats, and of stale windows."""
+    """Return the numbers of messages lost within the last hour, of missed heartbeats, and of stale windows."""
     missed, lost = losses.missed, losses.lost
     return {
         "missed": missed.total,

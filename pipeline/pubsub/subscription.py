@@ -199,7 +199,7 @@ class PubSubSubscription:
 @lru_cache(maxsize=8)
 def lease_of(client: SubscriberClient, path: str) -> timedelta:
     """Return the ack deadline of a subscription, which tidemark may not have created. Returns LEASE if the credentials
-    do not permit looking it up. A process looks it up once.
+    do not permit a lookup. A process looks the deadline up once.
 
     Raises SubscriptionMissing and PubSubUnreachable.
     """

@@ -103,7 +103,7 @@ def read_watermark(config: str | Path | None = None, *, name: str | None = None)
 
 
 class Stage(StrEnum):
-    """A stage on a window's way from not closed to computed. `words` describes each stage."""
+    """The stage of a window, from not closed to computed. The function `words` describes a stage."""
 
     TOO_EARLY = "too early"
     OPEN = "open"

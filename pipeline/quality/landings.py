@@ -290,8 +290,8 @@ def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataF
 
 def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
     """Return the identities of the heartbeats in `files` that may be copies of `rows`: same streams, and event times in
-    the range of `rows`. They must also match the filter `only`. A file is read only if it may contain an event time of
-    `rows`. Raises ObjectMissing if a file is gone."""
+    the range of `rows`. Only heartbeats that match the filter `only` are returned. A file is read only if it may
+    contain an event time of `rows`. Raises ObjectMissing if a file is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]

@@ -100,8 +100,8 @@ class CheckpointStore:
         return None
 
     def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Store a checkpoint if its content differs from the stored one, or if it is at least COMMITS_BETWEEN commits
-        ahead. Raises LakeError."""
+        """Store a checkpoint if its content differs from that of the stored one, or if the stored one is at least
+        COMMITS_BETWEEN commits behind. Raises LakeError."""
         if self._kept is not None and not _is_news(self._kept, checkpoint):
             return
         earlier = self._notes.listed()

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 4
-"""Version of the data that tasks receive and of their algorithm. An executor with another version of tidemark can run
-tasks only if its CONTRACT is the same."""
+"""Version of the tasks' input data and algorithm. An executor with another version of tidemark can run tasks only if
+its CONTRACT is the same."""
 
 LOOKS = 4
 """Number of tasks that check the executors. There are several, because executors may differ."""

@@ -461,7 +461,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Describe for a user what is wrong with the bytes, given an error of fastavro."""
+    """Describe in words for users what an error of fastavro says about the bytes."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration

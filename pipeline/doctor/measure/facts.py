@@ -257,7 +257,8 @@ class Facts:
 
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
-    """Return the description `found` of a measured fact, with its verdict. `then` says what to do unless it `holds`."""
+    """Return the description `found` of a measured fact, with its verdict. `then` says what to do if `holds` is
+    false."""
     return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 
 

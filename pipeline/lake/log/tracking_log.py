@@ -88,8 +88,8 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. With a `clock`, an append within QUICK of a read does not check whether another writer's entry
-        with the same number has been archived meanwhile."""
+        """Open the log. An append checks whether another writer's entry with the same number has been archived
+        meanwhile. With a `clock`, it skips this check if the last read is less than QUICK ago."""
         self._objects = objects
         self._clock = clock
         self._seen: Moment | None = None

@@ -129,7 +129,7 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def closed(self, watermark: datetime | None) -> range:
-        """Return the numbers of the windows from `windows.first` on that the watermark has passed, and whose heartbeats
+        """Return the numbers of all windows since `windows.first` that the watermark has passed and whose heartbeats
         are all kept. Raises LakeError."""
         if watermark is None:
             return range(0)
