@@ -81,7 +81,7 @@ class SourceOptions(MessageSettings, ServerSettings):
     @field_validator("fields")
     @classmethod
     def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
-        if WATERMARK in value:
+        if WATERMARK in map(str.lower, value):
             raise ValueError(f"{WATERMARK!r} is already a column of the source; choose another name")
         return value
 
