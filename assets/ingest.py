@@ -207,7 +207,8 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
     the executors could not run the last run, or the last run found nothing to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
-    if WHY_NOT in tags and is_recent(ended_at(newest[0]), now, UNABLE_PAUSE):
+    has_failed = bool(newest) and newest[0].dagster_run.status is dg.DagsterRunStatus.FAILURE  # a retry inherits tags
+    if has_failed and WHY_NOT in tags and is_recent(ended_at(newest[0]), now, UNABLE_PAUSE):
         return (
             f"only ticks pull, because {tags[WHY_NOT]}. The next run is requested {format_duration(UNABLE_PAUSE)} "
             "after the last one; to try at once, start a run by hand"

@@ -172,7 +172,8 @@ def test_in_continuous_mode_the_sensor_keeps_one_run_at_work(
 
 def test_how_the_last_run_ended_says_whether_the_next_one_waits_or_stays(ticking: Ticking, world: ModelWorld) -> None:
     def ended(how: Ended, status: STATUS = STATUS.SUCCESS) -> None:
-        ticking.instance.add_run_tags(ticking.run(INGEST, status).run_id, {ENDED: str(how)})
+        tags = {ENDED: str(how), WHY_NOT: "of the run that it retries"}
+        ticking.instance.add_run_tags(ticking.run(INGEST, status).run_id, tags)
 
     publish_backlog(world, ticking.settings, 200)
     ticking.track()
@@ -181,6 +182,7 @@ def test_how_the_last_run_ended_says_whether_the_next_one_waits_or_stays(ticking
     ended(Ended.CAUGHT_UP)
     assert STAYS in requests(ticking)[0].tags
     ended(Ended.CAUGHT_UP, STATUS.FAILURE)
+    assert "of the run that it retries" in (why_no_run(ticking.runs, CLOCK.now(), ticking.settings) or "")
     assert caught_up_lately(ticking.runs, CLOCK.now()), "the last one that ended well counts"
     assert not caught_up_lately(ticking.runs, CLOCK.now() + AGAIN_WITHIN)
     ended(Ended.RAN_DRY)
