@@ -37,8 +37,8 @@ NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMA
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
-"""Matches the variables, each as `name=value`, that Kubernetes sets in every pod if a service is called tidemark or
-tidemark-..."""
+"""Matches the variables, each as `name=value`, that Kubernetes sets in every pod if a service is called `tidemark` or
+`tidemark-...`"""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
 """Maximum age at which a message is still unacknowledged on tracking because its schema is not available. Tracking

@@ -421,8 +421,8 @@ class WatermarkSettings(Section):
     """Disorder that the watermark tolerates. Larger: fewer messages are late, and every window is ready that much
     later. Smaller: more messages are late."""
     tick: TickLong = timedelta(seconds=10)
-    """Interval of the sensors, in whole seconds. Below 5s it is 5s, because Dagster polls its sensors every 5 s.
-    Longer: fewer readings and log entries."""
+    """Interval of the sensors, in whole seconds. Values below 5s act as 5s, because Dagster polls its sensors every 5
+    s. Longer: fewer readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
     """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
     silence close later. Smaller: a short pause counts as a silence."""

@@ -61,8 +61,8 @@ def ended_attempts(
     job_name: str = COMPUTE_WINDOWS,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> Attempts:
-    """Return the newest runs of a job over windows that succeeded or failed, newest first. Failed runs for which
-    `counts` is false are left out."""
+    """Return the newest succeeded and failed runs of a job over windows, newest first. Failed runs for which `counts`
+    is false are left out."""
     success, failure = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
     records = runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
     counted = (record for record in records if record.dagster_run.status is success or counts(record))
@@ -89,8 +89,7 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 def doing(unfinished: dg.RunRecord, does: str) -> str:
-    """Return a phrase about an unfinished run: that it waits in Dagster's queue or, after the queue, the words in
-    `does`."""
+    """Return a phrase about an unfinished run: that it waits in Dagster's queue, or else the words in `does`."""
     waits = unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED
     return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 

@@ -26,9 +26,9 @@ RUNS_AT_ONCE = 200
 """Maximum number of runs that are counted per call. The next call continues."""
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
-"""Several processes write the times of runs, so a run can appear after one with a later time. Each call therefore looks
-again at the last OVERLAP before the newest known run. The ids of the newest REMEMBERED runs are remembered, so that
-each run counts once."""
+"""Several processes write the times of runs, so a run can appear after another run that has a later time. Each call
+therefore looks again at the last OVERLAP before the newest known run. The ids of the newest REMEMBERED runs are
+remembered, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Jobs that materialize assets from the UI: the prefix that Dagster gives their names, and their common name in

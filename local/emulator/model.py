@@ -249,8 +249,8 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """Return a subscription as of the time `at`: end leases, undo the acknowledgements that faults undo, and drop
-        messages that are past their retention. Raises NotFound."""
+        """Return a subscription after bringing it up to the time `at`: end leases, undo the acknowledgements that
+        faults undo, and drop messages that are past their retention. Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)

@@ -12,7 +12,8 @@ from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
 PACKAGE = Path(__file__).parent.parent.parent
-"""The folder of the installed files. Symbolic links are not resolved: in a checkout, they lead out of this folder."""
+"""The folder of the installed files. Symbolic links are not resolved, because in a checkout they lead out of this
+folder."""
 
 PORT = re.compile(
     r'^((?:(?:emulator_host|listen) = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M

@@ -46,8 +46,8 @@ class Life(Enum):
 class Ownership:
     """The ownership of a lake, as one process sees it. Thread-safe.
 
-    `up` is the settings file if the process is a `tidemark up`. `say` receives messages, such as which pipeline owned
-    the lake before.
+    `up` is the settings file if the process is a `tidemark up`. `say` receives texts for the user, such as which
+    pipeline owned the lake before.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Ownership:
                 self._is_allowed = True
 
     def state(self) -> None:
-        """Record that this process's pipeline writes to the lake. The record of a running `tidemark up` of the
-        pipeline is kept instead. After the first success, calls make no requests. Raises the errors of `allow`."""
+        """Record that this process's pipeline writes to the lake. If a `tidemark up` of the pipeline runs, its record
+        is kept instead. After the first success, calls make no requests. Raises the errors of `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:

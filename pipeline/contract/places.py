@@ -132,9 +132,9 @@ class Element(NamedTuple):
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The function never raises.
-
-    Paths of plain names joined by dots are looked up without jmespath. Raises ValueError if the path is invalid.
+    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The returned function never
+    raises. Paths of plain names joined by dots are looked up without jmespath. Raises ValueError if the path is
+    invalid.
     """
     if len(path) > LONGEST_PATH:
         raise ValueError(f"a path may have at most {LONGEST_PATH} characters")

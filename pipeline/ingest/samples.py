@@ -171,7 +171,7 @@ def _messages_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Return the message in a JSON value, which may be in the object of a pull or push; None if the value is not a
+    """Return the message in a JSON value, which may be wrapped as by a pull or push; None if the value is not a
     message. A pushed message has some fields under two names."""
     if not isinstance(value, dict):
         return None

@@ -27,7 +27,8 @@ MAY_NOT_ACT = "Unable to acquire impersonated credentials"
 the gRPC error that contains it looks transient."""
 
 REVOKED = "invalid_grant"
-"""Text by which Google's token server says that a login expired or was revoked. The gRPC error looks transient too."""
+"""Text by which Google's token server says that a login expired or was revoked. The text is needed, because the gRPC
+error that contains it looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope of every token. The account's roles determine what a token permits."""

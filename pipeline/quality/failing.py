@@ -146,8 +146,8 @@ logger = logging.getLogger(__name__)
 class TickNotes:
     """Records the outcome of the ticks of one process's sensors, both in a file on this machine and in the lake.
 
-    The file is written first, so that an error of the lake, such as a full disk, does not prevent it. No method raises
-    an error, and no decision depends on these records. Thread-safe.
+    The file is written first, so that an error of the lake, such as a full disk, does not prevent this write. No method
+    raises an error, and no decision depends on these records. Thread-safe.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:

@@ -52,7 +52,7 @@ class Watermark:
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """True if the watermark has reached `event_time`, so that every earlier heartbeat has landed. Raises ValueError
+        """True if the watermark has reached `event_time`. Every earlier heartbeat has then landed. Raises ValueError
         if `event_time` has no time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone; pass a datetime with one, such as UTC")

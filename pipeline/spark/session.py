@@ -237,7 +237,7 @@ def check_answers(remote: str) -> None:
 
 def refuse_other_token(remote: str) -> None:
     """Raise SparkUnreachable if a server at the address is not a Spark Connect server, or refuses this environment's
-    token. If no server answers, return: `check_answers` reports that."""
+    token. If no server answers, do nothing, because `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
     client, is_secure = _client_of(remote), speaks_tls(remote)

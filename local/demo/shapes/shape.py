@@ -117,9 +117,9 @@ class Shape:
     """A way to encode heartbeats as messages. A subclass implements `encode`, or `messages` if its messages have
     several heartbeats.
 
-    `settings` is the section `[message]` that reads the messages. `files` are the files that `settings` names, keyed by
-    their path relative to the settings file. `reasons` are the reasons for which messages of this shape can be
-    rejected.
+    `settings` is the section `[message]` by which the pipeline reads the messages. `files` are the files that
+    `settings` names, keyed by their path relative to the settings file. `reasons` are the reasons for which messages of
+    this shape can be rejected.
     """
 
     settings: ClassVar[str]

@@ -176,7 +176,7 @@ def _of_trace(
 def _of_lake(
     since: datetime | None, given: Mapping[str, Any], rules: Sequence[Rule], out: Path | None, *, as_json: bool
 ) -> None:
-    """Verify the recorded decisions. With other settings (`given`) or other `rules`, print what would change instead.
+    """Verify the recorded decisions or, with other settings (`given`) or other `rules`, print what would change.
 
     The exit code is 1 if a recorded decision does not follow from the earlier log entries.
     """

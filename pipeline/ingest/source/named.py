@@ -57,9 +57,9 @@ def land_named(
     readers try the name at the same time, die, or are restarted. Only the reader that creates the manifest acknowledges
     its messages; those of other readers are redelivered. If nothing is pulled, the manifest is empty.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch, so that the manifest
-    may have been deleted. Then the function raises LandingOver and acknowledges nothing. Raises PubSubError or
-    LakeError. The guarantee also holds after these errors, and the same name may be tried again.
+    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. The manifest may then
+    have been deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. The
+    guarantee also holds after these errors, and the same name may be tried again.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:

@@ -278,8 +278,8 @@ class TrackingLog:
         time.
 
         The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
-        one as `watermark_at_least`. Raises LakeError if the entry is archived, because no tracker needs it, or if it is
-        beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
+        watermark as `watermark_at_least`. Raises LakeError if the entry is archived, because no tracker needs it, or if
+        it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
         """
         if self._archive.covers(number):
             raise LakeError(
@@ -302,8 +302,8 @@ class TrackingLog:
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Call `build` with the state, write the entry that it returns under the next number, and return the new state.
-        If `build` returns None, write nothing. The first attempt uses the cached state. If that is out of date, its
-        next number is taken, and the next attempt reads the log."""
+        If `build` returns None, write nothing. The first attempt uses the cached state. If that state is out of date,
+        the next number is already taken, and the next attempt reads the log."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:

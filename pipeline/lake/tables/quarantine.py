@@ -89,7 +89,7 @@ class Requeued(OfDays):
         landed in `heartbeats`. `day` is the day on which they were rejected, and `seconds` are the seconds in which the
         first and the last of them were published.
 
-        Raises LakeError. The next requeue then finds the messages in `heartbeats`, and records them.
+        Raises LakeError. After this error, the next requeue finds the messages in `heartbeats`, and records them.
         """
         first, last = seconds
         key = f"{day}/{first}-{last}-{_attempt()}"

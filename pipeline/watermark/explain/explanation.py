@@ -375,7 +375,7 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
-    """Return the settings each of which would have changed the watermark or the reason of this decision.
+    """Return each setting that alone would have changed the watermark or the reason of this decision.
 
     Only this decision is made again. Earlier decisions are kept, although the setting might have changed them too.
     """
