@@ -28,7 +28,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
@@ -95,7 +95,7 @@ class World:
 
     def backlog(self, path: str) -> SnapshotBacklog:
         """The reading of a subscription."""
-        return SnapshotBacklog(self.subscriber, path, self.clock)
+        return SnapshotBacklog(self.subscriber, path, ReadingTimes(self.clock))
 
     def track(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Tracked:
         """One tracking tick."""

@@ -110,17 +110,12 @@ class SnapshotBacklog:
     a millisecond on the official emulator."""
 
     def __init__(
-        self,
-        client: SubscriberClient,
-        subscription_path: str,
-        clock: Clock,
-        times: ReadingTimes | None = None,
-        labels: Mapping[str, str] = READING,
+        self, client: SubscriberClient, subscription_path: str, times: ReadingTimes, labels: Mapping[str, str] = READING
     ) -> None:
         self._client, self._server = client, Resources(client, look=True)
         self._labels = labels
         self._subscription = subscription_path
-        self._times = times or ReadingTimes(clock)
+        self._times = times
         _, project, _, name = subscription_path.split("/")
         self._project = f"projects/{project}"
         self._prefix = f"{self._project}/snapshots/{NAME_PREFIX}{name[:150]}-"
@@ -306,8 +301,7 @@ class MonitoringBacklog:
     def _values(self, metric: str) -> Iterator[tuple[object, datetime, int]]:
         until = self._clock.now()
         since = until - LOOK_BACK
-        of = {"subscription_id": self._name}
-        request = request_of(self._project, metric, "pubsub_subscription", since, until, **of)
+        request = request_of(self._project, metric, "pubsub_subscription", since, until, subscription_id=self._name)
         for series in self._series(request):
             labels = dict(series.resource.labels)
             if series.metric.type != metric or labels.get("subscription_id") != self._name:

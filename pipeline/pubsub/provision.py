@@ -13,7 +13,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tidemark.pipeline.clock import Clock, format_duration, iso
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import Resources, publisher_client, refuse_foreign_server, subscriber_client
 from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.requirements import compared, followed, ignored, lacks_schema, refusals, wanted
@@ -117,7 +117,7 @@ def _older_backlog(
         return
     held = "the watermark holds (HELD_INCOMPLETE) until base has landed all messages from before tracking existed"
     try:
-        reading = SnapshotBacklog(subscriber, base, clock).read()
+        reading = SnapshotBacklog(subscriber, base, ReadingTimes(clock)).read()
     except SnapshotRefused:
         yield f"{base} holds messages that are almost 7 days old, and tracking is new: {held}"
     except PubSubError as error:

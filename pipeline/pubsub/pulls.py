@@ -28,6 +28,7 @@ from ptars import HandlerPool
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
+from tidemark.pipeline.settings_sections import ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ time. After OVER, the message is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
+
+PULLS_AT_ONCE = 8
+"""Maximum number of pulls in flight. The service needs several, because it answers a pull with few messages even if
+there are many. An emulator gets one pull at a time, because it answers at once with many messages."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -118,8 +123,8 @@ class Pulls:
         client: SubscriberClient,
         path: str,
         clock: Clock,
+        settings: ServerSettings,
         *,
-        at_once: int,
         lease: timedelta,
         keeps: bool,
         on_call: Callable[[], object],
@@ -129,7 +134,7 @@ class Pulls:
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
-        self._at_once = at_once
+        self._at_once = PULLS_AT_ONCE if settings.emulator_host is None else 1
         self._lease_seconds = lease.total_seconds()
         self._keeps = keeps
         self._on_call = on_call

@@ -126,7 +126,7 @@ class Subscriptions:
 
     def _snapshot(self, path: str) -> SnapshotBacklog:
         times = self._kept.get(("reading times",), lambda: ReadingTimes(self._clock))
-        return SnapshotBacklog(self.client(), path, self._clock, times=times)
+        return SnapshotBacklog(self.client(), path, times)
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
         server = self._pubsub.monitoring

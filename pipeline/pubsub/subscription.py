@@ -39,10 +39,6 @@ the next batch. The leases of such messages might end before the messages are pr
 PULL_WAIT = timedelta(seconds=2)
 """Maximum time that a pull waits for its first message. If there are messages, the service answers in 20 to 60 ms."""
 
-PULLS_AT_ONCE = 8
-"""Maximum number of pulls in flight. The service needs several, because it answers a pull with few messages even if
-there are many. An emulator gets one pull at a time, because it answers at once with many messages."""
-
 ACKNOWLEDGED_AT_ONCE = 8
 """Number of threads that acknowledge in parallel. A call takes a few milliseconds, most of them waiting."""
 
@@ -84,7 +80,6 @@ class PubSubSubscription:
         *,
         lease: timedelta | None = None,
         pull_wait: timedelta = PULL_WAIT,
-        pulls_at_once: int = PULLS_AT_ONCE,
     ) -> None:
         if path == settings.read_by_others:
             raise BaseReadByOthers(
@@ -98,8 +93,7 @@ class PubSubSubscription:
         self._wait_seconds = pull_wait.total_seconds()
         self._lease_seconds = lease.total_seconds()
         keeps = idle.total_seconds() <= self._lease_seconds * KEPT_SHARE
-        at_once = pulls_at_once if settings.emulator_host is None else 1
-        self._pulls = Pulls(client, path, clock, at_once=at_once, lease=lease, keeps=keeps, on_call=on_call)
+        self._pulls = Pulls(client, path, clock, settings, lease=lease, keeps=keeps, on_call=on_call)
         extend = partial(
             client.modify_ack_deadline, subscription=path, ack_deadline_seconds=int(self._lease_seconds), **ONE_TRY
         )

@@ -8,7 +8,7 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 
 CLOCK = SystemClock()
 DEADLINE_SECONDS = 10
@@ -83,7 +83,7 @@ class Server:
         self.subscriber.modify_ack_deadline(subscription=subscription, ack_ids=ids, ack_deadline_seconds=seconds)
 
     def oldest(self, subscription: str) -> datetime:
-        return SnapshotBacklog(self.subscriber, subscription, CLOCK).read().oldest_unacked
+        return SnapshotBacklog(self.subscriber, subscription, ReadingTimes(CLOCK)).read().oldest_unacked
 
 
 def ids_of(received: list[Any]) -> list[str]:

@@ -24,7 +24,7 @@ from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
@@ -76,7 +76,7 @@ class House:
         return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
 
     def backlog(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self.subscriber, path, self.clock)
+        return SnapshotBacklog(self.subscriber, path, ReadingTimes(self.clock))
 
     def outstanding(self, path: str | None = None) -> set[str]:
         """Ids of what the server holds as unacknowledged."""

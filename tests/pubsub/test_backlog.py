@@ -32,7 +32,7 @@ def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pub
 
 
 def backlog_of(subscriber: object, settings: PubSubSettings) -> SnapshotBacklog:
-    return SnapshotBacklog(subscriber, settings.base_path, CLOCK)
+    return SnapshotBacklog(subscriber, settings.base_path, ReadingTimes(CLOCK))
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:
@@ -75,7 +75,7 @@ def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_
         return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
 
     client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now)).read()  # type: ignore[arg-type]
+    reading = SnapshotBacklog(client, settings.base_path, ReadingTimes(ManualClock(now))).read()  # type: ignore[arg-type]
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 

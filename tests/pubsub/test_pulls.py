@@ -70,10 +70,11 @@ def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given
 
 
 def test_slow_answers_are_asked_for_several_at_once_on_the_service(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_the_service = settings.model_copy(update={"emulator_host": None})
-    subscription = subscription_of(clients[0], on_the_service, pulls_at_once=4)
+    monkeypatch.setattr(pulls, "PULLS_AT_ONCE", 4)
+    subscription = subscription_of(clients[0], on_the_service)
     assert pulled(subscription, 0.5) == []
     for _ in range(4):
         send(clients[1], settings, 1)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures_emulator import QUICK_LEASE
 from tests.ingest.fakes import CONTRACT
 from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -64,7 +64,7 @@ class PubSubWorld:
         """Whether everything that was published is acknowledged on base, and on tracking too if that `is_tracked`."""
         time.sleep(1.1)  # a reading tells a message from nothing once that is a second old
         paths = [self.settings.base_path, *([self.settings.tracking_path] if is_tracked else [])]
-        backlogs = [SnapshotBacklog(self.subscriber, path, SystemClock()) for path in paths]
+        backlogs = [SnapshotBacklog(self.subscriber, path, ReadingTimes(SystemClock())) for path in paths]
         return not any(backlog.read().names_a_message for backlog in backlogs)
 
 

@@ -29,7 +29,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
@@ -93,7 +93,7 @@ def a_run(
             settling=Settling(lake.tracking_log(), CLOCK, both, new_files(lake, CLOCK)),
             read=partial(read_on_spark, spark, interrupt),
             newest=lake_of(settings).tracking_log().newest,
-            backlogs={side: SnapshotBacklog(client, path, CLOCK) for side, path in paths.items()},
+            backlogs={side: SnapshotBacklog(client, path, ReadingTimes(CLOCK)) for side, path in paths.items()},
             plan=plan,
         )
 
@@ -120,7 +120,8 @@ def decide(world: PubSubWorld, settings: Settings, budget: Budget = NOTHING) -> 
     """A tick that decides. Without a budget it pulls nothing, as the sensor's ticks do while readers are at work."""
     pubsub = world.settings
     tracking, base = (
-        SnapshotBacklog(world.subscriber, path, CLOCK) for path in (pubsub.tracking_path, pubsub.base_path)
+        SnapshotBacklog(world.subscriber, path, ReadingTimes(CLOCK))
+        for path in (pubsub.tracking_path, pubsub.base_path)
     )
     track(
         subscription_of(world.subscriber, pubsub, pubsub.tracking_path),

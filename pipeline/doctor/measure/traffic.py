@@ -20,11 +20,11 @@ from google.pubsub_v1 import PublishRequest
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable
-from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, Resources, reported
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
 from tidemark.pipeline.pubsub.sampling import LEASE, short_lived
-from tidemark.pipeline.pubsub.subscription import CONSUME, PULLS_AT_ONCE
+from tidemark.pipeline.pubsub.subscription import CONSUME
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 LABEL = "tidemark-measure"
@@ -205,9 +205,8 @@ class ThrowAwayTopic:
 
     def _received(self, path: str, seconds: float) -> list[Received]:
         if path not in self._pulls:
-            at_once = PULLS_AT_ONCE if self._settings.emulator_host is None else 1
             self._pulls[path] = Pulls(
-                self._subscriber, path, self._clock, at_once=at_once, lease=LEASE, keeps=True, on_call=lambda: None
+                self._subscriber, path, self._clock, self._settings, lease=LEASE, keeps=True, on_call=lambda: None
             )
 
         def pulled() -> tuple[pa.Table, int]:
@@ -254,7 +253,7 @@ class ThrowAwayTopic:
     def _oldest(self, path: str) -> datetime:
         """Take a snapshot to read the publish time of the oldest unacknowledged message, as the pipeline does. The
         snapshot has the measurement's label."""
-        reads = SnapshotBacklog(self._subscriber, path, self._clock, labels=self._labels)
+        reads = SnapshotBacklog(self._subscriber, path, ReadingTimes(self._clock), self._labels)
         return self._tried(reads.read).oldest_unacked
 
     def _tried(self, ask: Callable[[], Answer]) -> Answer:

@@ -40,7 +40,7 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, lease_of
@@ -86,7 +86,7 @@ class Connections:
 
     def backlog(self) -> Backlog:
         """Return an object that reads the subscription's backlog."""
-        return SnapshotBacklog(self.client(), self.options.path, self.clock)
+        return SnapshotBacklog(self.client(), self.options.path, ReadingTimes(self.clock))
 
     def reader(self) -> HeartbeatReader:
         """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
