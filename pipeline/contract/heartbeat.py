@@ -118,11 +118,8 @@ def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int
         return None
     try:
         moment = datetime.fromisoformat(written.upper())
-        if moment.tzinfo is None:
-            if timezone is None:
-                return None
-            moment = moment.replace(tzinfo=timezone)
-        return to_us(moment)
+        zoned = moment.replace(tzinfo=moment.tzinfo or timezone)
+        return None if zoned.tzinfo is None else to_us(zoned)
     except (ValueError, OverflowError):
         return None
 
