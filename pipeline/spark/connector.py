@@ -60,16 +60,14 @@ def wants_connector(settings: Settings) -> bool:
 def connector_file() -> Path:
     """Return the path of the connector's JAR in the cache: `$XDG_CACHE_HOME/tidemark` or, if that variable is not set,
     `~/.cache/tidemark`. Raises ToolMissing if the user has no home folder, as in some containers."""
-    name = JAR_URL.rpartition("/")[2]
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache) / "tidemark" / name
     try:
-        return Path.home() / ".cache" / "tidemark" / name
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError as error:
         raise ToolMissing(
             f"there is no folder for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a "
             f"writable folder, or set {JARS} in [spark.config]"
         ) from error
+    return cache / "tidemark" / JAR_URL.rpartition("/")[2]
 
 
 def check_connector(config: Mapping[str, str]) -> None:
