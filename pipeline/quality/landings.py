@@ -35,6 +35,7 @@ from tidemark.pipeline.lake.tables.table import (
     LakeTable,
     as_data_files,
     by_partition,
+    file_gone,
     microseconds,
     of_partitions,
     table_errors,
@@ -299,7 +300,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, on
     least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
     of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
-    with table_errors(heartbeats.uri, lambda error: ObjectMissing(f"{heartbeats.uri} lacks a file: {error}")):
+    with table_errors(heartbeats.uri, file_gone):
         for file in files:
             oldest, newest = map(to_us, range_of(file))
             if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
@@ -465,9 +466,9 @@ class LateHeartbeats:
             self._hours[name] = known.get(name, UNREAD)
             try:
                 self._hours[name] = self._read(self._hours[name], of_hour, paths)
-            except DamagedFile as error:
+            except (DamagedFile, ObjectMissing) as error:
                 logger.warning("it is unknown which heartbeats of the event hour %s are late: %s", name, error)
-                damaged[error.path] = name
+                damaged[getattr(error, "path", f"{PARTITION}={name}")] = name
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():
             first = hour.first
@@ -490,7 +491,7 @@ class LateHeartbeats:
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
-        with table_errors(self._heartbeats.uri):
+        with table_errors(self._heartbeats.uri, file_gone):
             rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
         late = pa.concat_tables([NOTHING, *map(identities, rows)])
         every_late = _compact([known.late, late])

@@ -155,7 +155,9 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     policy = Policy(max_lag=seconds(60))
     decision = Decision(at=now, watermark=at(590), reason=Reason.ADVANCED, base=base, tracking=base)
     log.append(DecisionRecord(decision, base.newest, base.newest, policy))
-    append_beats(history.lake.heartbeats(), {**columns_of([Beat("c", 7200)]), "publish_time": [now - seconds(60)]})
+    append_beats(
+        history.lake.heartbeats(), {**columns_of([Beat("c", 7200, late=True)]), "publish_time": [now - seconds(60)]}
+    )
     (file,) = (history.folder / "lake/heartbeats/event_hour=2026-11-21T07Z").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-40])
     facts = status(history, monkeypatch)
@@ -163,6 +165,8 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
         assert f"event hours 2026-11-21T07Z are {what.replace('_', ' ')}:" in facts[f"{what}_unknown"]
         assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
     assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
+    file.unlink()
+    assert "event hours 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
 
 
 def test_status_shows_the_snapshots_and_pulls_of_the_last_day_and_the_budget(

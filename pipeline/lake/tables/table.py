@@ -550,6 +550,11 @@ def _moment(time_us: int | None) -> datetime | None:
     return None if time_us is None else from_us(time_us)
 
 
+def file_gone(error: OSError) -> ObjectMissing:
+    """Return the error for a missing file of a table, for `table_errors`."""
+    return ObjectMissing(f"a file is gone: {error}; `tidemark repair` says what depends on it")
+
+
 @contextmanager
 def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
     """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, which say what to
@@ -573,6 +578,7 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     except pa.ArrowInvalid as error:
         raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
     except (DeltaError, OSError) as error:
-        if gone is not None and isinstance(error, FileNotFoundError):
-            raise gone(error) from error
+        if isinstance(error, FileNotFoundError):
+            lacking = CorruptObject(f"{uri} lacks a file: {error}; run `tidemark repair`, which names it")
+            raise (gone(error) if gone else lacking) from error
         raise storage_error(uri, str(error)) from error
