@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BeforeValidator,
     ByteSize,
@@ -55,6 +56,18 @@ REFUSED = {
 """Options of Databricks that do not apply here, and what to do instead."""
 
 
+def _not_the_watermark(value: ComparedFields) -> ComparedFields:
+    if WATERMARK in map(str.lower, value):
+        raise ValueError(f"{WATERMARK!r} is already a column of the source; choose another name")
+    return value
+
+
+def _the_same_for_all(value: LakeSettings) -> LakeSettings:
+    if value.folder is not None and not value.folder.is_absolute():
+        raise ValueError("write an absolute path as file:///…, because driver and executors may run elsewhere")
+    return value
+
+
 class SourceOptions(MessageSettings, ServerSettings):
     """All options, with their defaults. The options of the message contract have the names of the settings in
     `[message]`.
@@ -64,7 +77,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     project: str = Field(min_length=3)
     subscription: ResourceId
-    lake: Annotated[LakeSettings, BeforeValidator(lambda uri: {"uri": uri})]
+    lake: Annotated[LakeSettings, AfterValidator(_the_same_for_all), BeforeValidator(lambda uri: {"uri": uri})]
     lake_endpoint: OptionalText = None
     readers: int = Field(2, ge=1, le=1000)
     landing: str | None = Field(None, pattern=LANDING_NAME)
@@ -76,29 +89,13 @@ class SourceOptions(MessageSettings, ServerSettings):
     max_bytes_per_trigger: Size | None = Field(None, ge=1)
     batch_messages: int = Field(20_000, ge=1)
     first_event_time: AwareDatetime = EPOCH
-    fields: Json[ComparedFields] = Field(default_factory=dict)
-
-    @field_validator("fields")
-    @classmethod
-    def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
-        if WATERMARK in map(str.lower, value):
-            raise ValueError(f"{WATERMARK!r} is already a column of the source; choose another name")
-        return value
+    fields: Annotated[Json[ComparedFields], AfterValidator(_not_the_watermark)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if self.max_rows_per_trigger and self.max_bytes_per_trigger:
             raise ValueError("maxRowsPerTrigger and maxBytesPerTrigger exclude each other: remove one")
         return self
-
-    @field_validator("lake")
-    @classmethod
-    def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
-        if value.folder is not None and not value.folder.is_absolute():
-            raise ValueError(
-                "write the folder's absolute path as file:///…, because driver and executors may run elsewhere"
-            )
-        return value
 
     @field_validator("schema_")
     @classmethod
