@@ -14,14 +14,15 @@ from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
-NUMBER = "window_number"
-"""The column with the index of the row's window in the computed range. It is used in place of the window's key."""
+NUMBER = "_window_number"
+"""The column with the index of the row's window in the computed range. It is used in place of the window's key. Columns
+of a computation begin with an underscore, which no compared field's name may have."""
 
-ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("id")
+ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("_id")
 """The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery
 keeps the message id. A retried publication keeps the publisher's id."""
 
-ORDER = ("stream_id", "event_time", "id", "publish_time", "message_id")
+ORDER = ("stream_id", "event_time", "_id", "publish_time", "message_id")
 
 SECOND_US = 1_000_000
 
@@ -61,7 +62,7 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     low, high = (int(event_us.min()), int(event_us.max())) if len(rows) else (0, 0)
     span = high - low + 1
     if len(streams.categories) * span >= 1 << 63:
-        return rows.with_columns(ID).sort(*ORDER).drop("id")
+        return rows.with_columns(ID).sort(*ORDER).drop("_id")
     number = rows["stream_id"].to_physical().to_numpy().astype(np.int64) * span + (event_us - low)
     order = np.argsort(number)
     number = number[order]
@@ -84,11 +85,11 @@ def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
     )
     in_time = (~pl.col("late")).fill_null(value=False).cast(pl.Int64)
     counted = ordered.with_columns(
-        is_copy=is_copy.fill_null(value=False), in_time_before=in_time.cum_sum() - in_time, in_time_of_all=in_time.sum()
-    ).filter(~pl.col("is_copy"))
+        _is_copy=is_copy.fill_null(value=False), _in_time_before=in_time.cum_sum() - in_time, _in_time=in_time.sum()
+    ).filter(~pl.col("_is_copy"))
     # If the count before the next heartbeat equals the count before this one, no copy of this one was in time.
-    before_next = pl.col("in_time_before").shift(-1).fill_null(pl.col("in_time_of_all"))
-    return counted.with_columns(late=before_next == pl.col("in_time_before"))
+    before_next = pl.col("_in_time_before").shift(-1).fill_null(pl.col("_in_time"))
+    return counted.with_columns(late=before_next == pl.col("_in_time_before"))
 
 
 def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.LazyFrame:
@@ -99,31 +100,31 @@ def _with_differences(single: pl.LazyFrame, plan: DiffPlan, start: datetime, end
     is_same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
     has_previous = (is_same_stream & (gap_us <= duration_us(plan.lookback))).fill_null(value=False)
     paired = single.with_columns(
-        has_previous=has_previous,
-        gap_us=pl.when(has_previous).then(gap_us),
-        **{f"before_{name}": pl.when(has_previous).then(pl.col(name).shift()) for name in ("event_time", *plan.fields)},
+        _has_previous=has_previous,
+        _gap_us=pl.when(has_previous).then(gap_us),
+        **{f"_was_{name}": pl.when(has_previous).then(pl.col(name).shift()) for name in ("event_time", *plan.fields)},
         **{NUMBER: (event_us - to_us(start)) // duration_us(plan.window_length)},
     ).filter(pl.col("event_time").is_between(start, end, closed="left"))
     compared: list[pl.Expr] = []
     for name, kind in plan.fields.items():
         value, earlier, comparison = compared_columns(name, kind)
-        before = pl.col(f"before_{name}")
+        before = pl.col(f"_was_{name}")
         if kind is FieldKind.NUMBER:
             delta = pl.col(name) - before
             outcome = pl.when(delta.is_finite()).then(delta)
         else:
-            outcome = pl.when(pl.col("has_previous")).then(pl.col(name).ne_missing(before))
+            outcome = pl.when(pl.col("_has_previous")).then(pl.col(name).ne_missing(before))
         compared += [pl.col(name).alias(value), before.alias(earlier), outcome.alias(comparison)]
     period_us = duration_us(plan.period)
     # Round half up in integers, which is exact: Polars divides a float by a constant by multiplying with its inverse.
-    periods = (2 * pl.col("gap_us") + period_us) // (2 * period_us)
-    a_second = pl.col("gap_us") * 0 + SECOND_US  # a column, so that the quotient is exact, like Spark's
+    periods = (2 * pl.col("_gap_us") + period_us) // (2 * period_us)
+    a_second = pl.col("_gap_us") * 0 + SECOND_US  # a column, so that the quotient is exact, like Spark's
     return paired.select(
         "stream_id",
         "event_time",
-        pl.col("before_event_time").alias("previous_event_time"),
-        (pl.col("gap_us") / a_second).alias("gap_seconds"),
-        pl.when(pl.col("has_previous")).then(pl.max_horizontal(periods - 1, 0)).alias("missed_heartbeats"),
+        pl.col("_was_event_time").alias("previous_event_time"),
+        (pl.col("_gap_us") / a_second).alias("gap_seconds"),
+        pl.when(pl.col("_has_previous")).then(pl.max_horizontal(periods - 1, 0)).alias("missed_heartbeats"),
         *compared,
         "publish_time",
         "message_id",

@@ -104,8 +104,9 @@ class OwnBatch(WindowBatch):
         landed = self.spark.read.schema(columns).parquet(*files.paths)
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
-            placed = landed.select("*", file.alias("file"), row.alias("row")).join(copies, [*PLACE], "left")
-            is_kept, late = F.col("is_dropped").isNull() | ~F.col("is_dropped"), late & F.col("is_dropped").isNull()
+            placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, ["_file", "_row"], "left")
+            is_dropped = F.col("_is_dropped")
+            is_kept, late = is_dropped.isNull() | ~is_dropped, late & is_dropped.isNull()
             landed = placed.where(is_kept)
         return (
             landed.withColumn("late", late)
@@ -117,7 +118,7 @@ class OwnBatch(WindowBatch):
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
         Raises ExecutorsUnable.
 
-        Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `is_dropped` is
+        Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `_is_dropped` is
         true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
         landed in time.
         """
@@ -127,7 +128,8 @@ class OwnBatch(WindowBatch):
         search = Search(slices, self.heartbeats.storage_options)
         task = partial(run_slices, pickle.dumps(search), COPIES)
         found = answers_of(self.spark, len(slices), task, COPIES).select([*PLACE, "is_dropped"])
-        return self.spark.createDataFrame(found) if len(found) else None
+        names = [f"_{name}" for name in found.column_names]  # a compared field may be named file
+        return self.spark.createDataFrame(found.rename_columns(names)) if len(found) else None
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
@@ -148,9 +150,9 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
     last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
-    start_us = F.lit(to_us(start)) + F.col("number") * F.lit(length_us)
-    return heartbeats.select("*", number.alias("number")).select(
-        F.get(keys, F.col("number")).alias(PARTITION),
+    start_us = F.lit(to_us(start)) + F.col("_number") * F.lit(length_us)
+    return heartbeats.select("*", number.alias("_number")).select(
+        F.get(keys, F.col("_number")).alias(PARTITION),
         F.timestamp_micros(start_us).alias(START),
         F.timestamp_micros(start_us + F.lit(length_us)).alias(END),
         *heartbeats.columns,

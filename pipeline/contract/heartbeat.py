@@ -133,7 +133,7 @@ RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
         *("publish_time", "message_id", "late", "publisher_id", "attributes", "payload", "ordering_key"),
-        *("landed_at", "event_hour", "heartbeat_id"),
+        *("landed_at", "event_hour", "heartbeat_id", "window_start", "window_end"),
     )
 )
 """Names of columns in the lake's tables. A compared field must not have one of these names."""

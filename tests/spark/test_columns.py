@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -24,6 +25,7 @@ from tests.spark.beats import (
     at,
     by_kind,
     by_message,
+    columns_of,
     expected,
     expected_status,
     in_columns,
@@ -31,6 +33,8 @@ from tests.spark.beats import (
     table,
 )
 from tidemark.pipeline.compute import slices
+from tidemark.pipeline.compute.columns import DiffPlan, heartbeat_diffs
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
@@ -80,6 +84,18 @@ def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) 
     made, status = in_columns(beats, 0, 900)
     assert made == expected(beats, 0, 900)
     assert status == expected_status(beats, 0, 900)
+
+
+def test_a_field_may_be_named_as_a_column_of_the_computation_without_its_underscore() -> None:
+    computed = []
+    for name in ("load", "is_copy", "in_time_before", "has_previous", "gap_us", "window_number", "was_event_time"):
+        plan = DiffPlan({name: FieldKind.NUMBER}, LOOKBACK, timedelta(seconds=30), LENGTH)
+        columns = columns_of([("a", 0), ("a", 30), ("a", 70)], **{name: [1.0, 4.0, 9.0]})
+        schema = columns_read(plan.fields)
+        rows = pa.table({one: columns[one] for one in schema.names}, schema)
+        diffs = heartbeat_diffs(pl.DataFrame(rows), plan, at(0), at(300))
+        computed.append(diffs.select(name, f"previous_{name}", f"{name}_delta").rows())
+    assert computed == [computed[0]] * len(computed)
 
 
 def dirty(seed: int) -> list[Beat]:
