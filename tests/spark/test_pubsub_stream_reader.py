@@ -25,6 +25,7 @@ from tidemark.pipeline.ingest.source.pubsub_source import (
     PubSubDataSource,
     PubSubReader,
     PubSubStreamReader,
+    as_asked,
     source_schema,
 )
 from tidemark.pipeline.pubsub.backlog import Backlog
@@ -158,6 +159,8 @@ def test_databricks_columns_are_served_by_their_names_and_types(world: World) ->
     assert (row["messageId"], row["payload"], row["late"]) == (published.message_id, published.data, False)
     assert json.loads(row["attributes"]) == dict(published.attributes)
     assert row["publishTimestampInMillis"] == published.publish_time.ToMilliseconds()
+    rows = pa.table({"message_id": ["1"], "messageId": ["a field"]})
+    assert as_asked(rows, pa.schema([pa.field("messageId", pa.string())])).to_pylist() == [{"messageId": "a field"}]
 
 
 def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_planned() -> None:

@@ -373,8 +373,9 @@ def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def _column(rows: pa.Table, column: pa.Field) -> pa.ChunkedArray:
-    found = rows[DATABRICKS.get(column.name, column.name)]
-    if column.name == "publishTimestampInMillis":
+    is_theirs = column.name in DATABRICKS and column.name not in rows.column_names  # a field may have the name
+    found = rows[DATABRICKS[column.name] if is_theirs else column.name]
+    if is_theirs and column.name == "publishTimestampInMillis":
         return pc.divide(found.cast(pa.int64()), 1000)
     if pa.types.is_map(found.type) and pa.types.is_string(column.type):
         return pa.chunked_array([[orjson.dumps(dict(pairs)).decode() for pairs in found.to_pylist()]], pa.string())
