@@ -17,13 +17,7 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.rejections import (
-    MOST_VALUES,
-    Unknown,
-    Unreadable,
-    ValueBudget,
-    refuse_many_values,
-)
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, ValueBudget, refuse_many_values
 from tidemark.pipeline.contract.payloads.schemas import Definition
 
 LEAST_BYTES = 2
@@ -72,13 +66,14 @@ class MessageType:
         return value
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message's bytes have more than MOST_VALUES values. `most` is the largest
+        """Raise Unreadable if a message's bytes have more values than a payload may have. `most` is the largest
         number of values of a single message, over this type and all types nested in it.
 
         Counting stops at invalid bytes, which the library reports later.
         """
-        if len(data) // LEAST_BYTES * most > MOST_VALUES:
-            self._walk(data, 0, len(data), ValueBudget())
+        budget = ValueBudget()
+        if len(data) // LEAST_BYTES * most > budget.left:
+            self._walk(data, 0, len(data), budget)
 
     def _walk(self, data: bytes, at: int, end: int, budget: ValueBudget) -> int:
         """Count the values in the bytes `[at, end)`. Return the position at which counting ended: `end`, the end of a
