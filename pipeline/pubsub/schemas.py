@@ -10,14 +10,7 @@ from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
-from tidemark.pipeline.contract.payloads.schemas import (
-    DELETED_SCHEMA,
-    NAME,
-    SCHEMA_NAME,
-    Definition,
-    Encoding,
-    revision_of,
-)
+from tidemark.pipeline.contract.payloads.schemas import Definition, Encoding, revision_of, schema_of
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import bounded, client_of, reported
 from tidemark.pipeline.settings_sections import Server, ServerSettings
@@ -63,15 +56,7 @@ class PubSubSchemas:
     def name(self, attributes: Mapping[str, str]) -> str:
         """Return the full name and the revision of a message's schema, according to the message's attributes. Raises
         Unreadable if the attributes do not name an accepted schema."""
-        schema = attributes.get(SCHEMA_NAME)
-        if not schema:
-            raise Unreadable(
-                f"the attribute {SCHEMA_NAME} is missing: give the topic a schema, or name a file in message.schema"
-            )
-        if schema.rpartition("/")[2] == DELETED_SCHEMA:
-            raise Unreadable("its schema was deleted in Pub/Sub")
-        if not NAME.fullmatch(schema):
-            raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is not of the form projects/PROJECT/schemas/NAME")
+        schema = schema_of(attributes)
         self._refuse_others(schema)
         return f"{schema}@{revision_of(attributes)}"
 

@@ -141,6 +141,20 @@ class SchemaFiles:
         return None, at_us
 
 
+def schema_of(attributes: Mapping[str, str]) -> str:
+    """Return the full name of the schema that a message names. Raises Unreadable if there is no valid name."""
+    schema = attributes.get(SCHEMA_NAME)
+    if not schema:
+        raise Unreadable(
+            f"the attribute {SCHEMA_NAME} is missing: give the topic a schema, or name a file in message.schema"
+        )
+    if schema.rpartition("/")[2] == DELETED_SCHEMA:
+        raise Unreadable("its schema was deleted in Pub/Sub")
+    if not NAME.fullmatch(schema):
+        raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is not of the form projects/PROJECT/schemas/NAME")
+    return schema
+
+
 def revision_of(attributes: Mapping[str, str]) -> str:
     """Return the id of the schema revision that a message names. Raises Unreadable if there is no valid id."""
     revision = attributes.get(SCHEMA_REVISION)
