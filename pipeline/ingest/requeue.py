@@ -23,16 +23,7 @@ from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import (
-    EVERY,
-    NO_IDS,
-    NOTHING_TOLD,
-    TOLD,
-    Rejected,
-    judged_otherwise,
-    touching,
-    without,
-)
+from tidemark.pipeline.lake.tables.quarantine import EVERY, NOTHING_TOLD, TOLD, Rejected, judged_otherwise, without
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
@@ -101,7 +92,7 @@ class Requeuer:
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], told_at: datetime, *, dry_run: bool) -> Requeue:
         copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
-        noted = self.requeued.ids(touching(notes, first, last))
+        noted = self.requeued.ids(self.requeued.touching(notes, first, last))
         rows = without(rows, noted)
         if not len(rows):
             return Requeue()
@@ -133,7 +124,7 @@ class Requeuer:
         """Return which of these ids are in `heartbeats` already, with a publish time in the seconds `first` to `last`.
         A message is there if another delivery of it passed, or if an earlier requeue was killed after landing it."""
         if not len(message_ids):
-            return NO_IDS
+            return message_ids
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
 
 

@@ -84,6 +84,12 @@ class Requeued(OfDays):
         found = (rows["message_id"].combine_chunks() for rows in self.rows(self.between() if keys is None else keys))
         return pa.concat_arrays([NO_IDS, *found])
 
+    @staticmethod
+    def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
+        """Return the keys whose range of publish seconds overlaps `[first, last]`."""
+        spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
+        return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
+
     def note(self, day: str, seconds: Sequence[int], ids: pa.Array) -> str:
         """Record that messages were requeued, and return the key of the record. Call this after the messages have
         landed in `heartbeats`. `day` is the day on which they were rejected, and `seconds` are the seconds in which the
@@ -134,12 +140,6 @@ class JudgedBy:
         there, generation = self._notes.found(JUDGED_BY.key)
         if there is None or there.contract != digest:
             self._notes.offer(JUDGED_BY.key, Judgement(digest, at), generation)
-
-
-def touching(keys: Iterable[str], first: int, last: int) -> list[str]:
-    """Return the keys of Requeued whose range of publish seconds overlaps `[first, last]`."""
-    spans = {key: [int(second) for second in key.partition("/")[2].split("-")[:2]] for key in keys}
-    return [key for key, (least, greatest) in spans.items() if least <= last and first <= greatest]
 
 
 def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
