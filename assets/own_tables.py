@@ -105,7 +105,8 @@ def _computed(
         return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
 
     context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
-    yield from asset.reports(lake, done, said, provenance(context.instance, table.version, settings))
+    tags = provenance(context.instance, table.version, settings)
+    yield from asset.reports(lake, context.instance, done, said, tags)
     if loaded.key:
         about = f"{twice} rows in {len(done.rows)} windows have the same key as an earlier row of their window"
         result = verdict(passed=not twice, description=about, rows=twice)

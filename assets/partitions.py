@@ -56,6 +56,12 @@ class Partitions:
                 held[listed.containing(window.start).key].append(window)
         return held
 
+    def beside(self, keys: Iterable[str]) -> list[str]:
+        """Return the partitions that Dagster lists directly before and after all of these, which must be in order."""
+        listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
+        found = (numbers[0] - 1, numbers[-1] + 1) if numbers else ()
+        return [listed.numbered(number).key for number in found if number >= listed.number_of(listed.first)]
+
 
 def stretch_texts(windows: Iterable[Window]) -> list[str]:
     """Format windows, which must be in order: a single window as its key, and a range of adjacent windows as

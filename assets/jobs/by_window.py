@@ -94,23 +94,36 @@ class WindowsAsset:
     def reports(
         self,
         lake: LakeResource,
+        instance: dg.DagsterInstance,
         done: ReplacedWindows,
         said: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
         """Yield an event for each partition that contains windows computed by a run. `said` returns further metadata
         for these windows. The event is an observation until the partition has closed and all of its windows with
-        heartbeats are computed. Then it is a materialization, so that downstream assets read only complete
-        partitions."""
-        windowing, index = self.partitions.windowing, self.index(lake)
-        for key, held in self.partitions.holding(map(windowing.named, done.rows)).items():
-            (bounds,) = self.partitions.windows_in([key])
-            is_over = windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark)
-            if len(bounds) > 1 and is_over:
-                index.update()
-                is_over = next(index.held.without(index.computed, bounds), None) is None
-            event = dg.AssetMaterialization if is_over else dg.AssetObservation
-            yield event(self.key, partition=key, metadata={**which(held), **said(held)}, tags=tags)
+        heartbeats are computed. Then it is a materialization, so that downstream assets read only complete partitions.
+
+        A run that is killed between its commit and its events reports nothing. So a complete partition beside these
+        that Dagster does not know as materialized is reported as well."""
+        index, held = self.index(lake), self.partitions.holding(map(self.partitions.windowing.named, done.rows))
+        for key, windows in held.items():
+            event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
+            yield event(self.key, partition=key, metadata={**which(windows), **said(windows)}, tags=tags)
+        for key in self.partitions.beside(held):
+            known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
+            if not known.records and self._is_complete(key, index, done, least=1):
+                yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
+
+    def _is_complete(self, key: str, index: WindowIndex, done: ReplacedWindows, least: int = 0) -> bool:
+        """True if a partition has closed, and all of its windows with heartbeats and `least` at least are computed."""
+        (bounds,), windowing = self.partitions.windows_in([key]), self.partitions.windowing
+        if not windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark):
+            return False
+        if len(bounds) == 1 and not least:  # the run has computed it
+            return True
+        index.update()
+        is_whole = next(index.held.without(index.computed, bounds), None) is None
+        return is_whole and sum(map(len, index.computed.within(bounds))) >= least
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
@@ -243,7 +256,7 @@ def _materialized(
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})
             checks += [result] if event.asset_key == asset else []
-        elif event.asset_key == asset:
+        elif event.asset_key == asset and event.partition in context.partition_keys:
             context.add_asset_metadata(event.metadata, asset_key=asset, partition_key=event.partition)
         else:
             context.log_event(event)

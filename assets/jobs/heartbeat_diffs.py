@@ -87,9 +87,9 @@ def compute_and_report(
     diffs, status = (WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
     silent = silent_in(lake.of("run").stream_status(), done.rows)
-    yield from diffs.reports(lake, done, partial(diffs_metadata, done, silent))
+    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, silent))
     report = silence_report(lake, done.rows)
-    yield from status.reports(lake, done, partial(status_metadata, report))
+    yield from status.reports(lake, context.instance, done, partial(status_metadata, report))
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
     yield from corrections_noted(lake, followed)
     return report.windows

@@ -246,6 +246,9 @@ def test_an_hour_is_materialized_once_it_is_over_and_all_its_windows_are_compute
         both = [("heartbeat_diffs", HOUR), ("stream_status", HOUR)]
         assert whole("2026-11-21T05-50Z") == both
         assert whole(WINDOWS[1]) == both, "computed again"
+        assert whole("2026-11-21T06-00Z") == [], "the hour before is known"
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert whole("2026-11-21T06-00Z") == both, "the run that completed it was killed before it could report it"
 
 
 def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
