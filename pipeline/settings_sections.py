@@ -226,7 +226,7 @@ class Server(NamedTuple):
 class ServerSettings(Section):
     """Settings for the address of Pub/Sub, and for the account that calls it."""
 
-    emulator_host: OptionalText = None
+    emulator_host: OptionalAddress = None
     endpoint: OptionalAddress = None
     """Address of the service, with TLS, as `host:port`: a regional endpoint (docs/how-to/identity.md). Empty: Google's
     global endpoint."""

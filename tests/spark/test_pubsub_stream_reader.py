@@ -326,6 +326,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5m"}, "exclude each other: remove one"),
         ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger = 'much'"),
         ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger = '0'"),
+        ({"emulatorHost": "http://x:1"}, "emulatorHost = 'http://x:1': write the address as host:port"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(given: dict[str, str], told: str) -> None:
