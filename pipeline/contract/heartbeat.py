@@ -17,8 +17,7 @@ from typing import Any
 import orjson
 
 from tidemark.pipeline.clock import duration_us, format_duration, from_us, iso, to_us
-from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.contract.payloads.decoder import CE_PREFIX, Decoded, PayloadDecoder
+from tidemark.pipeline.contract.payloads.decoder import CE_PREFIX, PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
@@ -232,20 +231,16 @@ class Heartbeat:
 class HeartbeatReader:
     """Judges messages by a contract.
 
-    `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is a digest of all settings on
-    which a verdict depends. Once another process has recorded a different digest in the lake, this process stops
-    storing and acknowledging messages.
+    `decoder` decodes payloads. `schemas` finds the topic's schemas if the contract names no schema file. `judged_by` is
+    a digest of all settings on which a verdict depends. Once another process has recorded a different digest in the
+    lake, this process stops storing and acknowledging messages.
     """
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None, judged_by: str = "") -> None:
         self.contract, self.judged_by = contract, judged_by
-        self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
+        self.decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
-
-    def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode the first messages of a batch: as many as memory allows, and at least one."""
-        return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """Return the heartbeat in a message, or the reason for its rejection. Never raises.

@@ -64,7 +64,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
     each, first = reader.contract.each, 0
     while first < len(messages):
         rest = messages.between(first, len(messages))
-        decoded = reader.decode(rest, asking)
+        decoded = reader.decoder.decode(rest, asking)
         part = rest.between(0, len(decoded.payloads))
         first += len(part)
         if each is None:

@@ -151,7 +151,7 @@ def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, ask
     left = np.flatnonzero(has_payload)
     while len(left):
         rest = Messages(messages.table.take(pa.array(late[left[:AT_ONCE]])))
-        payloads = reader.decode(rest, asking).payloads
+        payloads = reader.decoder.decode(rest, asking).payloads
         found[left[: len(payloads)]] = [isinstance(payload, Rejection) for payload in payloads]
         left = left[len(payloads) :]
     return found

@@ -19,7 +19,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import Messages
-from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded
+from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
@@ -76,16 +76,22 @@ class Files:
         return [NewFile(hour, hour, count, 0, {}) for hour, count in written.items()]
 
 
-class SlowReader(HeartbeatReader):
+class SlowDecoder(PayloadDecoder):
     """Decodes a part of a batch in three seconds."""
 
     def __init__(self, contract: MessageContract, clock: ManualClock) -> None:
-        super().__init__(contract)
+        super().__init__(contract.payload, may_be_array=contract.each is not None)
         self._clock = clock
 
     def decode(self, messages: Messages, asking: Asking) -> Decoded:
         self._clock.advance(timedelta(seconds=3))
         return super().decode(messages, asking)
+
+
+def slow_reader(contract: MessageContract, clock: ManualClock) -> HeartbeatReader:
+    reader = HeartbeatReader(contract)
+    reader.decoder = SlowDecoder(contract, clock)
+    return reader
 
 
 def message(number: int, data: bytes, attributes: dict[str, str]) -> Any:
@@ -120,7 +126,7 @@ def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
 ) -> None:
     clock, subscription = ManualClock(NOW), Leased()
     batch, until = batch_of([dense(number) for number in range(3)]), clock.monotonic() + seconds
-    taken = take([batch], subscription, keeper_of(side, SlowReader(OF_ELEMENTS, clock), clock), until)
+    taken = take([batch], subscription, keeper_of(side, slow_reader(OF_ELEMENTS, clock), clock), until)
     assert taken.ack_ids == batch.ack_ids[:looked_at]
     assert taken.used.landed_bytes + taken.used.tracked_bytes == 100 * looked_at, "not those that come again"
     assert subscription.back == ({GIVEN_BACK_SECONDS: batch.ack_ids[looked_at:]} if looked_at < 3 else {})
@@ -134,7 +140,7 @@ def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
 def test_no_batch_is_asked_for_once_the_time_is_over() -> None:
     clock, subscription = ManualClock(NOW), Leased()
     batches = (batch_of([message(number, b"{}", {"stream_id": "a"})]) for number in range(3))
-    reader = SlowReader(replace(OLD, event_time=Place.of("publish_time")), clock)
+    reader = slow_reader(replace(OLD, event_time=Place.of("publish_time")), clock)
     taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock.monotonic() + 5)
     assert (taken.ingested.heartbeats, subscription.back) == (2, {})
     assert [batch.ack_ids for batch in batches] == [["ack m2"]]

@@ -200,7 +200,7 @@ def test_a_worker_judges_each_lakes_messages_by_the_schemas_that_this_lake_accep
     lakes = [Connections(options(tmp_path / lake, **avro)) for lake in ("theirs", "ours")]
     named = Connections(options(tmp_path / "theirs", **avro, schema=message["googclient_schemaname"]))
     lakes[0].lake.accepted_schemas().accept("projects/project/schemas/theirs")
-    found: list[Any] = [one.reader()._decoder._revisions._found_in for one in (*lakes, named)]
+    found: list[Any] = [one.reader().decoder._revisions._found_in for one in (*lakes, named)]
     theirs, ours, also_ours = found
     assert ours.name(message) == also_ours.name(message) == "projects/project/schemas/ours@1"
     with pytest.raises(Unreadable, match="not accepted"):

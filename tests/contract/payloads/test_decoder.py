@@ -266,9 +266,7 @@ def test_the_published_message_of_a_schema_s_example_is_a_heartbeat(section: str
 def test_the_event_and_the_attributes_of_the_examples_are_heartbeats() -> None:
     (event,) = re.findall(r"--message='(.*?)'\n", SECTIONS["CloudEvents"], re.DOTALL)
     reader = HeartbeatReader(settings_of("CloudEvents").contract_from(FIRST))
-    attributes, payloads = decoded(
-        reader._decoder, [{"content-type": "application/cloudevents+json"}], [event.encode()]
-    )
+    attributes, payloads = decoded(reader.decoder, [{"content-type": "application/cloudevents+json"}], [event.encode()])
     assert reader.read(attributes.of(0), payloads[0], NOW_US) == Heartbeat("/rack/7", BEAT_US)
     (written,) = re.findall(r"--attribute='(.*?)'\n", SECTIONS["All values in attributes"])
     pairs = dict(pair.split("=") for pair in written.split(","))
