@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant("a manifest that is over is acknowledged", BY_NAME,
            "        if is_over():\n            raise _over(name)\n        subscr", "        subscr", NAMED),
     Mutant("who is second acknowledges", BY_NAME, "            return first\n", "            pass\n", NAMED),
-    Mutant("a number that was taken stays", THE_LOG, "if self._was_taken(number, entry, content)", "if False", LOG),
+    Mutant("a number that was taken stays", THE_LOG, "if self._was_taken(", "if False and self._was_taken(", LOG),
     Mutant("who was away for long is lost", THE_LOG, "or self._is_before_all(number)", "", LOG),
     Mutant("a lost number ends the entry", THE_LOG, "state = None\n                continue", "return state", LOG),
     Mutant("appending asks for no contract", THE_LOG, "_refuse(judged_by, state.contract)", "pass", LOG),
