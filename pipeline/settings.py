@@ -137,8 +137,8 @@ class Settings(BaseSettings):
     def _tells_another_topic(self) -> Self:
         if self.signal.publish_to == self.pubsub.topic:
             raise ValueError(
-                f"signal.publish_to is {self.signal.publish_to}, the topic that this pipeline reads: it would read its "
-                "own signal. Name another topic; `tidemark provision` creates it"
+                f"signal.publish_to is {self.signal.publish_to}, the topic that this pipeline reads: "
+                "the pipeline would read its own signal. Name another topic; `tidemark provision` creates it"
             )
         return self
 

@@ -127,7 +127,7 @@ def _nothing_taken_from_bytes(value: Encoding, info: ValidationInfo) -> Encoding
 
 def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | list[str]:
     if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
-        raise ValueError("write a list of schemas in Pub/Sub, each as projects/PROJECT/schemas/NAME")
+        raise ValueError("write a list of Pub/Sub schemas, each as projects/PROJECT/schemas/NAME")
     if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
         raise ValueError("only avro and protobuf have a schema; leave schema empty, or set payload to one of them")
     return value

@@ -38,7 +38,7 @@ def _http_address(text: str | None) -> str | None:
     if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
         raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
     if named.username is not None or named.password is not None:
-        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may hold one")
+        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may contain the login")
     return text.rstrip("/")
 
 

@@ -67,7 +67,7 @@ def publish(
 
     No message is sent before its publication time. Messages of the past are sent as fast as Pub/Sub accepts them or,
     with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
-    true. `progress` gets the number of confirmed messages and the publication time reached.
+    true. `progress` is called with the number of confirmed messages and the publication time reached.
 
     The truth file is readable however the run ends, and has every confirmed message. After Ctrl-C, it may lack the last
     request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different

@@ -98,7 +98,7 @@ class Shared:
 
 
 class Service:
-    """The base class of the gRPC services. Each public method is a gRPC method. It gets a plain protobuf request and
+    """The base class of the gRPC services. Each public method is a gRPC method. It takes a plain protobuf request and
     the call's context, and returns the answer as a protobuf, a dict of its fields, or bytes. The caller must hold the
     lock. Raises ModelErrors."""
 

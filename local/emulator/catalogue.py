@@ -148,7 +148,7 @@ class Catalogue:
         self._after()
 
     def create_subscription(self, config: Any, at: datetime) -> None:
-        """Create a subscription. It gets the messages published after this call, with publish times of at least `at`.
+        """Create a subscription. It receives the messages published after this call, with publish times from `at` on.
 
         `config` must have an ack deadline and a retention. Raises AlreadyExists, NotFound if the topic does not exist,
         and Invalid if the filter cannot be parsed.

@@ -137,5 +137,5 @@ def usable(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ServiceFailed(
             f"{error.filename or folder}: {error.strerror}. `tidemark up` records its processes in {folder}, beside "
-            "dagster.storage. Make room there, make it writable for this user, or set dagster.storage to another place"
+            "dagster.storage. Free some space, make the folder writable for this user, or set another dagster.storage"
         ) from error

@@ -84,7 +84,7 @@ def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], N
         if now - began > STOPS_WITHIN_SECONDS:
             raise ServiceFailed(
                 f"process {owner.process} has not ended within {STOPS_WITHIN_SECONDS:g} s. Look at {folder}/logs, or "
-                f"end it with `kill -9 {owner.process}`, and then its services with `tidemark up --stop`"
+                f"end the process with `kill -9 {owner.process}`, and then its services with `tidemark up --stop`"
             )
         if now - said >= SAY_EVERY_SECONDS:
             said = now

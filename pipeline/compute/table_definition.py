@@ -118,7 +118,7 @@ class TableDefinition:
 def windowed(
     *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
 ) -> Callable[[Build], TableDefinition]:
-    """Decorate a function that defines a custom table over closed windows. The table gets the name `name` or, by
+    """Decorate a function that defines a custom table over closed windows. The table's name is `name` or, by
     default, the function's name.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has

@@ -26,7 +26,7 @@ NUMBERED = re.compile(r"\d{9}")
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
     """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
-    the earliest publish time of its messages, including rejected ones, or None if the reader got no message."""
+    the earliest publish time of its messages, including rejected ones, or None if the reader pulled no message."""
 
     pieces: tuple[str, ...]
     oldest_publish_time: Annotated[

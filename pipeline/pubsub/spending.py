@@ -123,8 +123,8 @@ class Spending:
     # Queries
 
     def turn(self, path: str, user: str) -> tuple[datetime | None, bool]:
-        """Return when the user's next reading of the subscription at `path` is due, and None if it is due now. Also
-        return True if the reading exceeds the budget, and is due only because of the maximum delay LONGEST.
+        """Return two values about the user's next reading of the subscription at `path`: when it is due (None: now),
+        and whether it is due only because of the maximum delay LONGEST, although it exceeds the budget.
 
         If nothing is known about the backlog, a reading is due now.
         """

@@ -72,8 +72,8 @@ class ComputedWindows:
         return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
-        """Return, for each range of `heartbeat_diffs` windows in `spans`, the custom table's windows that read one of
-        them. The custom table has the windowing `own` and this lookback."""
+        """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at
+        least one window of the range. The custom table has the windowing `own` and this lookback."""
         ratio, back = self._measures(own, lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 

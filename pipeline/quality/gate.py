@@ -1,5 +1,5 @@
-"""Lets other systems read the watermark, or wait until it passes a time or a window is computed. Reads only the
-lake."""
+"""Lets other systems read the watermark, wait until it passes a time, or wait until a window is computed. Reads only
+the lake."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ class Counts:
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence which says for which event hours the `what` heartbeats ("late", "missed") are unknown.
+    """Return a sentence with the event hours whose `what` heartbeats ("late" or "missed") cannot be counted.
     `damaged` maps each damaged file of `heartbeats` to its event hour. If `damaged` is empty, return an empty text."""
     if not damaged:
         return ""

@@ -195,7 +195,7 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 class LogMessages:
     """A trace of the messages that a tracking log has counted, for a lake in which no messages land. It has no streams.
 
-    The log has only histograms. Each message therefore gets the last publish time and the least event time of its
+    The log has only histograms. Each message is therefore given the last publish time and the least event time of its
     histogram cell. Disorder is known to within two seconds, and lateness is never understated. A message counts as
     landed at the tick that tracked it, because the log does not record when it was acknowledged on the base
     subscription. A message that the tracking subscription delivered twice counts twice.

@@ -174,8 +174,8 @@ class CohortKey:
         return "stream_id" if self.kind != "attribute" else "attributes" if "attributes" in names else self.name
 
     def values(self, column: Any) -> Any:
-        """Return the key of each message, or null for a message without the key. `column` is the content of the column
-        that the method `column` names."""
+        """Return each message's key, or null if it has none. The argument has the values of one column of the trace:
+        the column whose name `CohortKey.column` returns."""
         if pa.types.is_map(column.type):
             return pc.map_lookup(column, self.name, "first")
         if self.kind == "stream":

@@ -33,7 +33,7 @@ CHUNK = 1 << 20
 """Maximum number of bytes per read of a download."""
 
 Progress = Callable[[int, int], None]
-"""A callback that gets the number of bytes fetched so far, and the total."""
+"""A callback. Its arguments are the number of bytes fetched so far, and the total."""
 
 
 JAR_URL = (

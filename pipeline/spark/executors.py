@@ -54,7 +54,7 @@ LOCAL_REMEDY = (
 """The remedy if executors on the driver's machine cannot run tidemark."""
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""A function that Spark runs in its tasks. It gets and yields rows."""
+"""A function that Spark runs in its tasks. Its input and its output are batches of rows."""
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""

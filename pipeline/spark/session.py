@@ -230,8 +230,8 @@ def check_answers(remote: str) -> None:
         ) from error
     except OSError as error:
         raise SparkUnreachable(
-            f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
-            "set spark.remote to your server's address, or leave it empty for a classic session. Nothing was written"
+            f"no Spark Connect server answers at {without_options(remote)} ({error}); start one with `tidemark up`, or "
+            'set spark.remote to your server\'s address, or to "" for a classic session. Nothing was written'
         ) from error
 
 

@@ -434,7 +434,7 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
     if not isinstance(_entry_or_damage(log, number), str):
-        raise LakeError(f"entry {number} is intact, so nothing was changed; `tidemark repair` names the damaged ones")
+        raise LakeError(f"entry {number} is intact, so nothing was changed; `tidemark repair` lists damaged entries")
     known = [log.watermark_noted()]
     if computed:
         with suppress(ValueError):  # the windows had another length

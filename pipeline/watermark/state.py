@@ -23,7 +23,7 @@ from tidemark.pipeline.watermark.usage import Account, Usage
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """The first entry of the tracking log. `complete_from` is tracking's oldest unacknowledged publish time, read
-    before any message was acknowledged. So the log gets every message published from then on."""
+    before any message was acknowledged. So the log will count every message published from then on."""
 
     complete_from: datetime
 

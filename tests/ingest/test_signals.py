@@ -234,5 +234,5 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: 
 
 def test_the_pipelines_own_topic_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text('[signal]\npublish_to = "heartbeats"\n')
-    with pytest.raises(InvalidSettings, match="it would read its own signal"):
+    with pytest.raises(InvalidSettings, match="the pipeline would read its own signal"):
         load_settings(tmp_path / "tidemark.toml")

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -
     end = next_offset(reader, start)
     chosen = options(tmp_path / "other")
     moved = PubSubStreamReader(Connections(chosen), source_schema(chosen))
-    with pytest.raises(InvalidSettings, match="finish it with that lake"):
+    with pytest.raises(InvalidSettings, match="finish the batch with that lake"):
         moved.partitions(start, end)
 
 

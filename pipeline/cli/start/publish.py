@@ -34,8 +34,8 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 
 def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the message format (shape) with this name. JSON messages get the attributes from which the settings read
-    time and ids. If the settings read one of them elsewhere, JSON messages get the default attributes."""
+    """Return the message format (shape) with this name. JSON messages have the attributes from which the settings read
+    time and ids. If the settings read one of these values elsewhere, JSON messages have the default attributes."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 

@@ -38,8 +38,8 @@ class MessageType:
     """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to plain
     values.
 
-    `known` gets this type and all types nested in it, by name. `values` is the number of values of a message: one for
-    itself and one per field. Values inside nested messages are not included.
+    The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is
+    the number of values of a message: one for itself and one per field. Values inside nested messages are not included.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:

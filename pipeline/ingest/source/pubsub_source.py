@@ -309,8 +309,9 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
             raise InvalidSettings(
-                f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
-                "which may hold acknowledged messages; finish it with that lake, or start a new checkpoint"
+                f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch belongs to the lake "
+                f"{offset.lake!r}. Some of the batch's messages may be acknowledged already, and stored only there: "
+                "finish the batch with that lake, or start a new checkpoint without these messages"
             )
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
@@ -356,8 +357,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def _with_fields(rows: pa.Table, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed rows with these fields. The option `fields` may have changed since the rows landed: a field that it
-    did not name then, or named with another kind, is null."""
+    """Return landed rows with these fields. The option `fields` may have changed since the rows landed. A field is null
+    if the option did not name it then, or named it with another kind."""
     for column in map(heartbeat_schema(fields).field, fields):
         landed = rows.schema.get_field_index(column.name)
         if landed < 0 or rows.schema.field(landed).type != column.type:

@@ -39,7 +39,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
         if not is_new_enough(version):
             raise ToolMissing(
                 f'format("pubsub") needs PySpark and Spark 4.2 or newer, and {which} is {version}: install '
-                "`pyspark>=4.2`. Windows, custom tables and readers run on this version. Nothing was registered"
+                "`pyspark>=4.2`. Everything else in tidemark also runs on 4.0 and 4.1. Nothing was registered"
             )
     from tidemark.pipeline.ingest.source import pubsub_source as sources
 

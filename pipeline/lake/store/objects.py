@@ -41,7 +41,7 @@ class ObjectStore(Protocol):
     - If several writers create the same name concurrently, exactly one succeeds.
     - A created object is durable and visible to all readers.
     - If several writers replace the same generation of an object concurrently, at most one succeeds.
-    - A reader of a replaceable object gets its old or its new content, complete.
+    - A reader of a replaceable object sees either its complete old content or its complete new content.
 
     A name is a path of letters, digits, `.`, `_`, `-` and `=`, separated by `/`. Content fits in memory. The generation
     of an object is a number that identifies its last write; 0 means that the object does not exist. `read_generation`

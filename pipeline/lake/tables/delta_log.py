@@ -69,8 +69,8 @@ class Follower:
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
         """Call `fold` with each commit since the last call of `follow`. If that is not possible, call `begin` with the
-        table at its newest version instead, so that the caller can start again from all files of the table. `begin`
-        gets None if the table does not exist.
+        table at its newest version instead, so that the caller can start again from all files of the table. If the
+        table does not exist, the argument of `begin` is None.
 
         `begin` is called in these cases:
         - This is the first call, or the last call raised an error.

@@ -258,8 +258,8 @@ class WindowedTable:
         for file in written:
             if file.partition not in added:
                 raise LakeError(
-                    f"run {run.name} wrote rows of the window {file.partition}, which is not one of its windows; "
-                    "nothing was committed"
+                    f"run {run.name} wrote rows of the window {file.partition}, but was not asked to compute this "
+                    "window; nothing was committed"
                 )
             added[file.partition].append(file)
         if missing := [key for key, files in added.items() if not files]:

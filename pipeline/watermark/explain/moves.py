@@ -116,8 +116,8 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
 
 
 def _known_from(s: Situation) -> datetime | None:
-    """Return the publish time of the first message in the histogram for which the watermark waits; None if there is
-    none.
+    """Return the publish time of the first message that the watermark waits for, according to the histogram. Return
+    None if there is no such message.
 
     With the rule `frontier`, return the end of the pruned seconds instead, if any seconds were pruned. No frontier is
     known until tracking has read more than the band beyond this end."""
