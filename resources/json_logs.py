@@ -59,7 +59,7 @@ def log_as(chosen: LogSettings) -> None:
 
 
 def json_console(name: str, level: str | int) -> logging.Logger:
-    """Return the logger of a tick or a run, which writes to standard error."""
+    """Return the logger of a tick or a run. It writes to standard error."""
     console = logging.Logger(name, level)
     console.addHandler(JsonHandler())
     return console

@@ -1,4 +1,4 @@
-"""The asset `watermark_tuning`: a daily report on recent data, which helps to choose the watermark's settings."""
+"""The asset `watermark_tuning`: a daily report on recent data, for choosing the watermark's settings."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

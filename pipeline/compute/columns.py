@@ -75,7 +75,7 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_copies(ordered: pl.LazyFrame) -> pl.LazyFrame:
-    """Keep the first copy per `(stream_id, event_time, id)`, which has the smallest publish time. The kept row is late
+    """For each `(stream_id, event_time, id)`, keep only the copy with the smallest publish time. The kept row is late
     only if all copies are late. `ordered` must be sorted by `in_order`."""
     publisher, message = pl.col("publisher_id"), pl.col("message_id")
     has_same_id = pl.when(publisher.is_null()).then((message == message.shift()) & publisher.shift().is_null())

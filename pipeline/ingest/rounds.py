@@ -354,7 +354,7 @@ class Rounds:
 
     def _aged(self, done: RoundDone) -> RoundDone:
         """Return the round with the ages of both backlogs. They come from the newest decision or, if no tick makes
-        decisions, from new readings. A subscription whose messages cannot all be judged yet gets no age."""
+        decisions, from new readings. A subscription whose messages cannot all be judged yet has no age."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))

@@ -170,8 +170,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a value of the whole payload, which is repeated for each element and read once per
-    message. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
+    """Like `field_column`, for a value of the whole payload. The value is read once per message, and repeated for each
+    element. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

@@ -171,8 +171,8 @@ def _messages_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Return the message in a JSON value, which may be wrapped as by a pull or push; None if the value is not a
-    message. A pushed message has some fields under two names."""
+    """Return the message in a JSON value; None if there is none. The message may be wrapped in an object, as by a pull
+    or push. A pushed message has some fields under two names."""
     if not isinstance(value, dict):
         return None
     is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS

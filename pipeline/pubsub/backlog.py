@@ -106,7 +106,7 @@ class Backlog(Protocol):
 
 
 class SnapshotBacklog:
-    """Reads a subscription's backlog from snapshots. The readings are as precise as the server's expiry times, which is
+    """Reads a subscription's backlog from snapshots. The readings are as precise as the server's expiry times: to
     a millisecond on the official emulator."""
 
     def __init__(

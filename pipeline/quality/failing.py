@@ -337,7 +337,7 @@ class Failing:
 
     @classmethod
     def of(cls, notes: Sequence[FailedRun], windows: Sequence[str] = (), table: str = "") -> "Failing":
-        """Return a summary of these unresolved failures, at least one, which are sorted newest first."""
+        """Return a summary of these unresolved failures. There must be at least one, and the newest must be first."""
         newest, job = notes[0], "" if windows or table else notes[0].job
         first, last = min(windows, default=None), max(windows, default=None)
         return cls(len(notes), notes[-1].at, newest.at, newest.reason, first, last, job, table)

@@ -72,7 +72,7 @@ class Counts:
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence with the event hours whose `what` heartbeats ("late" or "missed") cannot be counted.
+    """Return a sentence with the event hours whose `what` heartbeats ("late", "missed", "passed over") are unknown.
     `damaged` maps each damaged file of `heartbeats` to its event hour. If `damaged` is empty, return an empty text."""
     if not damaged:
         return ""
@@ -213,7 +213,7 @@ which it first landed. `missed` says whether its own window was computed without
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
 )
-"""An empty table with the columns that are read from files of `heartbeats`, which are IDENTITY_SOURCE and `late`."""
+"""An empty table with the columns that are read from files of `heartbeats`: IDENTITY_SOURCE and `late`."""
 
 EVERY, NONE = pc.scalar(True), pc.scalar(False)
 """A filter that accepts all rows, and a filter that accepts none."""

@@ -324,8 +324,8 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
     """Return the histogram without the cells that lag more than `max_lag`. The messages of these cells are passed over:
     they do not hold the watermark. Rejected messages are kept.
 
-    The lag of a cell is its first publish time minus the end of its event bucket, which is up to two seconds too small.
-    So a message that lags at most `max_lag` is never passed over.
+    The lag of a cell is its first publish time minus the end of its event bucket. A lag that is computed in this way is
+    up to two seconds too small. So a message that lags at most `max_lag` is never passed over.
 
     `newest_publish_us` is computed from the kept cells. `reachable_from` ensures that the newest of them is not pruned.
     """

@@ -45,7 +45,7 @@ def measure(
     created are removed at the end, even after an error, unless the process is killed. The configured topic and
     subscriptions are not touched.
 
-    Raises PermissionMissing, which names the permission, PubSubUnreachable, and PubSubError.
+    Raises PermissionMissing with the permission's name, PubSubUnreachable, and PubSubError.
     """
     began = clock.monotonic()
     with ExitStack() as stack:

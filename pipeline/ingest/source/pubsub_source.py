@@ -76,7 +76,7 @@ class Connections:
         return closing(PubSubSubscription(self.client(), self.options.path, self.clock, self.options))
 
     def client(self) -> SubscriberClient:
-        """Return the client of this process, which stays open."""
+        """Return this process's client. It stays open."""
         server = self.options.server
         return CLIENTS.get(server, lambda: subscriber_client(*server))
 

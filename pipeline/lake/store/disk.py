@@ -129,7 +129,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _generation_of(content: bytes) -> int:
-    """Return the generation of a file, which is a hash of its content. Two successive contents of a file must therefore
+    """Return the generation of a file: a hash of the file's content. Two successive contents of a file must therefore
     differ."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
