@@ -13,6 +13,7 @@ metrics may have gaps, and that an absent metric does not mean that there are no
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import SubscriberClient
 
-from tidemark.pipeline.clock import Clock, format_duration, from_us, to_us
+from tidemark.pipeline.clock import Clock, format_duration, from_us, rough, to_us
 from tidemark.pipeline.errors import (
     PubSubError,
     PubSubUnreachable,
@@ -281,6 +282,23 @@ class MonitoringBacklog:
         """Return the sum of a metric's values in the last ten minutes (`LOOK_BACK`), over all series. Raises the errors
         of `read`."""
         return sum(value for _, _, value in self._values(metric))
+
+    def taken_away(self) -> Iterator[str]:
+        """Yield a sentence for each kind of message that left the subscription unread in the last ten minutes: messages
+        skipped by a seek, and messages moved by a dead-letter policy. Yields nothing if Cloud Monitoring cannot be
+        read."""
+        path, within = self._subscription, rough(LOOK_BACK)
+        with suppress(PubSubError):
+            if sought := self.counted(SOUGHT):
+                yield (
+                    f"{path} was sought within {within} ({sought} requests): messages skipped by a seek or purge were "
+                    "not read, and the watermark passes them"
+                )
+            if moved := self.counted(DEAD_LETTERED):
+                yield (
+                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): base's reader did not "
+                    "acknowledge these messages, and the watermark passes them"
+                )
 
     def _points(self, metric: str) -> dict[datetime, int]:
         """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. If a sample has

@@ -1,25 +1,15 @@
 """Gives a process access to both subscriptions: to pull messages, read the backlogs, and count the requests made."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from google.pubsub_v1 import SubscriberClient
 
-from tidemark.pipeline.clock import Clock, rough
-from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.backlog import (
-    DEAD_LETTERED,
-    LOOK_BACK,
-    SOUGHT,
-    Backlog,
-    MonitoringBacklog,
-    ReadingTimes,
-    SnapshotBacklog,
-    monitoring_client,
-)
+from tidemark.pipeline.pubsub.backlog import MonitoringBacklog, ReadingTimes, SnapshotBacklog, monitoring_client
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.requirements import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
@@ -50,12 +40,12 @@ class Subscriptions:
         """Return the tracking subscription, like `base`. Only metadata of its messages is stored."""
         return self._subscription(self._pubsub.tracking_path)
 
-    def base_backlog(self, user: str = "") -> Backlog:
+    def base_backlog(self, user: str = "") -> BudgetedBacklog | MonitoringBacklog:
         """Return an object that reads base's backlog. Threads must not share the object, so each passes its own
         `user`."""
         return self._backlog(self._pubsub.base_path, user)
 
-    def tracking_backlog(self, user: str = "") -> Backlog:
+    def tracking_backlog(self, user: str = "") -> BudgetedBacklog | MonitoringBacklog:
         """Return an object that reads tracking's backlog, like `base_backlog`."""
         return self._backlog(self._pubsub.tracking_path, user)
 
@@ -86,18 +76,7 @@ class Subscriptions:
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return
-        counts, within = self._monitoring(path), rough(LOOK_BACK)
-        with suppress(PubSubError):
-            if sought := counts.counted(SOUGHT):
-                yield (
-                    f"{path} was sought within {within} ({sought} requests): messages skipped by a seek or purge were "
-                    "not read, and the watermark passes them"
-                )
-            if moved := counts.counted(DEAD_LETTERED):
-                yield (
-                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): base's reader did not "
-                    "acknowledge these messages, and the watermark passes them"
-                )
+        yield from self._monitoring(path).taken_away()
 
     def client(self) -> SubscriberClient:
         """Return the client that all subscriptions share."""
@@ -114,7 +93,7 @@ class Subscriptions:
             return pubsub.reading == "monitoring"
         return path == pubsub.read_by_others and pubsub.monitoring is not None
 
-    def _backlog(self, path: str, user: str) -> Backlog:
+    def _backlog(self, path: str, user: str) -> BudgetedBacklog | MonitoringBacklog:
         if self._is_monitored(path):
             return self._monitoring(path)
         has_metrics = self._pubsub.reading == "auto" and self._pubsub.monitoring is not None
