@@ -115,7 +115,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     found = facts()
     assert (found["reason"], found["alternatives"], found["messages_since_base"]) == ("PINNED_BY_BACKLOG", None, None)
     assert entry_name(3) in found["problem"]
-    assert f"The decision's rules are unknown: {entry_name(3)} is missing" in said(run())
+    assert f"{entry_name(3)} is missing from the tracking log; restore a backup" in said(run())
 
 
 def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log: Log, tmp_path: Path) -> None:
