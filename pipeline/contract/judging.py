@@ -123,10 +123,7 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
     if place.kind is PlaceKind.ATTRIBUTE:  # an envelope's attributes may be of any length
         ids = attributes.column(place.name)
         return pc.if_else(pc.less_equal(pc.utf8_length(ids), LONGEST_ID), ids, None)
-    values = values_in(place, known)
-    return pa.array(
-        [one if type(one) is str and 0 < len(one) <= LONGEST_ID else id_of(one) for one in values], pa.string()
-    )
+    return pa.array(list(map(id_of, values_in(place, known))), pa.string())
 
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
