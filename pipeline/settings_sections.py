@@ -560,7 +560,7 @@ class DagsterSettings(Section):
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
-    """Code location, in the Dagster of `url`, that has tidemark's jobs."""
+    """Code location with tidemark's jobs, in the Dagster of `url`."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
     allowed_hosts: Annotated[list[str], AfterValidator(_names_alone)] = Field(default_factory=list)

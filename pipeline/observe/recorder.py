@@ -41,7 +41,7 @@ may take a minute."""
 NO_TICKS = SensorTicks()
 
 CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
-"""Maps the name of a figure that a check reports to its instrument."""
+"""The instruments for the figures that checks report, keyed by the name of the figure."""
 
 P = ParamSpec("P")
 

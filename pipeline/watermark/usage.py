@@ -17,8 +17,8 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class Usage(Sums):
-    """The requests of one process to Pub/Sub within `seconds`. For a reader on Spark, `seconds` is 0: ticks run at the
-    same time, and their usage already has these seconds.
+    """The requests of one process to Pub/Sub within `seconds`. For a reader on Spark, `seconds` is 0, because
+    ticks run at the same time, and their usage already counts these seconds.
 
     - `snapshots` is the number of snapshots taken to read backlogs. They retained about `snapshot_bytes` of messages.
     - `pulls` is the number of pull requests.

@@ -19,7 +19,7 @@ from tidemark.pipeline.quality.due_windows import Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""Maps each fact about a custom table's failed runs to the field of `Failing` with its value."""
+"""The facts about a custom table's failed runs, each with the field of `Failing` that has the fact's value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 

@@ -461,7 +461,7 @@ class AvroCodec:
 
 
 def told(error: BaseException) -> str:
-    """Describe in words for users what an error of fastavro says about the bytes."""
+    """Describe, for users, the fault in the bytes that made fastavro raise this error."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
     if isinstance(error, LookupError):  # an index into a union or an enumeration

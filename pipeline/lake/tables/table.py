@@ -345,8 +345,8 @@ class LakeTable:
 
     def landed(self) -> pa.Table:
         """Return one row per file of the newest version, the last landed file first. The columns are those of
-        `listed`, the number of `rows`, and the landing times of the file's `first` and `last` row (the epoch if they
-        are unknown)."""
+        `listed`, the number of rows (`rows`), and the landing times of the file's first and last row (`first`, `last`;
+        the epoch if unknown)."""
         files = self.listed()
         if "max.landed_at" not in files.column_names:
             columns = {"path": pa.string(), "first": MOMENT, "last": MOMENT, "rows": pa.int64()}

@@ -103,7 +103,7 @@ class WindowIndex:
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return two arrays with one element per key: the number of the window, and whether a window of the configured
-    length starts at that time. If not, the window was computed with another length."""
+    length starts at the time in the key. If not, the window was computed with another length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)

@@ -50,7 +50,7 @@ RULES = {
 
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
-    """Format each verdict as a rule with its outcome and a sentence."""
+    """Describe each rule by its outcome and a sentence, from the verdicts. Rules without a verdict were not reached."""
     found = {rule: Condition(rule, RuleOutcome.NOT_REACHED, f"Not evaluated: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
         outcome = RuleOutcome.HELD if isinstance(verdict, Held) else RuleOutcome.PASSED
