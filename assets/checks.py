@@ -91,7 +91,7 @@ class DeclaredCheck:
 def check_of(
     asset: dg.AssetKey, is_due: Callable[[Settings], bool] = lambda settings: not settings.pubsub.attach
 ) -> Callable[[Callable[[CheckInput], dg.AssetCheckResult]], DeclaredCheck]:
-    """Return a decorator that makes a check of `asset` from a function, named after the function. By default, the check
+    """Return a decorator that turns a function into a check of `asset`, named after the function. By default, the check
     is not defined with `pubsub.attach`."""
     return lambda evaluate: DeclaredCheck(asset, evaluate.__name__, evaluate, is_due)
 

@@ -36,7 +36,7 @@ def tags_of(settings: Settings) -> dict[str, str]:
 def job_of(
     settings: Settings, job: str, op: str, *resources: str, about: str = "", lasting: tuple[type[Exception], ...] = ()
 ) -> Callable[[Callable[..., Iterator[Any]]], dg.JobDefinition]:
-    """Return a decorator that makes a job with a single op from a function. The function's docstring describes the op
+    """Return a decorator that turns a function into a job with a single op. The function's docstring describes the op
     and, unless `about` is given, the job. The op runs the function inside `working`, to which `lasting` is passed."""
 
     def decorator(compute: Callable[..., Iterator[Any]]) -> dg.JobDefinition:

@@ -57,7 +57,7 @@ def observer_of(lake: LakeResource) -> Observer:
 def ticking_sensor(
     settings: Settings, name: str, *resources: str, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[[Tick], dg.SensorDefinition]:
-    """Return a decorator that makes a sensor from a function. The sensor is on by default, ticks every
+    """Return a decorator that turns a function into a sensor. The sensor is on by default, ticks every
     `watermark.tick`, and has the lake and these further resources.
 
     With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about

@@ -14,7 +14,7 @@ from tidemark.pipeline.settings import load_settings
 
 
 def become_the_server(folder: Path) -> None:
-    """Replace this process by the server. Raises InvalidSettings if the environment has no token. None is generated,
+    """Replace this process with the server. Raises InvalidSettings if the environment has no token. None is generated,
     because clients need the same token."""
     if not (token := os.environ.get(TOKEN)):
         raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, and give the code server the same one")

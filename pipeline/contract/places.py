@@ -173,7 +173,7 @@ def finder(path: str) -> Callable[[Any], Any]:
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
     """If the path ends with `[]`, such as `readings[]`, return the function that finds the array before the brackets.
-    The caller must replace each element that is an array by that array's elements. Return None for other paths."""
+    The caller must replace each element that is an array with that array's elements. Return None for other paths."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 

@@ -1,7 +1,7 @@
 """All instruments: their names, units and descriptions, as listed in docs/how-to/observability.md.
 
-An attribute has few possible values, such as the names of sensors, jobs or reasons. The name of a stream, a window or
-an id is never an attribute.
+An attribute has few possible values, such as the names of sensors, jobs or reasons. Streams, windows and ids are never
+attributes.
 """
 
 from dataclasses import dataclass

@@ -104,8 +104,8 @@ class Spending:
 
     @contextmanager
     def noted(self) -> Iterator[Usage]:
-        """Yield the usage since the last call. The block must record it with a decision. If the block fails, the next
-        call includes this usage again."""
+        """Yield the usage since the last call. The `with` block must record it with a decision. If the block fails,
+        the next call includes this usage again."""
         now = self.clock.monotonic()
         with self._lock:
             usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()

@@ -425,8 +425,7 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
-    """Replace a log entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
-    time.
+    """Replace an unrepairable log entry with an entry that records the loss. No tracker may run at the same time.
 
     Returns the lower bound of the watermark after the loss, or None if there is no evidence for one. The bound is the
     watermark in the newest record of the log witness, or the end of the newest computed window if that is later. Raises

@@ -301,7 +301,7 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Replace each event time that is after its publish time by the publish time."""
+    """Return the event times. An event time after its publish time is replaced with the publish time."""
     return np.minimum(event_us, publish_us)
 
 

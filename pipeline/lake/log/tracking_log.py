@@ -274,8 +274,7 @@ class TrackingLog:
         return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Replace an entry that cannot be repaired by an entry that records the loss. No tracker may run at the same
-        time.
+        """Replace an unrepairable entry with an entry that records the loss. No tracker may run at the same time.
 
         The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
         watermark as `watermark_at_least`. Raises LakeError if the entry is archived, because no tracker needs it, or if

@@ -62,8 +62,8 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 tables, and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that turn off the deletion of expired log files. To find these files, each commit would list the
-table's log. Housekeeping deletes them instead."""
+"""Commit options that turn off the deletion of expired log files. Otherwise, each commit would list the table's log to
+find these files. Housekeeping deletes them instead."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""

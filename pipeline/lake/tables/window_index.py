@@ -28,7 +28,7 @@ COMMITS_AT_ONCE = 100
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
-heartbeats of earlier windows, so recomputing one of these would replace complete rows by incomplete ones."""
+heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones."""
 
 
 class WindowIndex:

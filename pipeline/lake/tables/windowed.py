@@ -182,7 +182,7 @@ class WindowedTable:
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Replace the run's windows by the run's files, in one transaction. A window is only replaced if it still has
+        """Replace the run's windows with the run's files, in one transaction. A window is only replaced if it still has
         the files in `fence`. If several runs compute a window concurrently, the rows of only one of them are visible.
 
         `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
