@@ -59,7 +59,7 @@ much while it writes."""
 
 HOURS_AT_ONCE = 200
 """Maximum number of event hours that a reader takes at once, because it writes a file for each hour. The newest hours
-are kept, and messages of other hours are given back."""
+are kept, and messages of other hours are given back. Only one message per take may exceed this."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
@@ -122,7 +122,8 @@ class Landing:
             yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Leave out messages beyond HOURS_AT_ONCE event hours. Keep the newest hours, and at least one message."""
+        """Leave out messages beyond HOURS_AT_ONCE event hours. Keep the newest hours, and all hours of one message
+        that is partly beyond."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)
@@ -131,10 +132,8 @@ class Landing:
             return judged
         is_beyond = ~pc.is_in(hours, pa.array(self._hours)).to_numpy()
         left = np.unique(judged.owners[is_beyond])
-        stays = judged.without(left)
-        if len(stays.heartbeats) or len(self._hours) > HOURS_AT_ONCE:
-            return stays
-        return judged.without(left[1:])
+        across = np.intersect1d(left, judged.owners[~is_beyond])
+        return judged.without(np.setdiff1d(left, across[:1]))  # otherwise, newer hours would delay it again and again
 
     def kept(self) -> Taken:
         """Return the messages that were kept, without ack ids. Raises LakeError."""

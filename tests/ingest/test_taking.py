@@ -194,13 +194,14 @@ def test_the_hours_of_all_batches_of_a_taking_count_together() -> None:
     assert back == [batches[1].ack_ids[number] for number in range(150, 201)], "and the third was not asked for"
 
 
-def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_alone() -> None:
+def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_whole_whatever_is_published_beside_it() -> None:
     hours = [{"ts": written(hour)} for hour in range(HOURS_AT_ONCE + 100)]
-    data = orjson.dumps({"readings": hours})
-    batch = batch_of([message(number, data, {"stream_id": "a"}) for number in range(2)])
-    taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
-    assert (taken.ack_ids, back) == (batch.ack_ids[:1], batch.ack_ids[1:])
-    assert (taken.ingested.heartbeats, taken.ingested.messages, len(files.hours)) == (len(hours), 1, len(hours))
+    whole, one = (orjson.dumps({"readings": readings}) for readings in (hours, hours[:1]))
+    for first, landed_beside in ((whole, 0), (one, 1)):
+        batch = batch_of([message(n, data, {"stream_id": "a"}) for n, data in enumerate((first, whole, whole))])
+        taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
+        assert (taken.ack_ids, back) == (batch.ack_ids[: landed_beside + 1], batch.ack_ids[landed_beside + 1 :])
+        assert (taken.ingested.heartbeats, len(files.hours)) == (len(hours) + landed_beside, len(hours))
 
 
 # Failure
