@@ -133,7 +133,7 @@ def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | lis
     return value
 
 
-def _where_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
+def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
         raise ValueError("the array is in the payload, so payload must be json, avro or protobuf")
     taken = _taken_from("each:", info.data)
@@ -147,9 +147,7 @@ def _where_elements_are_meant(value: str | None, info: ValidationInfo) -> str | 
     return value
 
 
-OptionalArray = Annotated[
-    str | None, AfterValidator(_array_place), AfterValidator(_where_elements_are_meant), EmptyIsNone
-]
+OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone, AfterValidator(_if_elements_are_meant)]
 StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
 SchemaPlace = Annotated[str | list[str], AfterValidator(_for_what_has_one), BeforeValidator(_read_list)]
 ComparedFields = Annotated[

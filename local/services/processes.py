@@ -132,10 +132,11 @@ class Supervisor:
     def holds(self, name: str, port: int) -> bool:
         """True if a started service itself listens at this port. If another process took the port first, Google's
         emulator keeps running without a port."""
-        process = next(one.process for one in self.running if one.spec.name == name)
-        with suppress(psutil.Error):
-            return any(one.laddr.port == port for one in process.net_connections() if one.status == psutil.CONN_LISTEN)
-        return False
+        try:
+            sockets = next(one.process for one in self.running if one.spec.name == name).net_connections()
+        except psutil.Error as error:
+            return isinstance(error, psutil.AccessDenied)  # its sockets cannot be seen, so the port may be its own
+        return any(one.laddr.port == port for one in sockets if one.status == psutil.CONN_LISTEN)
 
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed if a service has been restarted RESTARTS_AT_MOST

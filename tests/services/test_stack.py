@@ -11,6 +11,7 @@ import pytest
 from tests.official_emulator import free_port
 from tidemark.local.services.processes import Supervisor, page_sentence
 from tidemark.local.services.stack import (
+    EMULATOR,
     dagster_environment,
     emulator_is_absent,
     is_ours_to_start,
@@ -46,15 +47,18 @@ def settings_for(choice: str) -> Settings:
 
 
 def topics(settings: Settings) -> list[str]:
-    client = publisher_client(settings.pubsub.emulator_host)
-    try:
+    with publisher_client(settings.pubsub.emulator_host) as client:
         found = client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)
         return [topic.name for topic in found]
-    finally:
-        client.transport.close()
 
 
-def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_back_provisioned(started: Started) -> None:
+def sockets_hidden(process: psutil.Process) -> None:
+    raise psutil.AccessDenied(process.pid)
+
+
+def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_back_provisioned(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = settings_for("local")
     assert emulator_is_absent(settings)
     start_emulator(started.supervisor, settings)
@@ -67,6 +71,8 @@ def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_bac
     assert "provisioning again" in started.said[-1]
     with pytest.raises(ServiceFailed, match="PubSub emulator ended at once"):  # the port is the other's
         start_emulator(Supervisor(started.supervisor.state_folder / "other", SystemClock(), print), settings)
+    monkeypatch.setattr(psutil.Process, "net_connections", sockets_hidden)
+    assert started.supervisor.holds(EMULATOR, 1)
 
 
 def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) -> None:
