@@ -249,6 +249,6 @@ class TraceUnusable(TidemarkError):
 
 
 class SampleUnusable(TidemarkError):
-    """A sample for `tidemark try` cannot be read as a message, or there are too many samples.
+    """A file for `tidemark try` cannot be read, or there are no samples or too many.
 
     Choose another file."""

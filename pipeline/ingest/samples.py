@@ -48,11 +48,11 @@ BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample message, in the columns of MESSAGE. `name` says where it is from: a file's name and line, or a message's
-    number."""
+    """A sample message, in the columns of MESSAGE, or why it cannot be read as one. `name` says where it is from: a
+    file's name and line, or a message's number."""
 
     name: str
-    message: pa.Table
+    message: pa.Table | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,7 @@ def _records(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
         for number, record in enumerate(records_of(content, path.name), 1):
             yield Sample(f"{path.name}#{number}", _bare(record, reading))
     except Unreadable as error:
-        raise SampleUnusable(
-            f"{path} starts like an Avro object container file, but is not a valid one: {error}"
-        ) from error
+        yield Sample(path.name, f"it starts like an Avro object container file, but is not a valid one: {error}")
 
 
 def _parsed(content: bytes) -> Any:
@@ -184,11 +182,11 @@ def _message_in(value: Any) -> dict[str, Any] | None:
 def _message(name: str, fields: dict[str, Any], reading: SampleReading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
-        raise SampleUnusable(f"{name}: its data is not base64, as the JSON form of a Pub/Sub message requires")
+        return Sample(name, "its data is not base64, as the JSON form of a Pub/Sub message requires")
     try:
         message = ParseDict(fields, PubsubMessage.pb()())
     except (ParseError, ValueError) as error:
-        raise SampleUnusable(f"{name} is not a Pub/Sub message: {error}") from error
+        return Sample(name, f"it is not a Pub/Sub message: {error}")
     return Sample(name, _dated(message, reading))
 
 
@@ -203,8 +201,8 @@ def _dated(message: Any, reading: SampleReading) -> pa.Table:
     return table_of([message])
 
 
-UNDECIDED = "UNDECIDED"
-"""Reason that is shown for a sample that cannot be judged now."""
+UNDECIDED, MALFORMED = "UNDECIDED", "MALFORMED"
+"""Reasons that are shown for a sample that cannot be judged now, and for one that cannot be read as a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,7 @@ class SampleVerdict:
     """
 
     sample: str
-    published: datetime
+    published: datetime | None
     stream_id: str | None = None
     event_time: datetime | None = None
     publisher_id: str | None = None
@@ -266,6 +264,9 @@ def try_samples(samples: Sequence[Sample], reader: HeartbeatReader, now: datetim
 
 
 def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterator[SampleVerdict]:
+    if isinstance(sample.message, str):
+        yield SampleVerdict(sample=sample.name, published=None, reason=MALFORMED, detail=sample.message)
+        return
     messages = Messages(sample.message)
     published, message_id = from_us(int(messages.published_us[0])), sample.message["message_id"][0].as_py()
     for judged in judged_rows(messages, reader, Asking(to_us(now)), None):
