@@ -276,6 +276,9 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
     again.forget(first, "an operator accepts it", at(500))
     assert again.catch_up_to_append().watermark == at(500)
     assert again.append(snapshot(500)).number == first + 1
+    for whole in (again, TrackingLog(DiskObjects(tmp_path / "empty"), checkpoint_every=3)):
+        with pytest.raises(LakeError, match="is not lost: the log ends with"):
+            whole.forget(whole.catch_up().number + 1, "a slip of the hand")
 
 
 def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_any_other(tmp_path: Path) -> None:

@@ -285,7 +285,9 @@ class TrackingLog:
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}. No tracker needs an "
                 "archive, so nothing was changed; restore a copy of the archive, or move it away"
             )
-        if number > (newest := max(self.numbers(), default=-1)) + 1:  # the note would leave a gap before it
+        newest, noted = max(self.numbers(), default=-1), self._witness.newest_number()
+        is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
+        if number > newest + is_end_lost:
             raise LakeError(f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed")
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
