@@ -17,7 +17,7 @@ from tidemark.pipeline.charts import Area, Chart, Heat, Line, Mark, linear, mome
 from tidemark.pipeline.clock import from_us, iso, rough, to_us
 from tidemark.pipeline.errors import CorruptObject, LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, sampled, standing_before
+from tidemark.pipeline.lake.log.history import decision_by, decision_in_force, first_decision, sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
@@ -46,10 +46,11 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
     """Return the decision that was in force at `at`, with its entry number in the log. If `at` is None, return the
     newest decision; None if there is no decision yet. Raises LakeError, also if the first decision was made after
     `at`."""
+    if at is None:
+        return decision_in_force(log)
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
-    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
-    first = first_decision(log) if found is None and at is not None else None
-    if at is not None and first is not None:
+    found = decision_by(log, at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
+    if found is None and (first := first_decision(log)) is not None:
         raise LakeError(
             f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}. "
             "Choose this time or a later one"

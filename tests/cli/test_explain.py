@@ -104,10 +104,13 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert "This was decided " in said(run())
 
 
-def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) -> None:
+def test_a_time_before_the_first_decision_is_refused_with_the_first_unless_the_clock_was_set_back(log: Log) -> None:
     result = run("--at", iso(at(19)))
     assert isinstance(result.exception, LakeError)
     assert f"no decision was in force at {iso(at(19))}: the first in the log was made at {iso(at(20))}" in said(result)
+    for second in (-30, -20, -10):
+        log.tick(second)
+    assert [facts("--at", iso(at(second)))["at"] for second in (-12, 19)] == [iso(at(-20)), iso(at(-10))]
 
 
 def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_named(log: Log) -> None:

@@ -1,7 +1,7 @@
 """Looks up past decisions in the tracking log: the decision in force at a moment, and the state that it was based
 on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from tidemark.pipeline.errors import CorruptObject
@@ -21,8 +21,26 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
     differences between the trackers' clocks. Raises CorruptObject for a damaged entry.
     """
     numbers = log.numbers()
-    if moment is None:
-        return _first_of(log, reversed(numbers))
+    return _first_of(log, reversed(numbers)) if moment is None else _newest_by(log, numbers, moment)
+
+
+def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
+    """Like `decision_in_force`, also if the clock was set back to before the first decision. Looks at the newest
+    decisions then, and at about SAMPLES earlier ones, so it may miss a set-back that few decisions followed."""
+    numbers = log.numbers()
+    if (found := _newest_by(log, numbers, moment)) is not None:
+        return found
+    count = end = len(numbers)
+    places = {*range(0, count, 1 + count // SAMPLES), *(count - (1 << power) for power in range(count.bit_length()))}
+    for place in sorted(places, reverse=True):
+        first = _first_of(log, numbers[place:end])
+        if first is not None and first[1].decision.at <= moment:
+            return _newest_by(log, numbers[place:end], moment)
+        end = place
+    return None
+
+
+def _newest_by(log: TrackingLog, numbers: Sequence[int], moment: datetime) -> tuple[int, DecisionRecord] | None:
     found: tuple[int, DecisionRecord] | None = None
     low, high = 0, len(numbers)
     while low < high:
