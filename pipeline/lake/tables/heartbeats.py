@@ -154,7 +154,7 @@ class Heartbeats(LakeTable):
                     f"message.fields.{name} = {str(kind)!r}, but the column {name} of {self.uri} has the type "
                     f"{there[name].type}; give the field another name, or restore its kind"
                 )
-        self._checked = table
+        self._checked = table if self._fields.keys() <= there.keys() else None  # another process may add a column
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. `start` and `end`
