@@ -148,10 +148,13 @@ class FailedTicks:
             self._notes.replace(failed.sensor, failed, generation)
         return failed
 
-    def clear(self, sensor: str) -> None:
-        """Delete the sensor's record. Call this after a tick of the sensor has succeeded."""
+    def clear(self, sensor: str) -> bool:
+        """Delete the sensor's record after a successful tick. Return False if the lake refuses."""
+        is_gone = False
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
+            is_gone = True
+        return is_gone
 
     def newest(self) -> list[FailedTick]:
         """Return the records of all sensors, in order of the sensors' names. Raises LakeError if the lake is

@@ -173,8 +173,7 @@ class TickNotes:
             self._not_good(sensor, waits, lake, waits=True)
             return
         self._tell(sensor, None)
-        if sensor not in self._cleared:
-            lake.clear(sensor)
+        if sensor not in self._cleared and lake.clear(sensor):
             self._cleared.add(sensor)
 
     def _not_good(self, sensor: str, reason: str, lake: FailedTicks | None, *, waits: bool) -> FailedTick:

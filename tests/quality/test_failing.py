@@ -258,6 +258,9 @@ def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machin
     assert home.now(10, [elsewhere], seconds=12).failing == [elsewhere]
     notes.good("landing", home.in_lake, "1 message waits")
     assert [one.waits for one in home.now(10, home.in_lake.newest(), seconds=12).failing] == [True]
+    for lake in (FailedTicks(DiskObjects(Path("/dev/null"))), home.in_lake):  # the first one cannot delete it
+        notes.good("landing", lake)
+    assert home.in_lake.newest() == []
 
 
 def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
