@@ -154,7 +154,7 @@ class FailedTicks:
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
             is_gone = True
-        return is_gone
+        return is_gone  # noqa: RET504 (an error ends the block early)
 
     def newest(self) -> list[FailedTick]:
         """Return the records of all sensors, in order of the sensors' names. Raises LakeError if the lake is
