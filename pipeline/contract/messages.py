@@ -55,8 +55,7 @@ class Messages:
 
     @cached_property
     def published_us(self) -> Ints:
-        published: Ints = self.table["publish_time"].combine_chunks().cast(pa.int64()).to_numpy()
-        return published
+        return np.asarray(self.table["publish_time"].cast(pa.int64()), dtype=np.int64)
 
     @cached_property
     def payloads(self) -> Sequence[bytes | None]:
@@ -108,7 +107,8 @@ class Attributes:
 
     def of(self, row: int) -> Mapping[str, str]:
         """Return all attributes of one row."""
-        return dict(self._held[row].as_py())
+        held = slice(int(self._ends[row]), int(self._ends[row + 1]))
+        return dict(zip(self._names[held].to_pylist(), self._values[held].to_pylist(), strict=True))
 
     def dicts(self) -> list[Mapping[str, str]]:
         """Return all attributes of each row, one mapping per row."""
