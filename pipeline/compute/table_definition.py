@@ -1,6 +1,7 @@
 """Definitions of custom tables over closed windows, in Python or SQL."""
 
 import hashlib
+import importlib.util
 import inspect
 import linecache
 import logging
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.errors import InvalidSettings
@@ -236,12 +237,8 @@ def _of_python(name: str, path: Path, text: str) -> TableDefinition:
 
 def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
     def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
-        markers = {
-            "start": windows.start,
-            "end": windows.end,
-            "length": windows.length.total_seconds(),
-            "lookback": windows.lookback.total_seconds(),
-        }
+        length, lookback = windows.length.total_seconds(), windows.lookback.total_seconds()
+        markers = {"start": windows.start, "end": windows.end, "length": length, "lookback": lookback}
         return heartbeats.sparkSession.sql(text, args=markers, heartbeats=heartbeats)
 
     options = (name, table.key, table.lookback, table.window)
@@ -268,8 +265,8 @@ def _imported(name: str, path: Path, text: str) -> ModuleType:
     size and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    module = ModuleType(called)
-    module.__file__ = str(path)
+    spec: Any = importlib.util.spec_from_file_location(called, path)  # code may look for it, to find files beside it
+    module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
     linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource
     try:

@@ -297,7 +297,7 @@ def written(folder: Path, text: str) -> TableSettings:
     [
         ("x = 1", "has no function mine decorated with @tidemark.windowed"),
         ("import no_such_module", "ModuleNotFoundError"),
-        ("import tidemark\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "has windows of 7m; "),
+        ("import tidemark\n__spec__.name\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "windows of 7m"),
         ("import tidemark\n@tidemark.windowed(lookback='soon')\ndef mine(h, w): return h", "importing"),
     ],
 )
