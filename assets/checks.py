@@ -326,7 +326,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
 
 
 AUDITS = (lost_outside, quarantine_share, passed_over, fields_present)
-"""The checks that the sensor `staleness` evaluates together with `subscriptions`, every AUDIT_EVERY."""
+"""The checks that the sensor `staleness` evaluates every AUDIT_EVERY, along with the check `subscriptions`."""
 
 CHECKS = (missed, late, *AUDITS, subscriptions, watermark_age)
 
@@ -337,17 +337,17 @@ def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the first NAMED entries of `counts`."""
+    """Return the first entries of `counts`, at most NAMED."""
     return dict(islice(counts.items(), NAMED))
 
 
 def most_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the NAMED entries with the largest counts."""
+    """Return the entries with the largest counts, at most NAMED."""
     return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """Format at most NAMED sentences as a Markdown list. The last line gives the number of omitted sentences, if
-    any."""
+    """Format sentences as a Markdown list, at most NAMED of them. The last line gives the number of omitted sentences,
+    if any."""
     lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
     return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])

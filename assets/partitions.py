@@ -57,7 +57,8 @@ class Partitions:
         return held
 
     def beside(self, keys: Iterable[str]) -> list[str]:
-        """Return the partitions that Dagster lists directly before and after all of these, which must be in order."""
+        """Return the key of the partition before the first of `keys`, and of the one after the last, if Dagster lists
+        them. `keys` must be in order."""
         listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
         found = (numbers[0] - 1, numbers[-1] + 1) if numbers else ()
         return [listed.numbered(number).key for number in found if number >= listed.number_of(listed.first)]

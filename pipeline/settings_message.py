@@ -135,7 +135,7 @@ def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | lis
 
 def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
-        raise ValueError("the array is in the payload, so payload must be json, avro or protobuf")
+        raise ValueError("`each` names an array in the payload, so the setting payload must be json, avro or protobuf")
     taken = _taken_from("each:", info.data)
     fields: dict[str, ComparedField] = info.data.get("fields", {})
     taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]

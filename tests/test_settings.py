@@ -263,7 +263,7 @@ WRONG = [
         "[message]\neach = 'attribute:readings'",
         "write payload:PATH, such as payload:readings[]; PATH is the path of the array",
     ),
-    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "the array is in the payload, so payload must be"),
+    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "so the setting payload must be json"),
     ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a JMESPath"),
     ("[message.fields]\nt = { path = 'a' }", "write a kind"),
     ("[watermark]\nquantile = nan", "less than 1"),

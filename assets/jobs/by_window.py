@@ -103,8 +103,8 @@ class WindowsAsset:
         for these windows. The event is an observation until the partition has closed and all of its windows with
         heartbeats are computed. Then it is a materialization, so that downstream assets read only complete partitions.
 
-        A run that is killed between its commit and its events reports nothing. So a complete partition beside these
-        that Dagster does not know as materialized is reported as well."""
+        A run that is killed between its commit and its events reports nothing. Therefore, an adjacent partition is also
+        reported if it is complete and Dagster has no materialization of it."""
         index, held = self.index(lake), self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
@@ -248,9 +248,9 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
-    """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports such
-    an asset's partitions, so their metadata is passed to it. Checks of other assets are dropped, because Dagster would
-    refuse them."""
+    """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports the
+    partitions that such a run materializes, so their metadata is handed to Dagster. Checks of other assets are dropped,
+    because Dagster would refuse them."""
     checks = []
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):

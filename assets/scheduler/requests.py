@@ -124,7 +124,7 @@ def next_request(
     most: int = WINDOWS_PER_RUN,
 ) -> Request:
     """Request due windows, newest first. Live windows have priority, and older windows are requested between runs over
-    live ones. `stale` windows, if any, take the place of the older windows.
+    live ones. If there are windows in `stale`, they are requested in place of the older ones.
 
     Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
     left for later, even if the sources' clocks are ahead.
@@ -196,8 +196,8 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """True if the last check found no due window, the facts are still `known`, and the check need not be repeated
-        yet."""
+        """True if the last check found no due window, was based on facts equal to `known`, and is less than LOOK_EVERY
+        ago."""
         return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
 
 

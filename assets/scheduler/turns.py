@@ -42,9 +42,9 @@ FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minut
 for a window, and LONGEST_PAUSE for a job."""
 
 SUSPECT, STEP = 2, 4
-"""If windows fail together SUSPECT times in a row, the next run takes only one in STEP of them. Each further failure
-divides their number by STEP again, until the failing window is alone. SUSPECT is not 1, because a single failure may be
-an interruption."""
+"""If windows fail together SUSPECT times in a row, the next run takes only a fraction of them, 1 / STEP. Each further
+failure divides their number by STEP again, until the failing window is alone. SUSPECT is not 1, because a single
+failure may be an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def rest_after(failures: int, longest: timedelta = LONGEST_REST) -> timedelta:
 
 
 def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: int) -> tuple[list[int], list[Rest]]:
-    """Return the newest windows that are not on hold, `most` at most, and the holds on the windows that were skipped.
+    """Return at most `most` windows: the newest that are not on hold. Also return the holds on the windows that were
+    skipped.
 
     `wanted` are ranges of windows, newest first, and are read only as far as needed. `attempts` are ended runs, newest
     first. Windows that fail together are tried in ever smaller groups, so that in the end only the window that causes
@@ -147,8 +148,8 @@ def room_for_older(
     """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
 
     - `at_once` is the maximum number of runs at the same time. If it is 1, older windows are computed between runs over
-      live windows, or in a short run after PATIENCE if there is no time in between. If it is larger, one run is
-      reserved for live windows.
+      live windows. If there is no time in between, they get a short run once they have waited for PATIENCE. If it is
+      larger, one run is reserved for live windows.
     - `waited` is how long older windows have waited.
     - `ended` are ended runs, newest first. The size of the next run follows from the duration of the last run over
       older windows.

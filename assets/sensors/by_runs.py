@@ -27,8 +27,8 @@ RUNS_AT_ONCE = 200
 
 OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
 """Several processes write the times of runs, so a run can appear after another run that has a later time. Each call
-therefore looks again at the last OVERLAP before the newest known run. The ids of the newest REMEMBERED runs are
-remembered, so that each run counts once."""
+therefore looks again at the last OVERLAP before the newest known run. The ids of the newest runs, at most REMEMBERED,
+are kept, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Jobs that materialize assets from the UI: the prefix that Dagster gives their names, and their common name in

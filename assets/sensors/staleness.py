@@ -170,7 +170,7 @@ def _request(
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """Return the stale windows that end less than `within` before the watermark, without windows that start before
+    """Return the stale windows that end less than `within` before the watermark, and do not start before
     `kept_since`."""
     if watermark is None:
         return []

@@ -326,7 +326,8 @@ def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
 
 
 def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
-    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if one is not `allowed`."""
+    """Return a copy of `old` with the mask's fields taken from `new`. Raises Invalid if a field of the mask is not in
+    `allowed`."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:

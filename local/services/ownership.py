@@ -36,7 +36,7 @@ ATTEMPTS, PAUSE_SECONDS = 10, 0.1
 
 class Life(Enum):
     """The liveness of a lake's owner. UNCLEAR means that the owner's last sign of life is old, but its clock may be
-    wrong. An UNCLEAR owner that writes nothing for one more of its tick intervals is DEAD."""
+    wrong. If an UNCLEAR owner then writes nothing for one of its tick intervals, it counts as DEAD."""
 
     LIVES = "lives"
     UNCLEAR = "unclear"
@@ -99,7 +99,8 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but while the owner's Life is UNCLEAR, wait for one of its tick intervals and look again."""
+        """Like `allow`, but while the owner's Life is UNCLEAR, wait for one tick interval of the owner, and look
+        again."""
         while True:
             try:
                 self.allow()

@@ -325,7 +325,7 @@ def why_ended(log: Path, since: int = 0) -> list[str]:
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """Return the newest REASONS_AT_MOST distinct lines that match REASON, in order."""
+    """Return the newest distinct lines that match REASON, at most REASONS_AT_MOST, in order."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
 

@@ -174,7 +174,7 @@ def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
 def scan(
     one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[str, str], row: str | None = None
 ) -> pl.LazyFrame:
-    """Return the slice's heartbeats in its files, including its lookback. A field that a file lacks is null.
+    """Read the heartbeats of the slice and of its lookback from the slice's files. A field that a file lacks is null.
     `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not one.paths:

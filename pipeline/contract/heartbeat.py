@@ -37,7 +37,7 @@ of the publish time."""
 
 
 class EventTimeUnit(StrEnum):
-    """The format of an event time. AUTO accepts a whole number of milliseconds and RFC 3339."""
+    """The format of an event time. AUTO accepts RFC 3339, and a whole number of milliseconds since the epoch."""
 
     AUTO = "auto"
     SECONDS = "s"

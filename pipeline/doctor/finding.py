@@ -32,7 +32,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The scope of a check: the settings, and the parts of tidemark that will run with these credentials.
+    """The scope of a check: the settings, and the parts of tidemark that will run with the credentials of this process.
 
     `resource_manager` is the address of the API that returns a project's permissions. An emulator has no such API, so
     with an emulator the API is called only if this address was changed, as in tests.

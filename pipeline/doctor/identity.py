@@ -188,7 +188,7 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return the needs of a part with this value of `pubsub.reading`. Needs that depend on other settings are
-    included."""
+    """Return the needs of a component if `pubsub.reading` is `reading`. A need that applies only with some value of
+    another setting is always included."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose

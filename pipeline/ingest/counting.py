@@ -70,7 +70,8 @@ class RememberedCopies:
         return attempt
 
     def settle(self, attempts: Collection[str]) -> None:
-        """Remember the messages of these attempts, which are now in the log. Forget older attempts."""
+        """Remember the messages of these attempts (counted batches), which are now in the log. Forget older
+        attempts."""
         for attempt in [name for name in self._noted if name in attempts]:
             self._remember(*self._noted.pop(attempt))
         for name in list(self._noted)[:-ATTEMPTS_NOTED]:
@@ -129,9 +130,9 @@ def counted_parts(
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
     several heartbeats, each of them is counted, and all its rejected elements are counted once.
 
-    If the contract needs only attributes, payloads are judged only in messages that lag more than `laggard`. Otherwise,
-    a lagging message would hold back the watermark even if base rejects its payload. If the payload cannot be judged
-    yet, or a transform dropped it, the message is counted with its event time.
+    If the contract needs only attributes, payloads are judged only in messages that lag more than `laggard`. Without
+    this check, a lagging message would hold back the watermark even if base rejects its payload. If the payload cannot
+    be judged yet, or a transform dropped it, the message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for judged in judged_parts(messages, reader, asking):

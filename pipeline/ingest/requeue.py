@@ -70,7 +70,7 @@ class Requeuer:
         self.reader, self.clock = reader, clock
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge the `meant` messages again in batches, oldest day first. Raises LakeError, and at the end
+        """Judge again the messages that `meant` selects, in batches, oldest day first. Raises LakeError, and at the end
         PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed, and
         the next requeue resumes."""
         done = Requeue()
@@ -142,8 +142,8 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
-    """Return the ids to record in a note: the id of each message whose heartbeats all pass, and for other messages the
-    ids of their `passing` heartbeats."""
+    """Return the ids to record in a note: the id of each message whose heartbeats all pass, and for every other message
+    the ids of its heartbeats in `passing`."""
     rejected = judged.rejected["message_id"].combine_chunks()
     messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
     whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))

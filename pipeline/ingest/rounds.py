@@ -95,7 +95,8 @@ class Share:
     """The input of a round's readers, which pull for `time`.
 
     Readers 0 to `landers - 1` read base, the other `trackers` read tracking. Heartbeats below `watermark` are late.
-    `settled` has the names of attempts that are in the log, so that their messages are remembered to recognize copies.
+    `settled` has the names of attempts (counted batches) that are in the log. Readers remember their messages, to
+    recognize copies.
     """
 
     settings: Settings
@@ -132,8 +133,8 @@ class Reader:
         self.tables = new_files(lake, self.clock)
 
     def take(self, share: Share, side: Side) -> Taken:
-        """Take messages from a subscription for the round's duration. Their leases last until the driver extends them.
-        Raises PubSubError or LakeError."""
+        """Take messages from a subscription for the round's duration. Their leases last long enough for the driver to
+        extend them. Raises PubSubError or LakeError."""
         pubsub, calls = self.settings.pubsub, count()
         path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
         pulling = PubSubSubscription(self.client, path, self.clock, pubsub, on_call=partial(next, calls))
@@ -148,7 +149,8 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper) -> Taken:
-    """Take the messages of one reader from a subscription. Their leases last until the driver extends them."""
+    """Take the messages of one reader from a subscription. Their leases last long enough for the driver to extend
+    them."""
     budget, clock = share.budget(side), keeper.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, until)
@@ -388,7 +390,8 @@ def trackers_of(readers: int, decision: Decision | None, policy: Policy, number:
 
     - All readers, while the newest decision shows that tracking has a backlog and is not ahead of base. Reason: the
       watermark does not move until tracking is ahead.
-    - Otherwise one in A_TRACKER_IN, at least one. A single reader reads tracking every other round.
+    - Otherwise a quarter of the readers (see A_TRACKER_IN), and at least one. If there is only one reader, it reads
+      tracking every other round.
     """
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band

@@ -36,7 +36,8 @@ class JudgedRows:
 
     - `rows_of_another_kind` has, by field, the positions of heartbeats whose value does not have the configured type.
       This value becomes null.
-    - `undecided` messages, keyed by position, and the messages `left` for later have no row.
+    - Two groups of messages have no row: those in `undecided`, keyed by position, and those at the positions `left`,
+      which are left for later.
     - `owners` is the position of each heartbeat's message, and `refused` that of each rejected message.
     """
 

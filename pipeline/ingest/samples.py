@@ -1,7 +1,7 @@
 """Reads sample messages from files, and judges them by the contract, as landing does. Nothing lands.
 
-A file contains bare payloads, Avro records, or messages as printed by `gcloud pubsub subscriptions pull`. It is read as
-messages only if its whole content has this form. Otherwise its content is a payload.
+A file contains bare payloads, Avro records, or messages as printed by `gcloud pubsub subscriptions pull`. A file that
+is not wholly the output of `gcloud` is read as payloads or records.
 """
 
 import re

@@ -15,8 +15,8 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
-"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If it fails, a later tick sends
-the message."""
+"""Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If the attempt fails, a later tick
+sends the message."""
 
 
 class SignalTopic(WatermarkObject):

@@ -59,7 +59,8 @@ much while it writes."""
 
 HOURS_AT_ONCE = 200
 """Maximum number of event hours that a reader takes at once, because it writes a file for each hour. The newest hours
-are kept, and messages of other hours are given back. Only one message per take may exceed this."""
+are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed this limit, once
+per take."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
@@ -122,8 +123,8 @@ class Landing:
             yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Leave out messages beyond HOURS_AT_ONCE event hours. Keep the newest hours, and all hours of one message
-        that is partly beyond."""
+        """Leave out messages of all but the newest event hours, at most HOURS_AT_ONCE. If a message has heartbeats in
+        both kept and other hours, keep it whole; but only the first such message."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)

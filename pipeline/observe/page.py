@@ -255,7 +255,7 @@ def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], No
 
 @dataclass(frozen=True, slots=True)
 class PageVerdict:
-    """The state of the pipeline at a glance: a level, which sets the colour, a headline, and sentences."""
+    """The state of the pipeline at a glance: a level (which sets the colour), a headline, and sentences."""
 
     level: str
     headline: str

@@ -267,8 +267,8 @@ class Drift:
 
 
 def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping[str, Any | None]) -> Drift:
-    """Compare existing subscriptions with the settings (as returned by `followed`). `found` maps the roles base and
-    tracking to the subscriptions; None means missing."""
+    """Compare the existing subscriptions with `settings`, which `followed` has returned. `found` maps the roles base
+    and tracking to the subscriptions; None means missing."""
     existing = [(role, one) for role, one in found.items() if one is not None]
     base = found["base"]
     return Drift(

@@ -355,7 +355,8 @@ class TableComparison:
         self._hours = sorted({partition[PARTITION] for partition in self.heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
-        """Compare the next HOURS_AT_ONCE event hours, and return the number of hours left.
+        """Compare what landed with what was computed, for the next HOURS_AT_ONCE hours of event time. Return the number
+        of hours left.
 
         `versions` maps each computed window to the version of `heartbeats` from which it was computed. Hours without a
         computed window are skipped. Raises LakeError. After an error, the next call retries the same hour.
@@ -407,8 +408,8 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(Counts):
-    """The number of late heartbeats with event times in or after the hour of `since`. `copies` is the number of late
-    rows that are only copies. A heartbeat is late only if no copy of it landed in time."""
+    """The number of late heartbeats with event times in or after the hour of `since`. A heartbeat is late only if all
+    of its copies landed late, and counts once. `copies` is the number of all other rows that landed late."""
 
     since: datetime
     copies: int = 0

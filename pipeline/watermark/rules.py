@@ -175,9 +175,10 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 def frontier(s: Situation) -> Verdict:
     """Rule 6 with `rule = "frontier"`: the candidate is the lesser of two event times.
 
-    - The least event time published since `B`, the base reading. It bounds the messages that tracking has read.
-    - The frontier: the greatest event time published before `T - D`. It bounds the messages that tracking has not read.
-      `T` is the tracking reading and `D` the band.
+    - The least event time published since `B`, the base reading. No message that tracking has read and that may still
+      land has an earlier event time.
+    - The frontier: the greatest event time published before `T - D`, where `T` is the tracking reading and `D` the
+      band. If disorder is at most `D`, no message that tracking has not read has an earlier event time.
     """
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:

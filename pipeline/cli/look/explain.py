@@ -93,8 +93,8 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
-    """Print the number of messages per stream that count for the decision but were rejected for their payload. Also
-    print how many of them have the times of the pin, which holds the watermark. Print nothing if no message was
+    """Print, per stream, how many messages count for the decision although their payloads were rejected. Also print how
+    many of them have the publish and event time of the pin, which holds the watermark. Print nothing if no message was
     rejected."""
     if not rejected:
         return

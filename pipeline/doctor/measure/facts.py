@@ -102,7 +102,8 @@ class SnapshotFacts:
 
     def seen(self) -> Seen:
         """Judge the readings. They are as expected if none is later than its message's publish time, and most are in
-        the same second. A few earlier readings are allowed, because Pub/Sub may lose an acknowledgement."""
+        the same second as this time. A few earlier readings are allowed, because Pub/Sub may lose an
+        acknowledgement."""
         errors = [reading - published for reading, published in self.shown]
         off = sum(one > other + EXACT or bucket_of(one) != bucket_of(other) for one, other in self.shown)
         latest, earliest = max(errors), -min(errors)
@@ -123,7 +124,7 @@ class SnapshotFacts:
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
     """The times from sending a message to receiving it, including the publish request and the pull request. `missing`
-    is the number of messages that were not received within `waited`."""
+    is the number of messages that were not received within the time `waited`."""
 
     messages: int
     missing: int
@@ -173,7 +174,7 @@ class FilterFacts:
 
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
-    """The effect of the metadata-only transform on `sent` messages.
+    """The effect of the metadata-only transform on the messages of the experiment. `sent` is their number.
 
     - `came` is the number of messages received.
     - `with_payload` is the number of received messages that still have a payload.

@@ -115,7 +115,7 @@ class Offset:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Offset":
-        """Return the offset from what `written` returned. Raises NewerFormat if a newer tidemark wrote it."""
+        """Convert the result of `written` back to the offset. Raises NewerFormat if a newer tidemark wrote it."""
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
@@ -137,7 +137,8 @@ class LandingPartition(InputPartition):
     limit: ReadLimit
 
     def budget(self, whole: Budget) -> Budget:
-        """Return the limits of this reader: `whole`, or less if its part of the batch's limit is smaller."""
+        """Return the limits of this reader: `whole`, lowered to the reader's share of the batch's limit if that is
+        smaller."""
         if isinstance(self.limit, ReadMaxRows):
             return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
         if isinstance(self.limit, ReadMaxBytes):

@@ -50,8 +50,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
-        """Archive all log entries before the last compacted entry that is older than `before`. Meanwhile, readers find
-        every entry by its number.
+        """Archive the old entries of the log: all that precede the newest compacted entry that is older than `before`.
+        A compacted entry contains the state after all earlier entries. During the move, readers find every entry by its
+        number.
 
         Raises CorruptObject for a damaged or missing entry, which stays in the log with all later entries. Raises
         LakeError.

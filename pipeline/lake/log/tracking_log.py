@@ -52,7 +52,7 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""Time for which an entry is certainly not archived after it was seen as the newest one. Housekeeping archives only
+"""An entry that was the newest one less than this long ago cannot have been archived since. Housekeeping archives only
 entries that are older than an hour."""
 
 READ_ON = 20

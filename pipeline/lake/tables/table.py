@@ -173,7 +173,7 @@ class LakeTable:
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
             raise LakeError(
-                f"{self.uri} is not a table of tidemark: tidemark partitions this table by {by}. "
+                f"{self.uri} was not created by tidemark, which would have partitioned it by {by}. "
                 "Move it out of the lake"
             )
         return table

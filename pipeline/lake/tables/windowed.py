@@ -63,8 +63,9 @@ collide again."""
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """A run's manifest. A retry of a run has another name. `windows` are the keys of the run's windows, and
-    `heartbeats_version` is the version of `heartbeats` that the run read.
+    """The manifest of a run over windows, stored under the run's `name`. A retry counts as another run, with another
+    name. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of `heartbeats` that the
+    run read.
 
     The manifest of a custom table also has the name of the table, the version of its definition, and a digest of each
     window's input.

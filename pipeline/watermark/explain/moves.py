@@ -119,8 +119,8 @@ def _known_from(s: Situation) -> datetime | None:
     """Return the publish time of the first message that the watermark waits for, according to the histogram. Return
     None if there is no such message.
 
-    With the rule `frontier`, return the end of the pruned seconds instead, if any seconds were pruned. No frontier is
-    known until tracking has read more than the band beyond this end."""
+    With the rule `frontier`, if the histogram's oldest seconds were pruned, return the time at which the pruned part
+    ends instead. The frontier is unknown until tracking has read past that time by more than the band."""
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
     holds = s.holding
