@@ -281,21 +281,20 @@ class LakeTable:
         columns: Sequence[str] = ("message_id", "publish_time"),
         damaged: dict[str, str] | None = None,
     ) -> pa.Table | None:
-        """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. `start`
-        and `end` must be whole seconds. If the dict `damaged` is given, damaged files are skipped and added to it, as
-        in `rows`."""
+        """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. If the
+        dict `damaged` is given, damaged files are skipped and added to it, as in `rows`."""
         wanted, partitions = self.published_in(start, end)
         return None if self._table is None else self.rows(self._table, columns, wanted, partitions, damaged)
 
     def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
-        """Return the filter of the rows published in `[start, end)`, in whole seconds, and the partitions that may have
-        such rows according to the files' statistics. Without the partitions, all files would be opened, which takes
-        seconds for a year."""
+        """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
+        according to the files' statistics. Without the partitions, all files would be opened, which takes seconds for a
+        year."""
         published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
-        files = self.listed()
+        files, reached = self.listed(), pa.scalar(start - CUT, MOMENT)  # the newest time may be truncated
         if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:
             first, last = (files[f"{bound}.publish_time"].cast(MOMENT) for bound in ("min", "max"))
-            files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, since)), True))
+            files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, reached)), True))
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= since) & (published < before), partitions
 
