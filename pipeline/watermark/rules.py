@@ -165,7 +165,7 @@ def band(s: Situation) -> Verdict:
 
 def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
     """Return the verdict of the rule `band` for a band that begins at `start`. `anchor` is only recorded."""
-    least, messages, over = _least(s, start, bucket_of(s.oldest_tracking))
+    least, messages, over = least_published(s, start, bucket_of(s.oldest_tracking))
     if least is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
     evidence = BandEvidence(least, start, s.oldest_tracking, messages, anchor, passed_over=over)
@@ -183,7 +183,7 @@ def frontier(s: Situation) -> Verdict:
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
         return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
-    outstanding, messages, over = _least(s, s.oldest_base, AFTER_ALL)
+    outstanding, messages, over = least_published(s, s.oldest_base, AFTER_ALL)
     pin = greatest
     if outstanding is not None and outstanding.min_event_time < greatest.min_event_time:
         pin = outstanding
@@ -267,7 +267,7 @@ def end_of_hole(s: Situation) -> datetime | None:
     return s.oldest_tracking if following is None else min(bucket_start(following), s.oldest_tracking)
 
 
-def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
+def least_published(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
     """Return three values for the messages published from `start` to the bucket `high`: the cell with the least event
     time, the number of messages, and the number of messages that are passed over because of `max_lag`.
 

@@ -354,9 +354,10 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         if ends <= base.oldest_unacked:
             return f"{least} Base has passed this second, but by less than the slack."
         return f"{least} Base has not acknowledged everything published then: the message may still be outstanding."
+    passed = "Base has acknowledged it" if ends <= s.base_after_slack else "An operator released it"
     if ends > s.band_edge:
-        return f"{least} Base has acknowledged it, but it is within the band: equally old messages may still come."
-    return f"{least} Base has acknowledged it. It is the anchor: messages published next may be as old."
+        return f"{least} {passed}, but it is within the band: equally old messages may still come."
+    return f"{least} {passed}. It is the anchor: messages published next may be as old."
 
 
 def _outstanding(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:

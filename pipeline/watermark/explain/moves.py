@@ -13,6 +13,7 @@ from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, 
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
+from tidemark.pipeline.watermark.rules import least_published
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, SECOND = timedelta(0), timedelta(seconds=1)
@@ -147,8 +148,7 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
     """Say what moves the watermark by the rule `frontier`: the event times of all messages that base may still deliver,
     and the frontier, must be above the watermark."""
     until, later = None, None
-    holds = s.holding
-    least = holds.minimum_at(holds.since(to_us(s.oldest_base), AFTER_ALL))
+    least, _, _ = least_published(s, s.oldest_base, AFTER_ALL)
     if least is not None and least.min_event_time <= watermark:
         last = _last_that_holds(s, watermark, bucket_of(s.oldest_base), AFTER_ALL)
         until = None if last is None else bucket_start(last + 1)

@@ -260,6 +260,10 @@ def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another
         assert "--before" not in " ".join(said)
         assert "Until base has acknowledged the released messages" in said[1]
         assert "further `tidemark release`" in said[1]
+    log = explained.straggler()
+    log.release(105)
+    log.tick(110, base=50.25)
+    assert "An operator released it. It is the anchor" in str(log.explain().pin), "base has not acknowledged it"
 
 
 def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> None:
@@ -269,6 +273,13 @@ def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> 
     reached = (until - at(0)).total_seconds()
     assert log.tick(116, tracking=reached - 1).reason is Reason.HELD_NO_DATA
     assert log.tick(117, tracking=reached + 0.001).reason is not Reason.HELD_NO_DATA
+
+
+def test_with_a_quantile_the_whole_second_of_base_holds_the_frontier() -> None:
+    log = Log(Policy(rule="frontier", quantile=0.3))
+    log.publish(published([*((second, second - 1) for second in range(0, 90)), (50, 20)]))
+    log.tick(100, base=50.7)
+    assert f"when base has acknowledged everything that was published before {iso(at(51))} " in log.explain().moves[0]
 
 
 def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
