@@ -47,8 +47,8 @@ class CompleteWindows:
     def closed(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return the materializations of the next complete partitions, and a request without windows, because they need
-        no run."""
+        """Return the materializations of the next complete partitions, and a request without windows: no run has to
+        compute these partitions."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"{len(reported)} partitions of complete_windows became complete"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported

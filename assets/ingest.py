@@ -191,8 +191,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """Return the id of the run whose readers pull now, or None without one. A run counts from its first completed round
-    until it exceeds its planned time by OVERTIME."""
+    """Return the id of the run whose readers pull now, or None if there is no such run. A run counts from its first
+    completed round until it exceeds its planned time by OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         run = record.dagster_run
         began = record.start_time or record.create_timestamp.timestamp()

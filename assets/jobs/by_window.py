@@ -115,7 +115,8 @@ class WindowsAsset:
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
 
     def _is_complete(self, key: str, index: WindowIndex, done: ReplacedWindows, least: int = 0) -> bool:
-        """True if a partition has closed, and all of its windows with heartbeats and `least` at least are computed."""
+        """True if a partition has closed, all of its windows with heartbeats are computed, and at least `least` of its
+        windows are computed."""
         (bounds,), windowing = self.partitions.windows_in([key]), self.partitions.windowing
         if not windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark):
             return False

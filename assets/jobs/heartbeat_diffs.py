@@ -231,8 +231,8 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition: the report's figures for the last of these windows, or nothing without
-    figures."""
+    """Return the metadata of a partition: the report's figures for the newest of these windows that the report has.
+    Empty if it has none of them."""
     held = {window.key for window in windows}
     last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

@@ -70,7 +70,8 @@ def schedule_of(settings: Settings, name: str, cron: str, job: Any) -> dg.Schedu
 @contextmanager
 def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
     """Log a sign of life every BEAT during the block, and attach the run's ids to every line that the block logs.
-    Report a TidemarkError or a `lasting` error as the run's failure. A `lasting` error is not retried."""
+    Report a TidemarkError, or an error of a type in `lasting`, as the run's failure. An error of a type in `lasting` is
+    not retried."""
     purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
     ended = Event()
 

@@ -148,8 +148,8 @@ def room_for_older(
     """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
 
     - `at_once` is the maximum number of runs at the same time. If it is 1, older windows are computed between runs over
-      live windows. If there is no time in between, they get a short run once they have waited for PATIENCE. If it is
-      larger, one run is reserved for live windows.
+      live windows. If there is no time in between, they get a short run once they have waited for PATIENCE. If
+      `at_once` is larger, one run is reserved for live windows.
     - `waited` is how long older windows have waited.
     - `ended` are ended runs, newest first. The size of the next run follows from the duration of the last run over
       older windows.

@@ -39,7 +39,7 @@ dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, and the next
 size."""
 
 REQUEST_EVERY = timedelta(minutes=1)
-"""Minimum interval between two requests of the same window. Otherwise, a window that keeps receiving late heartbeats
+"""Minimum interval between two requests of the same window. Without it, a window that keeps receiving late heartbeats
 would be requested in every tick."""
 
 COUNTS = (

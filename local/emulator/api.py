@@ -70,8 +70,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model and the lock that all services share. `changed` is a condition. Each call holds its lock, and pulls
-    wait for its notification."""
+    """The model and the lock that all services share. `changed` is a condition. Each call holds the condition's lock,
+    and waiting pulls wait until it is notified."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model

@@ -213,8 +213,8 @@ def _functions(node: Any) -> Iterator[str]:
 
 
 ELEMENT = "#"
-"""Separates the message id from the element's number in the id of a heartbeat. It cannot occur in Pub/Sub's message
-ids, which consist of digits."""
+"""Separates the message id from the element's number in the id of a heartbeat. This character cannot occur in Pub/Sub's
+message ids, which consist of digits."""
 
 MOST_ELEMENTS = 10_000
 """Maximum number of elements in one message. Without it, Pub/Sub's limit of 10 MB would allow five million elements of

@@ -182,7 +182,7 @@ def _message_in(value: Any) -> dict[str, Any] | None:
 def _message(name: str, fields: dict[str, Any], reading: SampleReading) -> Sample:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
-        return Sample(name, "its data is not base64, as the JSON form of a Pub/Sub message requires")
+        return Sample(name, "its data is not base64; the JSON form of a Pub/Sub message requires base64")
     try:
         message = ParseDict(fields, PubsubMessage.pb()())
     except (ParseError, ValueError) as error:

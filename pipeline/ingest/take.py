@@ -123,8 +123,8 @@ class Landing:
             yield kept
 
     def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Leave out messages of all but the newest event hours, at most HOURS_AT_ONCE. If a message has heartbeats in
-        both kept and other hours, keep it whole; but only the first such message."""
+        """Keep the messages of the newest event hours, at most HOURS_AT_ONCE hours, and leave out all others. If
+        messages have heartbeats on both sides of this limit, one of these messages is kept whole."""
         hours = judged.heartbeats[PARTITION]
         new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
         room = HOURS_AT_ONCE - len(self._hours)

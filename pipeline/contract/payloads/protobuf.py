@@ -29,7 +29,7 @@ VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 
 ENDS = bytes(range(128, 256))
-"""All bytes with the high bit set. Each byte of a varint has it, except the last one."""
+"""All bytes with the high bit set. In a varint, every byte except the last one has this bit set."""
 
 Convert = Callable[[Any, ValueBudget], Any]
 

@@ -51,8 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends. Its messages are
-given back when the response arrives."""
+"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends. This pull's
+messages are given back when its response arrives."""
 
 DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
 """Maps Databricks' names of columns to the names here."""

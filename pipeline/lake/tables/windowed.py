@@ -63,9 +63,9 @@ collide again."""
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """The manifest of a run over windows, stored under the run's `name`. A retry counts as another run, with another
-    name. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of `heartbeats` that the
-    run read.
+    """The manifest of a run over windows, stored under `name`. If Dagster retries the run, each attempt has a manifest
+    and a name of its own. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of
+    `heartbeats` that the run read.
 
     The manifest of a custom table also has the name of the table, the version of its definition, and a digest of each
     window's input.
