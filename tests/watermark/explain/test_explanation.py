@@ -277,7 +277,7 @@ def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> 
 
 def test_with_a_quantile_the_whole_second_of_base_holds_the_frontier() -> None:
     log = Log(Policy(rule="frontier", quantile=0.3))
-    log.publish(published([*((second, second - 1) for second in range(0, 90)), (50, 20)]))
+    log.publish(published([*((second, second - 1) for second in range(90)), (50, 20)]))
     log.tick(100, base=50.7)
     assert f"when base has acknowledged everything that was published before {iso(at(51))} " in log.explain().moves[0]
 
