@@ -77,7 +77,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     project: str = Field(min_length=3)
     subscription: ResourceId
-    lake: Annotated[LakeSettings, AfterValidator(_the_same_for_all), BeforeValidator(lambda uri: {"uri": uri})]
+    lake: Annotated[LakeSettings, BeforeValidator(lambda uri: {"uri": uri}), AfterValidator(_the_same_for_all)]
     lake_endpoint: OptionalText = None
     readers: int = Field(2, ge=1, le=1000)
     landing: str | None = Field(None, pattern=LANDING_NAME)
@@ -157,7 +157,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
 def _sentence(problem: Any) -> str:
     if not problem["loc"]:
         return str(problem["msg"].removeprefix("Value error, "))
-    name = to_camel(str(problem["loc"][0]))
+    name = to_camel(str(problem["loc"][0])).rstrip("_")  # schema_
     if problem["type"] == "missing":
         return f"{name}: the source pubsub needs this option"
     return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
