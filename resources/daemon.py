@@ -18,8 +18,8 @@ from tidemark.resources.json_logs import ask_for_json
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
-"""Maximum time for which work continues after a signal, because supervisors kill after ten seconds. Interrupted work
-loses nothing: messages that were not acknowledged are redelivered."""
+"""Maximum time for which work continues after a signal, because supervisors kill a process after ten seconds.
+Interrupted work loses nothing: messages that were not acknowledged are redelivered."""
 
 
 def end_soon_after(asked: Callable[[], object]) -> None:

@@ -88,8 +88,8 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
 
 def ask_for_json() -> None:
     """Set up the logs as the settings say. If they ask for JSON, add Dagster's option for JSON to this process's
-    command line, unless the command line has a format. Invalid settings are ignored, because other code reports
-    them."""
+    command line, unless the command line already names a log format. Invalid settings are ignored, because other code
+    reports them."""
     try:
         chosen = load_settings().logs
     except InvalidSettings:

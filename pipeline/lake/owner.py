@@ -51,8 +51,8 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The owner's tick interval, in which it writes at least once. Limited to the range that settings allow, in
-        case `owner.json` is wrong."""
+        """The owner's tick interval. A live owner writes to the log at least once per interval. Limited to the range
+        that settings allow, in case `owner.json` is wrong."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
@@ -81,9 +81,9 @@ ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted"
 
 
 class AcceptedSchemas:
-    """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`), and one that the lake accepts.
-    If the settings name none, the lake accepts the first schema that a message names and Pub/Sub has. The lake never
-    accepts another one, so the name is read only once."""
+    """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`) and, if the lake has accepted a
+    schema, that one. If the settings name none, the lake accepts the first schema that a message names and Pub/Sub has.
+    The lake never accepts a second schema, so the name of the first is read only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

@@ -221,8 +221,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def in_order(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the decisions of a log in order of time. If the clock was set back, times occur twice in the log. The
-    decisions that were written first are then left out."""
+    """Return the decisions of a log in order of time. If the clock was set back, leave out each decision whose time is
+    not before that of a decision written after it."""
     found = list[Decision]()
     for one in decisions:
         while found and found[-1].at >= one.at:

@@ -36,8 +36,8 @@ CHECKED_FOR_SECONDS = 3.0
 checkpoint of the sensor `staleness`."""
 
 NEWEST_WINDOWS = 10
-"""Number of newest windows that are listed, and maximum number of older ones. An older window is listed only if it is
-stale, or closed but not computed."""
+"""Number of newest windows in a list of windows, and also the maximum number of older windows in it. An older window is
+listed only if it is stale, or closed but not computed."""
 
 OF_A_TABLE = ("table", "failures", "since", "last", "reason")
 """The fields of `Failing` that are reported for a custom table."""

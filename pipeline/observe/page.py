@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 LOG_SECONDS, TABLES_SECONDS = 1.0, 30.0
 """Minimum number of seconds for which a result is reused: LOG_SECONDS for the tracking log, TABLES_SECONDS for the
-lake's tables. A result is also reused for at least ten times the time that its reading took."""
+lake's tables. A result is also reused for at least ten times as long as it took to read."""
 
 WAIT_SECONDS = 2.0
 """Maximum number of seconds that a request waits for a read in progress."""

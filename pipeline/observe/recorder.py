@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
-"""Pause before metrics and the page are served again, after the port was taken or a library was missing."""
+"""Pause between two attempts to serve metrics and the page, if the port is taken or a library is missing."""
 
 GRACE = timedelta(seconds=60)
 """Additional time for which a sensor may report nothing, during a tick or just after its process has started. A tick

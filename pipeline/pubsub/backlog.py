@@ -248,8 +248,8 @@ class MonitoringBacklog:
     - Cloud Monitoring does not answer, or its answer is incomplete.
     - There is no series, or no valid point within `LOOK_BACK`.
 
-    An age of 0 may be an error of the metric. It is used only if the number of messages is also 0 in all samples less
-    than SAMPLE_PERIOD away.
+    An age of 0 may be an error of the metric. It is used only if the number of messages is also 0 in all samples taken
+    less than SAMPLE_PERIOD before or after the sample of the age.
     """
 
     def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock) -> None:

@@ -72,8 +72,9 @@ class Counts:
 
 
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence with the event hours whose `what` heartbeats ("late", "missed", "passed over") are unknown.
-    `damaged` maps each damaged file of `heartbeats` to its event hour. If `damaged` is empty, return an empty text."""
+    """Return a sentence that names the event hours for which the heartbeats of one kind are unknown. `what` is the
+    kind: "late", "missed" or "passed over". `damaged` maps each damaged file of `heartbeats` to its event hour. If
+    `damaged` is empty, return an empty text."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
@@ -487,8 +488,8 @@ class LateHeartbeats:
         )
 
     def _read(self, known: _Hour, files: Sequence[DataFile], may_be_late: AbstractSet[str]) -> _Hour:
-        """Read the new files of an event hour, and return `known` with their late rows added. `may_be_late` has the
-        paths of the files that may contain late rows."""
+        """Read the files of an event hour that are not in `known`, the result of the last call for this hour, and
+        return the new result. `may_be_late` has the paths of the files that may contain late rows."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
@@ -504,8 +505,8 @@ class LateHeartbeats:
 
 
 def _compact(tables: Sequence[pa.Table]) -> pa.Table:
-    """Copy the rows of several tables into one chunk. Otherwise, the small results of a join would keep large buffers
-    in memory."""
+    """Copy the rows of several tables into one chunk. The small results of a join refer to large buffers, which stay in
+    memory until the results are copied."""
     return pa.concat_tables(tables).combine_chunks()
 
 

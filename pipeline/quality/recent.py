@@ -60,7 +60,7 @@ class NullField:
 
 def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> tuple[int, list[NullField]]:
     """Return the approximate number of rows that landed at `since` or later, and the fields among `names` that are null
-    in all of them. The result says how far back each field is null.
+    in all of them. Each of these fields comes with the time since which it has been null.
 
     Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
     the last columns of a wide table, is not reported. Raises LakeError.

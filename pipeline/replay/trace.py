@@ -22,8 +22,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Totals merges new rows into its table once they outnumber both this number and the table's rows. Merging rewrites the
-whole table, so it would cost too much for fewer new rows."""
+"""Number of new rows that `Totals` collects before it merges them into its table; if the table has more rows than this,
+it collects as many as the table has. A merge rewrites the whole table, so it is too costly for fewer rows."""
 
 
 class Totals:

@@ -257,7 +257,7 @@ def carry_environment(session: SparkSession, archive: str) -> None:
     - If the session's Spark Connect server was started with an archive for executors, the executors keep using that
       archive.
     - On any other Spark Connect server, a local archive is sent once per session.
-    - Otherwise, Spark itself reads the archive.
+    - In a classic session, or if `archive` is an address such as gs://, Spark itself reads the archive.
 
     No other archive may have been sent to the session before. Raises InvalidSettings if the archive is unusable, and
     ToolMissing if Spark cannot read gs://.

@@ -164,8 +164,8 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
     The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
-    that time. The earlier ticks are not counted. Requeued messages are left out, because they are late for their
-    requeue, whatever the band. Raises NothingToTune if nothing has landed since `asked.begins`.
+    that time. The earlier ticks are not counted. Requeued messages are left out, because their requeue makes them late,
+    whatever the band. Raises NothingToTune if nothing has landed since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick

@@ -29,7 +29,7 @@ class Reason(StrEnum):
     (docs/concepts/costs-and-scale.md). If the pin is within the band, or is the newest valid message from before the
     band, newer messages must be published as well."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
-    """Tracking is behind: its last reading is not close to the present, and less than `band` ahead of base's reading.
+    """Tracking is behind: its last reading is neither close to the present nor at least `band` ahead of base's reading.
 
     The watermark moves when tracking has caught up. Check that the sensor `tracking` ticks."""
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
@@ -216,8 +216,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision takes a loss of log entries into account. The log may then lack any message published
-        before the decision was made, so its `complete_from` is at or after its `at`."""
+        """True if the decision takes a loss of log entries into account. Which messages the log lacks is unknown. So it
+        counts as complete only from `complete_from` on, which is the decision's time or later."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

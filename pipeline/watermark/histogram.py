@@ -248,7 +248,7 @@ class Histogram:
         `before - 1`.
 
         Copies never count as new. If this histogram has a copy in a publish second, no message of that second counts as
-        new, because it may be the same message, redelivered and this time counted with its event time.
+        new: such a message may be a redelivery of the one counted as a copy, counted this time with its event time.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:

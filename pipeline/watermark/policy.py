@@ -19,8 +19,8 @@ class Policy:
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
-    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 therefore lets
-      tracking's backlog be this much older.
+    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 therefore accepts a
+      tracking backlog that is older than `near_real_time` by this much.
 
     Four parameters are not settings, but the simulation varies them:
 

@@ -131,7 +131,7 @@ def silence(s: Situation) -> Verdict:
 
     A silence has three conditions: no valid message was published for `idle_timeout`, all earlier messages were
     acknowledged on base, and neither subscription has a backlog. Rejected messages, and messages that lag more than
-    `max_lag`, do not end a silence. Otherwise a source that sends only such messages would hold back all other
+    `max_lag`, do not end a silence. If they did, a source that sends only such messages would hold back all other
     sources."""
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding

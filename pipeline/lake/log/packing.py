@@ -1,8 +1,9 @@
 """Moves old entries of the tracking log to archives, and deletes old archives.
 
-An archive takes the oldest entries in the log, up to a compacted entry. A restart begins at the last compacted entry,
-and so needs no archive. Every archive except the first begins with a compacted entry, from which a replay can start.
-Packing may be killed at any time, and may run concurrently with trackers, readers and other packings.
+An archive takes the oldest entries in the log, up to a compacted entry: one with the whole state so far. A restart
+begins at the last compacted entry, and so needs no archive. Every archive except the first begins with a compacted
+entry, from which a replay can start. Packing may be killed at any time, and may run concurrently with trackers, readers
+and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -129,11 +130,11 @@ class LogPacking:
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
-        """Return the numbers of the entries whose objects are left over in a log without archives. The archive with
-        these entries has been deleted.
+        """Return the numbers of leftover entries in a log without archives: their objects still exist, although their
+        archive has been deleted.
 
-        Such objects are at the start of the log, and a gap follows. The first of them is not a compacted entry, but the
-        entry after the gap is.
+        Leftover entries are at the start of the log, and a gap follows. The first of them is not a compacted entry, but
+        the entry after the gap is.
         """
         gap = next((place for place, (one, other) in enumerate(pairwise(live), 1) if other > one + 1), 0)
         if not gap or live[0] == 0:

@@ -88,8 +88,8 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. An append checks whether another writer's entry with the same number has been archived
-        meanwhile. With a `clock`, it skips this check if the last read is less than QUICK ago."""
+        """Open the log. An append checks whether another writer's entry got the same number, and was archived, since
+        the last read. With a `clock`, it skips this check if the last read is less than QUICK ago."""
         self._objects = objects
         self._clock = clock
         self._seen: Moment | None = None
@@ -228,7 +228,8 @@ class TrackingLog:
         return self._looked
 
     def saw(self, state: WatermarkState) -> None:
-        """Make the next call of `newest` skip the entries in `state`. Another instance in this process read them."""
+        """Make the next call of `newest` skip the entries in `state`, which another instance in this process has
+        already read."""
         if state.number > self._looked.number:
             self._looked = Newest(state.number, state.watermark, state.contract, state.record)
 

@@ -1,8 +1,8 @@
 """Checks which versions of tidemark have written a lake, by the lake's format marks.
 
 A program that writes in a new format first creates the object `format/<number>.json`, which is never deleted. When an
-older program starts, it finds that object and refuses the lake. A program that is already running is stopped by the
-format number within each file.
+older program starts, it finds that object and refuses the lake. An older program that is already running stops when it
+reads an object in the new format, because every object contains its format number.
 """
 
 from collections.abc import Callable, Iterator

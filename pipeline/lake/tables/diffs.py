@@ -95,7 +95,7 @@ class StreamStatus(WindowedTable):
         - Rows are missing if a version of tidemark without `stream_status` computed the diffs.
         - Rows are older after two concurrent runs of the window: the run with older input committed the status, and the
           other run committed the diffs, but died before it could compute the window again.
-        - Newer rows are not reported. A run has died between its two commits, and its retry will replace the diffs.
+        - Newer rows are not reported: their run died between its two commits, and its retry will replace the diffs.
         """
         ours, theirs = self.runs(windows), diffs.runs(windows)
         return sorted(

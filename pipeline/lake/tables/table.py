@@ -72,8 +72,8 @@ DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz"}
 """Delta's reader features that change neither the rows of a file nor the names of its columns. A table with another
-feature, such as deletion vectors, is refused. Otherwise its deleted rows would come back, and a replaced file would
-stay beside the new one."""
+feature, such as deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files beside the
+new ones."""
 
 NO_FILES = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
@@ -288,8 +288,8 @@ class LakeTable:
 
     def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
         """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
-        according to the files' statistics. Without the partitions, all files would be opened, which takes seconds for a
-        year."""
+        according to the files' statistics. If the caller did not restrict the partitions, Arrow would open all files,
+        which takes seconds for a year of rows."""
         published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
         files, reached = self.listed(), pa.scalar(start - CUT, MOMENT)  # the newest time may be truncated
         if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:

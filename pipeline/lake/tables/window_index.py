@@ -36,8 +36,8 @@ class WindowIndex:
 
     `held` are the windows that may contain a heartbeat, according to file statistics or, without statistics, to the
     hours by which the files are partitioned. `reached` are the windows that may contain a heartbeat or have one in
-    their lookback. `reached` also has the last window of each hour with a heartbeat: its run comes after the hour's
-    end, and so can report the whole hour to Dagster as materialized. `computed` are the computed windows.
+    their lookback. `reached` also has the last window of each hour with a heartbeat: this window is computed after the
+    hour's end, so its run can report the whole hour to Dagster as materialized. `computed` are the computed windows.
 
     A window stays in `held` and `reached` after retention has deleted its heartbeats. KeptWindows excludes these
     windows.

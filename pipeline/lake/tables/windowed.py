@@ -270,8 +270,8 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the windows' files in the run's folder, which may also have files of unfinished tasks, in `_temporary`.
-        For a window without files, write an empty file first."""
+        """Yield the files of the run's windows. Files in the subfolder `_temporary`, which unfinished tasks left there,
+        are skipped. For a window without files, write an empty file first."""
         place, folder = self.files, self.place_of_run(run.name)
         prefix = f"{folder}/{PARTITION}="
         found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
