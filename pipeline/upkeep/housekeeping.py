@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.table import FilterConjunctionType
@@ -20,6 +21,7 @@ from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, table_errors
@@ -43,6 +45,10 @@ MANY = 8
 SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
 """Maximum number of rows and of bytes of a partition that is sorted while it is rewritten. Sorting takes about 0.4 kB
 of memory per row."""
+
+LEFT_BYTES = 256 << 20
+"""Minimum free disk space that a rewrite leaves. A rewrite that fills the disk fails, but its new files stay until they
+count as orphans."""
 
 SPARE = timedelta(days=1)
 """Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
@@ -70,8 +76,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     if current is None:
         return
     failed: LakeError | None = None
-    of_each = by_partition(table.files(at=current))
-    for partition, files in sorted(of_each.items(), reverse=True):
+    for partition, files in sorted(by_partition(table.files(at=current)).items(), reverse=True):
         if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
         size = sum(file.size for file in files)
@@ -79,14 +84,15 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
         if dry_run:
             yield partition, figures
             continue
-        target = target_bytes(size)
+        if "://" not in table.uri and (problem := why_unwritable(Path(table.uri), size + LEFT_BYTES)):
+            raise LakeFull(f"{problem}, too few to rewrite partition {partition} of {table.uri}")
         of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
         try:
             with table_errors(table.uri):
                 if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
-                    did = current.optimize.z_order([order], of_partition, target, max_concurrent_tasks=1)
+                    did = current.optimize.z_order([order], of_partition, target_bytes(size), max_concurrent_tasks=1)
                 else:
-                    did = current.optimize.compact(of_partition, target, max_concurrent_tasks=1)
+                    did = current.optimize.compact(of_partition, target_bytes(size), max_concurrent_tasks=1)
         except (LakeUnreachable, LakeUnwritable, LakeFull):
             raise
         except LakeError as error:
@@ -141,11 +147,10 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
     Their files stay until `trim` deletes them. Raises TableConflict if another process changes these partitions at the
     same time, and LakeError."""
     current = table.current()
-    column = table.partition_column
     old = [file for file in table.files(at=current) if file.partition < before]
     if old and current is not None and not dry_run:
         with table_errors(table.uri):
-            current.delete(f"{column} < '{before}'")
+            current.delete(f"{table.partition_column} < '{before}'")
         table.make_durable()
     rows, size = sum(file.rows for file in old), sum(file.size for file in old)
     return {"partitions": len({file.partition for file in old}), "rows": rows, "bytes": size}
@@ -261,10 +266,9 @@ class Housekeeper:
         due = lake.window_index(windowing, self._settings.windows.lookback).update().due(kept.closed(until))
         waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
-            first_of_them = windowing.numbered(waiting[-1].start)
             many = sum(map(len, waiting))
             says = f"nothing is deleted yet, because {many} windows before {iso(since)} are not computed yet"
-            yield f"{says}; the first is {first_of_them}", {}
+            yield f"{says}; the first is {windowing.numbered(waiting[-1].start)}", {}
             return
         if not self._dry_run:
             kept.raise_to(windowing.containing(since))
@@ -308,8 +312,7 @@ class Housekeeper:
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()
-        table, last = self._lake.table(name), self._newest_over(name)
-        for partition, did in compact(table, last, order, dry_run=self._dry_run):
+        for partition, did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
             is_idle, before = False, f"{did['files']} files ({did['bytes']} bytes)"
             if self._dry_run:
                 yield f"partition {partition} has {before}", did

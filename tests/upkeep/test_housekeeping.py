@@ -18,7 +18,7 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at
-from tidemark.pipeline.errors import CorruptObject, WindowExpired
+from tidemark.pipeline.errors import CorruptObject, LakeFull, WindowExpired
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.observe.facts import read_waiting
@@ -74,7 +74,9 @@ def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:
 # Compaction
 
 
-def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_are_done(tmp_path: Path) -> None:
+def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_and_a_disk_is_not_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house = House(tmp_path)
     for number in range(MANY):
         append_beats(house.lake.heartbeats(), columns_of([Beat("b", HOUR.total_seconds() + number)]))
@@ -83,6 +85,9 @@ def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_are_done(t
     assert next(done)[0] == "2026-11-21T05Z"
     with pytest.raises(CorruptObject):
         next(done)
+    monkeypatch.setattr(compaction, "LEFT_BYTES", 1 << 60)
+    with pytest.raises(LakeFull, match="MiB are free on the disk"):
+        next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
 
 
 @pytest.mark.parametrize("bound", ["SORTED_ROWS", "SORTED_BYTES"])
