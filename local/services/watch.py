@@ -79,8 +79,8 @@ class Watch:
             self._thread.start()
 
     def _look_at_lake(self, now: datetime, stands_in: bool) -> None:
-        """Read the failed runs from the lake. With `stands_in`, also read the failed ticks, because no process of the
-        pipeline keeps a local record of them. If the lake is unreachable, keep the earlier results."""
+        """Read the failed runs from the lake. If `stands_in`, no process of the pipeline keeps a local record of failed
+        ticks, so read these from the lake too. If the lake is unreachable, keep the earlier results."""
         settings, runs = self._settings, dict[str, str]()
         lake = Lake(settings.lake, settings.message.kinds, self._clock)
         with suppress(TidemarkError):

@@ -48,8 +48,9 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `inputs` has a digest of each window's input. Read it before listing the heartbeats. If `heartbeat_diffs` is
-    recomputed in between, the recorded digest is outdated, and the window is therefore computed again later.
+    `inputs` has a digest of each window's input. The caller must read these digests before it lists the heartbeats. If
+    `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the window is therefore computed
+    again later.
     """
 
     definition: TableDefinition

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 class On(StrEnum):
     """The resource on which a permission is granted. `SUBSCRIPTION` stands for both subscriptions; with
-    `pubsub.attach`, `TRACKING` and `BASE` are listed separately. `SIGNAL` is the topic of `signal.publish_to`."""
+    `pubsub.attach`, `TRACKING` and `BASE` take its place. `SIGNAL` is the topic of `signal.publish_to`."""
 
     TOPIC = "topic"
     SIGNAL = "signal"
@@ -173,9 +173,9 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 def permissions_of(
     components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False, publishes: bool = False
 ) -> dict[Permission, list[Component]]:
-    """Return the permissions that these parts need, each with the parts that need it, in the order of NEEDS. `reading`
-    is the setting `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema, and
-    `publishes` if the watermark is sent to a topic."""
+    """Return the permissions that these components need, each with the components that need it, in the order of NEEDS.
+    `reading` is the setting `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema,
+    and `publishes` if the watermark is sent to a topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
     by_reading = {"snapshot": {METRICS.permission.name}, "monitoring": BY_CHOICE}.get(reading, frozenset())
     found: dict[Permission, list[Component]] = {}

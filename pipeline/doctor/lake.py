@@ -183,8 +183,8 @@ def check_running(setup: Setup) -> Iterator[Said]:
 
 
 def check_lake_version(setup: Setup) -> Iterator[Said]:
-    """Check that this version of tidemark can read the newest entries of the tracking log, and that the end of the log
-    is not lost. Raises NewerFormat, CorruptObject."""
+    """Check that this version of tidemark can read the newest entries of the tracking log, and that no entries are
+    missing at the end of the log. Raises NewerFormat, CorruptObject."""
     state = lake_of(setup).tracking_log().catch_up_to_append()
     if state.number < 0:
         yield ok(f"the lake has no tracking log yet; this is tidemark {own_version()}")

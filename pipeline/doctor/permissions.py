@@ -1,4 +1,5 @@
-"""Checks that these credentials have the permissions that each part of tidemark needs, and reports exceeded quotas.
+"""Checks that the credentials of this process have the permissions that each part of tidemark needs, and reports
+exceeded quotas.
 
 `testIamPermissions` tells which permissions are granted, and needs no permission itself. A server without this call,
 such as an emulator, checks no permissions. The pipeline may not read the limit of a quota, so only exceeded quotas are

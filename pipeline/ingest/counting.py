@@ -92,8 +92,9 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Return a hash of each message's stream, id, event time, payload and attributes READ_BY. The payload and these
-    attributes are included, because base may accept a message and reject another that differs only in them."""
+    """Return a hash of each message's stream, id, event time, payload, and the attributes that READ_BY names. The
+    payload and these attributes are included, because base may accept a message and reject another that differs only in
+    them."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 

@@ -104,7 +104,7 @@ class Taken:
     - From tracking, they are in `histogram`, which is not stored yet. `attempt` is the name under which the reader
       remembers these messages. Once the histogram is in the log, the reader recognizes copies of them.
     - `ack_ids` acknowledge the messages.
-    - `used` is the usage of Pub/Sub.
+    - `used` is the reader's usage of Pub/Sub.
     - `contract` identifies the contract by which the messages were judged.
     """
 

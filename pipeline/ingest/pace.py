@@ -39,8 +39,8 @@ early, the window would wait for the next tick."""
 
 def least_interval(tick: timedelta) -> int:
     """Return the `minimum_interval_seconds` of a sensor whose ticks `Pace` spaces. With ticks up to AIMED apart, an
-    evaluation starts at the daemon's first check after the previous evaluation. Otherwise, it starts at the last check
-    before its tick."""
+    evaluation starts at the daemon's first check after the previous evaluation. With longer intervals, it starts at the
+    last check before its tick."""
     return 1 if tick <= AIMED else last_look(tick)
 
 

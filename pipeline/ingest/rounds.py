@@ -83,8 +83,9 @@ A_TRACKER_IN = 4
 tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""Numbers of consecutive rounds after which a run ends: rounds with few messages, and rounds whose messages are all
-younger than `RunPlan.stop_below`. One is not enough, because an empty pull does not prove that there is no backlog."""
+"""A run ends after DRY_ROUNDS consecutive rounds with few messages, or after YOUNG_ROUNDS consecutive rounds whose
+messages are all younger than `RunPlan.stop_below`. One round is not enough, because an empty pull does not prove that
+there is no backlog."""
 
 
 # Readers
@@ -95,8 +96,8 @@ class Share:
     """The input of a round's readers, which pull for `time`.
 
     Readers 0 to `landers - 1` read base, the other `trackers` read tracking. Heartbeats below `watermark` are late.
-    `settled` has the names of attempts (counted batches) that are in the log. Readers remember their messages, to
-    recognize copies.
+    `settled` has the names of attempts (counted batches) that are in the log. Readers remember the messages of these
+    attempts, to recognize copies.
     """
 
     settings: Settings

@@ -25,8 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`, also if the clock was set back to before the first decision. Looks at the newest
-    decisions then, and at about SAMPLES earlier ones, so it may miss a set-back that few decisions followed."""
+    """Like `decision_in_force`, but also finds a decision that was made after the clock was set back to before the
+    log's first decision. That search reads only the newest decisions and about SAMPLES earlier ones, so it may miss a
+    set-back that few decisions followed."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found
