@@ -52,8 +52,8 @@ WAIT_SECONDS = 2.0
 MOST_RECENT = 12_000
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""If the last request is at most this long ago, all newer entries of the tracking log are read. Otherwise the page
-starts again from the log's newest entries, which is cheaper."""
+"""Maximum time between two reads of the tracking log for which the second one reads all entries since the first. After
+a longer time, the page starts again from the log's newest entries, which is cheaper."""
 
 Found = TypeVar("Found")
 

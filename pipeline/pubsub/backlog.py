@@ -44,7 +44,7 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""If the time in a reading is at least this long before the request, it is the publish time of a message. Otherwise it
+"""If the time in a reading is at least this long before the request, it is the publish time of a message. A later time
 may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"

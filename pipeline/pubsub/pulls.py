@@ -46,9 +46,9 @@ LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
 """Limits for the time that a message waits in memory before `take` returns it, as fractions of the ack deadline.
 
-After LATE, `take` extends the message's lease at once. Otherwise the lease might end too early: pulling the rest of the
-batch may take a third of the deadline, and it takes another third until the batch's leases are extended for the first
-time. After OVER, the message is dropped, because it may be redelivered.
+After LATE, `take` extends the message's lease at once. Without that, the lease might end too early: pulling the rest of
+the batch may take a third of the deadline, and it takes another third until the batch's leases are extended for the
+first time. After OVER, the message is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"

@@ -31,8 +31,8 @@ LEAST_REASON = 40
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
     """The outcome of a sensor's ticks. `good` is the end of the last successful tick, None before the first. `failed`
-    describes the failed ticks since then. After a successful tick it is None or, if the tick had to leave messages
-    unread, describes why."""
+    describes the failed ticks since then. After a successful tick it is None, unless the tick had to leave messages
+    unread; it then says why."""
 
     good: datetime | None = None
     failed: FailedTick | None = None

@@ -112,8 +112,8 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. "Near" allows for the time
-    for which messages may wait on tracking for their schema (`policy.undecided`).
+    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. Messages may wait on
+    tracking for their schema, so "near" is wider by the time `policy.undecided`.
 
     If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
     """

@@ -405,7 +405,7 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Return True if entry `number`, the last one read, has been archived, or even deleted from the archive. Newer
+        """Return True if entry `number`, the last one read, has been archived, or even deleted with its archive. Newer
         entries then exist. Raises CorruptObject if the entry is missing for any other reason, because nothing may be
         appended after a lost entry."""
         if number < 0:

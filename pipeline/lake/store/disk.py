@@ -34,7 +34,7 @@ TEMPORARY = ".tmp-"
 
 
 class DiskObjects:
-    """An ObjectStore of files in a folder. The whole folder must be on one file system, which supports hard links and
+    """An ObjectStore of files in a folder. The whole folder must be on one file system that supports hard links and
     `fsync`."""
 
     def __init__(self, folder: Path) -> None:

@@ -40,9 +40,10 @@ FILES_REMEMBERED = 20_000
 class Commit:
     """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` its metadata.
 
-    `added` and `removed` are the files whose rows the commit added and removed, in order. They do not include the files
-    of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if the commit does not
-    name the partition. `is_append` is true if the commit removed no file at all; it is false for a compaction.
+    `added` and `removed` are the files whose rows the commit added and removed, as the commit lists them. They do not
+    include the files of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if
+    the commit does not name the partition. `is_append` is true if the commit removed no file at all; it is false for a
+    compaction.
     """
 
     version: int

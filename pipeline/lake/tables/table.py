@@ -62,7 +62,7 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 tables, and no tick waits for their checkpoints."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that turn off the deletion of expired log files. Otherwise, each commit would list the table's log to
+"""Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
 find these files. Housekeeping deletes them instead."""
 
 SCANNED_ROWS = 5_000
