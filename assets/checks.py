@@ -272,8 +272,8 @@ def subscriptions(look: CheckInput) -> dg.AssetCheckResult:
 
 
 def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
-    """Build the result of the check `subscriptions`: an error if the watermark can no longer be trusted, a warning if
-    messages will be lost later."""
+    """Build the result of the check `subscriptions`: an error if the watermark can no longer be trusted, or a warning
+    if messages will be lost later."""
     wrong = [*drift.breaks, *drift.dangers]
     return verdict(
         passed=not wrong,

@@ -147,7 +147,7 @@ def _compute(
 
 
 def _ran(mark: str, failed: dg.RunRecord) -> bool:
-    """True if a failed run used the version of the table's file with this `mark`. Only failures with the current
+    """True if a failed run used the version of the table's file that `mark` identifies. Only failures with the current
     version delay the next run."""
     return failed.dagster_run.tags.get(DEFINITION) == mark
 

@@ -70,8 +70,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model and the lock that all services share. `changed` is a condition. Each call holds the condition's lock,
-    and waiting pulls wait until it is notified."""
+    """The model and the lock that all services share. `changed` is a condition. Each call holds the condition's lock. A
+    pull without messages waits until the condition is notified."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model

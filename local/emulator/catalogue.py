@@ -65,7 +65,8 @@ class Schemas:
         return self._add(name, schema, at)
 
     def commit(self, name: str, schema: Any, at: datetime) -> Any:
-        """Add a revision to a schema. Raises NotFound, and Invalid if the revision has another type than the schema."""
+        """Add a revision to a schema. Raises NotFound, and Invalid if the type of the revision differs from that of the
+        schema."""
         if schema.type_ != self.of(name)[-1].type_:
             raise Invalid(f"a revision of {name} must have the type of its schema")
         return self._add(name, schema, at)

@@ -34,7 +34,8 @@ SILENT_NAMED = 10
 """Maximum number of silent streams listed by name per window."""
 
 Silent = Mapping[str, tuple[int, list[str]]]
-"""Maps a window's key to the number of streams that stopped in the window, and the first SILENT_NAMED stream names."""
+"""Maps a window's key to the number of streams that stopped in the window, and the names of the first of these streams,
+at most SILENT_NAMED."""
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
 """The files that a run wrote, per table. None means all files in the run's folder of the table."""

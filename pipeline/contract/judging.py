@@ -196,7 +196,7 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 
 
 def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
-    """Return each row's publisher id, or null. If all elements of a message share its id, the element's number is
+    """Return each row's publisher id, or null. If all elements of a message share one id, the element's number is
     appended."""
     known = _known(judged.payloads, _unread(judged.payloads)) if contract.needs_payload else ()
     ids = _not_empty(_ids(judged.attributes, known, contract.publisher_id))

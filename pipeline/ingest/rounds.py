@@ -229,7 +229,7 @@ PLAN = RunPlan()
 
 
 class Ended(StrEnum):
-    """The reason why a run of readers ended. RAN_DRY: they find nothing, although a backlog is reported."""
+    """The reason why a run of readers ended. RAN_DRY: the readers find nothing, although a backlog is reported."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"

@@ -129,7 +129,7 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
 
 def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     """Return the message columns for these elements. Each element has an id of its own. Only the first row of a message
-    has its payload."""
+    contains the payload."""
     owners = np.array(elements.owners, dtype=np.int64)[rows]
     table = judged.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)

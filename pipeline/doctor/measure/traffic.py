@@ -124,8 +124,8 @@ class ThrowAwayTopic:
         self._acknowledged = defaultdict[str, set[str]](set)
 
     def make_topic(self) -> None:
-        """Create the topic. If these credentials could not remove the topic, its subscriptions or snapshots later,
-        create nothing and raise PermissionMissing."""
+        """Create the topic. If this process's credentials could not remove the topic, its subscriptions or snapshots
+        later, create nothing and raise PermissionMissing."""
         for kind in NEEDED:
             self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self._topic})
@@ -152,8 +152,8 @@ class ThrowAwayTopic:
                 removing.result()
 
     def sweep(self) -> list[str]:
-        """Remove leftovers of killed measurements, and return their names. Does nothing if these credentials may not
-        list resources."""
+        """Remove leftovers of killed measurements, and return their names. Does nothing if this process's credentials
+        may not list resources."""
         before = (self._clock.now() - LEFT_AFTER).timestamp()
         swept = []
         with suppress(PermissionMissing):

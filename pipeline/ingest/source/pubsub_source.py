@@ -352,7 +352,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
-    """Return the columns of the source: those of `heartbeats` except the partition, and the watermark."""
+    """Return the columns of the source: those of `heartbeats` without the partition column, plus the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 
