@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.pipeline.errors import NewerFormat
 
 FORMAT = 1
-"""The format that this version writes, and the newest that it reads. All objects share this number. Raise it for a
+"""The format that this version writes, and the newest that it reads. All objects share this number. Increase it for a
 change that an earlier version would misread, not for an addition that an earlier version may ignore."""
 
 DISTRIBUTION = "tidemark-pubsub"

@@ -185,7 +185,7 @@ because a subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
 """A reading from the metrics is overdue once it is older than this. If it is overdue by more than `max_reading_age`,
-the watermark is held. Without gaps in the metrics, the newest point is up to four minutes old."""
+the watermark is held. Without gaps in the metrics, a reading is up to four minutes old."""
 
 MAX_PAGES = 20
 """Maximum number of pages per answer of Cloud Monitoring. The requested points fit on one page."""
@@ -242,7 +242,7 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 class MonitoringBacklog:
     """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old. Its `observed_at` is
-    set back by another minute to be safe.
+    the earliest moment at which the sample may have been taken.
 
     An unknown backlog never counts as empty. Reading raises ReadingUnavailable in these cases:
     - Cloud Monitoring does not answer, or its answer is incomplete.

@@ -228,7 +228,7 @@ def first_landings(
     out.
 
     `now` is the table at a later version. `since` has the commits that added the files, and all later commits.
-    Assumption: if a copy landed later, it is in one of the files. The files of one event hour are in memory at a time.
+    Assumption: if a copy landed later, it is in one of `files`. The files of one event hour are in memory at a time.
     Raises ObjectMissing if a file or an earlier version is gone.
     """
     by_hour = by_partition(files)

@@ -28,12 +28,12 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
-    """Yield a new decision for each tick. The production code makes it, from the tick's inputs and the new decisions of
+    """Yield the decision that the production code makes for each tick, from the tick's inputs and the new decisions of
     earlier ticks.
 
     Compacted entries are skipped. Their recorded decisions must not influence the new ones, and all their other data
-    repeats earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the
-    first entry of a log.
+    repeats earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the first
+    entry of a log.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:

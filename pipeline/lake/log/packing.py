@@ -41,9 +41,9 @@ class Packed:
 
 
 class LogPacking:
-    """Archives old entries of one tracking log, and deletes old archives. Decisions with a time after `now` were made
-    while the clock was wrong. Their times are ignored: the age of these entries follows from the other decisions around
-    them."""
+    """Archives old entries of one tracking log, and deletes old archives. A decision with a time after `now` (an
+    argument of both methods) was made while the clock was wrong. Its time is ignored: the age of its entry follows from
+    the decisions before and after it."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
