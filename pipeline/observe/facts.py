@@ -243,9 +243,9 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
         newest = last_round(lake.heartbeats())
         facts["last_round"] = None
         if newest is not None:
-            run, facts["last_round"], committed_at = newest
+            run, last, committed_at = newest
             ago = timedelta(seconds=round((now - committed_at).total_seconds()))
-            facts |= {"last_round_run": run, "last_round_at": committed_at, "last_round_ago": ago}
+            facts |= {"last_round": last, "last_round_run": run, "last_round_at": committed_at, "last_round_ago": ago}
     return facts
 
 

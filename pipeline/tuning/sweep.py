@@ -6,7 +6,6 @@ The late share of a band is exact: a full replay with this band and the recorded
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -196,8 +195,9 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> 
 def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
     """Return the outcome of the smallest tried band such that it and all larger tried bands meet the target. Return
     None if even the largest band does not meet the target."""
-    enough = list(takewhile(lambda one: one.late_share <= target, (outcomes[band] for band in sorted(outcomes)[::-1])))
-    return enough[-1] if enough else None
+    failing = [band for band, outcome in outcomes.items() if outcome.late_share > target]
+    enough = [band for band in outcomes if not failing or band > max(failing)]
+    return outcomes[min(enough)] if enough else None
 
 
 def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
