@@ -15,7 +15,8 @@ from tests.gcs.apart import fresh_lake
 from tests.lake.builders import Beat, lake_in, lake_of, put
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded
-from tidemark.pipeline.errors import LakeUnreachable, TableConflict
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.table import DamagedFile
@@ -134,6 +135,15 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
     with pytest.raises(TableConflict, match=f"{COMMIT_ATTEMPTS} times in a row.*run it again"):
         compute(diffs, "run", [SHARED])
     assert rows_by_window(lake) == {}
+
+
+def test_a_field_of_another_kind_than_its_column_is_refused_before_a_run_and_at_its_commit(tmp_path: Path) -> None:
+    early, late = (lake_in(tmp_path, {"load": kind}).diffs() for kind in (FieldKind.NUMBER, FieldKind.TEXT))
+    fence = late.fence([SHARED])
+    compute(early, "early", [SHARED])
+    for refused in (lambda: late.fence([SHARED]), lambda: compute(late, "late", [SHARED], fence)):
+        with pytest.raises(LakeError, match=r"column load .* double in the lake, but string"):
+            refused()
 
 
 FIRST = WINDOWING.number_of(START)

@@ -145,11 +145,22 @@ class WindowedTable:
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Return the current files of these windows. Call this before the run lists its input. Raises
-        InvalidSettings if the table's windows have another length."""
+        InvalidSettings if the table's windows have another length, and LakeError if a column has another type."""
         table = self.table.current()
+        self._refuse_other(table, self.schema)
+        return self._files_by_window(set(windows), table)
+
+    def _refuse_other(self, table: DeltaTable | None, schema: pa.Schema) -> None:
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
-        return self._files_by_window(set(windows), table)
+        there = {} if table is None else {column.name: column.type for column in pa.schema(table.schema().to_arrow())}
+        for column in stored_schema(schema):
+            if there.get(column.name, column.type) != column.type:
+                raise LakeError(
+                    f"the column {column.name} of {self.table.uri} has the type {there[column.name]} in the lake, but "
+                    f"{column.type} in this run: restore the kind of the field in [message.fields], or cast the column "
+                    "in the custom table's last select, or choose another name. Nothing was committed"
+                )
 
     def place_of_run(self, run: str) -> str:
         """Return the path of a run's folder within the table. The folder is partitioned by window:
@@ -199,8 +210,7 @@ class WindowedTable:
         for attempt in range(COMMIT_ATTEMPTS):
             try:
                 table = self.table.complete(self.schema, as_open=attempt == 0)
-                if self._length is not None:  # checked again, because another run may just have created the table
-                    refuse_other_length(self.table, table, self._length)
+                self._refuse_other(table, self.schema)  # checked again: another run may have changed the table
                 now = self._files_by_window(set(added), table)
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
                 pending = [key for key in added if key not in done and now[key] == fence[key]]
@@ -392,15 +402,7 @@ class OwnTable(WindowedTable):
         """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
         version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if the
         table already has one of the columns with another type."""
-        stored = self._stored()
-        for column in schema:
-            there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
-            if there not in (None, column.type):
-                raise LakeError(
-                    f"the column {column.name} of {self.name} has the type {there} in the lake, but {column.type} in "
-                    "this run: cast it in the last select, or give the column or the table another name. Nothing was "
-                    "written"
-                )
+        self._refuse_other(self.table.current(), schema)
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
     def place_of_run(self, run: str) -> str:
