@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
-from tidemark.pipeline.lake.tables.table import by_partition, file_gone, table_errors
+from tidemark.pipeline.lake.tables.table import by_partition, table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
     table = followed.table.table
     files, read = table.folder, list[pl.DataFrame]()
     for path in paths:
-        with table_errors(table.uri, file_gone), files.open_input_file(path) as opened:
+        with table_errors(table.uri, ObjectMissing), files.open_input_file(path) as opened:
             rows = pl.DataFrame(pq.read_table(opened, use_threads=False))
         read.append(rows.drop(PARTITION, strict=False))
     return pl.concat(read, how="diagonal_relaxed")

@@ -35,7 +35,6 @@ from tidemark.pipeline.lake.tables.table import (
     LakeTable,
     as_data_files,
     by_partition,
-    file_gone,
     microseconds,
     of_partitions,
     table_errors,
@@ -301,7 +300,7 @@ def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, on
     least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
     of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
-    with table_errors(heartbeats.uri, file_gone):
+    with table_errors(heartbeats.uri, ObjectMissing):
         for file in files:
             oldest, newest = map(to_us, range_of(file))
             if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
@@ -493,7 +492,7 @@ class LateHeartbeats:
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
-        with table_errors(self._heartbeats.uri, file_gone):
+        with table_errors(self._heartbeats.uri, ObjectMissing):
             rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
         late = pa.concat_tables([NOTHING, *map(identities, rows)])
         every_late = _compact([known.late, late])

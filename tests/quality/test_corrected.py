@@ -267,7 +267,7 @@ def test_a_window_whose_old_or_new_file_is_gone_or_damaged_is_unknown_and_the_ot
         (FIRST, 2, None),
         (SECOND, 2, None),
     ]
-    assert "is gone" in unknown[0]["detail"]
+    assert "lacks a file" in unknown[0]["detail"]
     assert unknown[1]["detail"].startswith("the rows cannot be compared")
     assert place.said()[changed(3, FIRST, "a", 2, 3)] == 1
 

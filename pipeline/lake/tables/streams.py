@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, file_gone, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Streams:
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
-                with table_errors(self._diffs.uri, file_gone):
+                with table_errors(self._diffs.uri, ObjectMissing):
                     beats = self._diffs.file_rows(path, BEATS)
                 read.append(_extent(beats, "event_time", "event_time"))
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
@@ -175,7 +175,7 @@ def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     computed are left out."""
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in diffs.table.files(set(windows)):
-        with table_errors(diffs.table.uri, file_gone):
+        with table_errors(diffs.table.uri, ObjectMissing):
             beats = diffs.table.file_rows(file.path, NAMES)
         seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
     return {key: len(pc.unique(pa.chunked_array(names, pa.string()))) for key, names in sorted(seen.items())}

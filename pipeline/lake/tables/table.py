@@ -550,15 +550,10 @@ def _moment(time_us: int | None) -> datetime | None:
     return None if time_us is None else from_us(time_us)
 
 
-def file_gone(error: OSError) -> ObjectMissing:
-    """Return the error for a missing file of a table, for `table_errors`."""
-    return ObjectMissing(f"a file is gone: {error}; `tidemark repair` says what depends on it")
-
-
 @contextmanager
-def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
+def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> Iterator[None]:
     """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, which say what to
-    do. If `gone` is given, a missing file raises what `gone` returns."""
+    do. `gone` makes the error for a missing file from its message."""
     try:
         yield
     except CommitFailedError as error:
@@ -579,6 +574,5 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
         raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
     except (DeltaError, OSError) as error:
         if isinstance(error, FileNotFoundError):
-            lacking = CorruptObject(f"{uri} lacks a file: {error}; run `tidemark repair`, which names it")
-            raise (gone(error) if gone else lacking) from error
+            raise gone(f"{uri} lacks a file: {error}; `tidemark repair` says what depends on it") from error
         raise storage_error(uri, str(error)) from error
