@@ -6,6 +6,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -35,8 +36,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(small.time, "sleep", sleep)
-    monkeypatch.setattr(small.time, "monotonic", lambda: now[0])
+    # Its own clock alone: threads of other tests may be asleep.
+    monkeypatch.setattr(small, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
     return slept
 
 
