@@ -390,7 +390,10 @@ class TableSettings(Section):
         if not self.file.endswith((".sql", ".py")):
             raise ValueError('name the file, such as file = "models/per_region.sql" or file = "models/per_region.py"')
         if self.is_python and self.model_fields_set != {"file"}:
-            raise ValueError("write key, lookback and window in the function's decorator, @tidemark.windowed")
+            raise ValueError(
+                "key, lookback and window cannot be set here for a .py file: pass them to the function's decorator, "
+                "@tidemark.windowed"
+            )
         return self
 
 
@@ -435,7 +438,7 @@ class WatermarkSettings(Section):
     and more messages are knowingly late."""
     slack: Annotated[NotNegative | None, EmptyIsNone] = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
-    Empty: on the service, 1s from tracking's reading and the band from base's reading; on an emulator, 0."""
+    Empty: on the service, 1s is subtracted from tracking's reading, and the band from base's; on an emulator, 0."""
     max_lag: OptionalBound = None
     """A message that is published more than this after its event time does not hold the watermark. It still lands,
     but may be late (docs/concepts/watermark.md). Set it above the lag of your sources in an ordinary outage. Empty:

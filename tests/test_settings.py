@@ -276,7 +276,7 @@ WRONG = [
     ("[spark]\nremote = 'localhost:15002'", "sc://host:port"),
     ("[spark]\nremote = 'sc://localhost:99999'", "sc://host:port"),
     ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
-    ("[tables.t]\nfile = 't.py'\nkey = ['a']", "write key, lookback and window in the function's decorator"),
+    ("[tables.t]\nfile = 't.py'\nkey = ['a']", "pass them to the function's decorator"),
     ("watermark = 5", "valid dictionary"),
 ]
 """Settings files, and what is said of a value in them."""

@@ -44,8 +44,8 @@ class Judged:
     `elements`, one row per element of its array.
 
     - `attributes` and `payloads` are those of the rows. `payloads` is empty if payloads were not read.
-    - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. Every other row
-      number is a key of `rejections` or `undecided`.
+    - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. The number of
+      each row that was not accepted is a key of `rejections` or `undecided`.
     """
 
     messages: Messages

@@ -258,7 +258,7 @@ def runs_facts(failed: Failing | None) -> Facts:
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
     """Return the facts about sensors whose newest tick failed: the number of failures of each, and the newest error.
-    For a sensor that had to leave messages unread, return the reason. Empty if there are no such sensors."""
+    Sensors that had to leave messages unread are listed separately, with the reason. Empty if `failed` is empty."""
     waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
     facts: Facts = {"ticks_waiting": waiting} if waiting else {}
     if not failed:

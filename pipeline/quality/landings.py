@@ -118,8 +118,9 @@ class MissedHeartbeats(Counts):
     """The number of missed heartbeats as of one version of `heartbeats` and one version of `heartbeat_diffs`.
 
     A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
-    window is recomputed. After that, it counts in `mended`, a total since the first check of the lake. `left` is the
-    number of commits, manifests or hours still to be read. Until it is 0, the other figures are incomplete.
+    window is recomputed. After that, it counts in `mended`, a total since the first check of the lake. `left` is how
+    much the check's current step still has to read, in commits, manifests or hours of event time. Until it is 0, the
+    other figures are incomplete.
     """
 
     heartbeats_version: int = -1

@@ -152,8 +152,8 @@ def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
     """Return the number of distinct messages in `heartbeats` and `quarantine` that were published in `[since, before)`,
-    per publish second. `since` and `before` are whole seconds. The messages published within COUNTED_AT_ONCE are in
-    memory at a time."""
+    per publish second. `since` and `before` are whole seconds. To bound memory, the range is read in steps of
+    COUNTED_AT_ONCE."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + COUNTED_AT_ONCE, before)

@@ -286,8 +286,9 @@ class _Order:
         self.together, self.typical = _typical(self.lag)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Return three measurements of each message of a batch without rejected messages, in units of STEP_US: its
-        disorder; how slow it is (negative: how fast); and its distance behind the typical message (negative: ahead)."""
+        """Measure each message of a batch that has no rejected messages, in units of STEP_US. Return the disorders; how
+        slow the messages are (negative: how fast), as this module's docstring defines it; and their distances behind
+        the typical message (negative: ahead)."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1

@@ -391,9 +391,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
-    """Check the end of the tracking log. The check begins at the newest compacted entry before the decision that was in
-    force at `since`. Neither a restart nor an explanation of this or a later decision needs earlier entries. Damage is
-    returned, not raised. Raises LakeUnreachable."""
+    """Check the tracking log from the newest compacted entry before the decision that was in force at `since`. Entries
+    before that are not needed to restart, or to explain that decision or a later one. Damage is returned, not raised.
+    Raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []

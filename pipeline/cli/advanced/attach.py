@@ -116,8 +116,8 @@ class Attached:
         return True
 
     def look(self) -> None:
-        """Check the settings of both subscriptions, and print warnings about changes. Raises ProvisionRefused if a
-        change makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
+        """Check the options of both subscriptions, and print the dangers found (see `Drift`) as warnings. Raises
+        ProvisionRefused if an option makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))

@@ -311,7 +311,8 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded and the derived value of each field, by name. The name of a nested field is its path."""
+    """Return the recorded and the derived value of every field, equal or not, by name. A nested field's name is its
+    path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 

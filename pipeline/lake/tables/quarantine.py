@@ -233,8 +233,8 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """The number of distinct rejected messages per newest reason. `waiting` counts those that have not been requeued,
-    and `requeued` those that have."""
+    """The number of distinct rejected messages per reason. A message with several reasons counts under its newest one.
+    `waiting` is about messages that have not been requeued, and `requeued` about those that have."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
