@@ -170,8 +170,7 @@ def _request(
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """Return the stale windows that end less than `within` before the watermark, and do not start before
-    `kept_since`."""
+    """Return the stale windows whose end is after `watermark - within`, and whose start is not before `kept_since`."""
     if watermark is None:
         return []
     stale = [found.window for found in missed.stale if watermark - found.window.end < within]

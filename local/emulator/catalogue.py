@@ -209,17 +209,17 @@ class Catalogue:
     def _before(self) -> None:
         """Decide at random which faults happen before a call has an effect, and raise the error of the first one."""
         if self._happens(self.faults.unavailable):
-            raise Unavailable("no answer (a fault); nothing was done")
+            raise Unavailable("simulated fault: no answer; the call had no effect")
         if self._happens(self.faults.deadline_exceeded):
-            raise DeadlineExceeded("no answer in time (a fault); nothing was done")
+            raise DeadlineExceeded("simulated fault: no answer in time; the call had no effect")
         if self._happens(self.faults.throttled):
-            raise Throttled("too many requests (a fault); nothing was done")
+            raise Throttled("simulated fault: too many requests; the call had no effect")
 
     def _after(self, also: float = 0.0) -> None:
         """Decide at random whether the answer of a call that took effect is lost, and raise the error if it is. `also`
         is an additional chance of this fault."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
-            raise Unavailable("the answer was lost (a fault); the call took effect")
+            raise Unavailable("simulated fault: the answer was lost; the call took effect")
 
 
 def _found(known: dict[str, Found], kind: str, name: str) -> Found:

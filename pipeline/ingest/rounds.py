@@ -55,8 +55,8 @@ PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""
 
 HANGS_AFTER = timedelta(minutes=2)
-"""If a round exceeds its duration by this much, the run fails. Possible causes: the executors have no free slot, or an
-executor hangs. Ticks pull until the next run."""
+"""If a round takes this much longer than its planned duration, the run fails, and ticks pull until the next run.
+Possible causes: the executors have no free slot, or an executor hangs."""
 
 TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
 """Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken` as JSON."""
@@ -150,8 +150,8 @@ class Reader:
 
 
 def taken_of(share: Share, side: Side, subscription: PubSubSubscription, keeper: Keeper) -> Taken:
-    """Take the messages of one reader from a subscription. Their leases last long enough for the driver to extend
-    them."""
+    """Take one reader's part of a round's messages from a subscription. Their leases last long enough for the driver to
+    extend them."""
     budget, clock = share.budget(side), keeper.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
     taken = take(Batches(subscription, budget, clock, until_spent=True), subscription, keeper, until)
@@ -186,8 +186,8 @@ def taken_of_rows(rows: pa.Table) -> list[Taken]:
 
 
 def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: Share) -> list[Taken]:
-    """Run the readers of one round as tasks of a Spark job, and return what they took. If the round exceeds its
-    duration by HANGS_AFTER, `interrupt` is called to stop the running jobs of the session.
+    """Run the readers of one round as tasks of a Spark job, and return what they took. If the round takes HANGS_AFTER
+    longer than planned, `interrupt` is called to stop the running jobs of the session.
 
     Executors must have tidemark, and reach Pub/Sub and the lake at the same addresses as this process. Raises Spark's
     error if a task fails too often.

@@ -115,7 +115,8 @@ class DagsterApi:
                     return repository["name"], one["name"]
         raise ServiceFailed(
             f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} for the lake "
-            f"{lake}. Set dagster.location to the location with this job, and run the command with its settings"
+            f"{lake}. Set dagster.location to the location that has this job, and run the command with the settings "
+            "file of that location"
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:

@@ -154,9 +154,9 @@ def reported(
         why = getattr(cause, "message", None) or cause
         if MAY_NOT_ACT in str(why):
             raise PermissionMissing(
-                f"no token for the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
-                "the machine's own credentials roles/iam.serviceAccountTokenCreator on that account, or run `tidemark "
-                "doctor`"
+                f"cannot {action} {resource}: no token for the service account that pubsub.impersonate names ({why}); "
+                "grant the machine's own credentials roles/iam.serviceAccountTokenCreator on that account. `tidemark "
+                "doctor` shows the command"
             ) from error
         if REVOKED in str(why):
             raise PermissionMissing(

@@ -4,8 +4,8 @@ A snapshot retains the messages of the subscription's backlog, and Pub/Sub charg
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
 size come from the last day's pulls.
 
-An old reading remains valid, so expensive readings can be made less often: what is left of the budget must last for a
-day.
+An old reading remains valid, so expensive readings can be made less often. They are spaced so that what is left of the
+budget lasts for a day.
 """
 
 import math

@@ -352,7 +352,7 @@ class Housekeeper:
 
     def _time_reached(self) -> datetime:
         """Return the current time, or the newest reading of tracking if that is earlier. The reading is a time of
-        Pub/Sub's clock, so nothing is deleted early because this machine's clock is far ahead."""
+        Pub/Sub's clock, and so prevents early deletions if this machine's clock is far ahead."""
         record, now = self._lake.tracking_log().newest().record, self._clock.now()
         tracking = None if record is None else record.decision.tracking
         return now if tracking is None else min(now, tracking.oldest_unacked)

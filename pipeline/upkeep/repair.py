@@ -65,8 +65,8 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`. `windows` are the checked windows
-    that are computed from it."""
+    """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`. `windows` are the surveyed
+    windows that are computed from this file."""
 
     path: str
     why: str

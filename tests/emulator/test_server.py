@@ -102,7 +102,7 @@ def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_end
     with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (process, ready):
         assert ready.endswith("; faults are drawn from seed 3\n")
         client = publisher_client(ready.split()[4].rstrip(";"))
-        with pytest.raises(api.ServiceUnavailable, match="a fault"):
+        with pytest.raises(api.ServiceUnavailable, match="simulated fault"):
             client.create_topic(name=TOPIC, retry=None, timeout=5)
         client.transport.close()
         ends_at_once(process, signal.SIGINT)

@@ -199,5 +199,5 @@ def test_clients_ask_a_regional_endpoint_as_the_service_account_that_is_named() 
 def test_a_refused_token_is_a_missing_permission_and_not_a_broken_network(
     said: str, expected: type[Exception], told: str
 ) -> None:
-    with pytest.raises(expected, match=rf"to pull from base.*{told}"), reported("pull from", "base", "consume"):
+    with pytest.raises(expected, match=rf"pull from base.*{told}"), reported("pull from", "base", "consume"):
         raise api.ServiceUnavailable(f"Getting metadata from plugin failed with error: {said}")

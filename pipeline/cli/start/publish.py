@@ -67,7 +67,8 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
     files = f" and add the files {', '.join(shape.files)}" if shape.files else ""
     raise InvalidSettings(
         f"the settings misread messages of the shape {name}: {misfit}. {do[0].upper()}{do[1:]} "
-        f"this under [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes them):\n\n"
+        f"the settings below under [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes "
+        f"a folder with all of this):\n\n"
         f"{shape.settings.strip()}"
     )
 

@@ -66,9 +66,9 @@ class MessageType:
         return value
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if a message's bytes have more values than a payload may have. Values are not counted if the
-        bytes are too few to exceed this limit: each message takes at least LEAST_BYTES, and has at most `most` values
-        (the largest `values` of this type and of all types nested in it).
+        """Raise Unreadable if the bytes have more values than a payload may have. `most` is the largest `values` of
+        this type and of all types nested in it. A nested message takes at least LEAST_BYTES and adds at most `most`
+        values. So values are not counted if the bytes are too few to exceed the limit.
 
         Counting stops at invalid bytes, which the library reports later.
         """

@@ -125,7 +125,7 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""Stores the end offset of a batch read. The first read with a landing name stores it; the key is this name."""
+"""Stores the end offset of a batch read under its landing name. Later reads with this name use the stored offset."""
 
 
 @dataclass(frozen=True)
