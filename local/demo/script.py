@@ -31,6 +31,17 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java
 
+SERVICES = """\
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+"""
+"""The settings of the services that a played pipeline starts, with their ports."""
+
 TEMPLATE = """\
 # Written by the demonstration. `make up` opens its lake in the Dagster UI.
 
@@ -49,13 +60,6 @@ idle_timeout = "{idle}"
 uri = "{lake}"
 endpoint = "{endpoint}"
 
-[spark]
-remote = "sc://localhost:{spark}"
-
-[dagster]
-storage = "dagster"
-web_port = {web}
-code_port = {code}
 """
 
 IN_THE_FOLDER = LakeSettings(uri="file:lake")
@@ -124,7 +128,7 @@ class DemoFolder:
             file.write_text(content)
         where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
         told = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
-        self.config.write_text(TEMPLATE.format(**told, **where, **ports))
+        self.config.write_text((TEMPLATE + SERVICES).format(**told, **where, **ports))
 
 
 @dataclass
