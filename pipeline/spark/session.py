@@ -178,9 +178,13 @@ def classic_session(config: Mapping[str, str], others: SparkSession | None = Non
     check_archive(config)
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for its Python workers
-    session: SparkSession = others.newSession() if others else SparkSession.builder.config(map={**config}).getOrCreate()
-    for key in filter(session.conf.isModifiable, config if others else ()):
-        session.conf.set(key, config[key])
+    session: SparkSession
+    if others is None:
+        session = SparkSession.builder.config(map={**config}).getOrCreate()
+    else:
+        session = others.newSession()
+        for key in filter(session.conf.isModifiable, config):
+            session.conf.set(key, config[key])
     if is_address(archive := config.get(ARCHIVE, "")):
         carry_environment(session, archive)
     return session

@@ -169,7 +169,7 @@ class LakeTable:
         refuse_newer(self.uri, metadata.configuration)
         is_mapped = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
         if unread := {*(protocol.reader_features or ()), *["columnMapping"] * is_mapped} - READ:
-            raise CommitFailedError(f"Unsupported table features: {', '.join(sorted(unread))}")  # as a commit says it
+            raise _foreign_features(self.uri, f"Unsupported table features: {', '.join(sorted(unread))}")
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
             raise LakeError(
@@ -550,6 +550,13 @@ def _moment(time_us: int | None) -> datetime | None:
     return None if time_us is None else from_us(time_us)
 
 
+def _foreign_features(uri: str, found: object) -> LakeError:
+    return LakeError(
+        f"another tool has turned on features of {uri} that tidemark cannot handle: {found}. Nothing was "
+        "committed; drop these features with that tool, or restore a backup of the table"
+    )
+
+
 @contextmanager
 def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> Iterator[None]:
     """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, which say what to
@@ -558,10 +565,7 @@ def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> 
         yield
     except CommitFailedError as error:
         if "Unsupported table features" in str(error):
-            raise LakeError(
-                f"another tool has turned on features of {uri} that tidemark cannot handle: {error}. Nothing was "
-                "committed; drop these features with that tool, or restore a backup of the table"
-            ) from error
+            raise _foreign_features(uri, error) from error
         raise TableConflict(
             f"other writers committed to {uri} first, several times in a row: {error}. Nothing was committed; try again"
         ) from error
