@@ -57,6 +57,9 @@ HOURS = KEPT_HOURS + 12
 OLDEST = 0.7
 """The share of backfills that are of the windows that expire next."""
 
+SLOW, MISSED = 0.3, 3
+"""The share of backfills that wait after their first check, and the number of retention runs that they wait for."""
+
 AT_ONCE = 4
 KILLED = 0.01
 """The chance of a death at each step."""
@@ -81,6 +84,8 @@ class Activity:
     may_go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     is_over: bool = False
     failed: BaseException | None = None
+    waits_for: int = 0
+    """The number of retention runs that must have ended before it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class Play:
         self._last: Activity | None = None
         self._stays = self.random.choice([0.0, 0.8, 0.95])  # the share of steps at which the same one goes on
         self._hour = 0
+        self._retained = 0
 
     def lake(self) -> Lake:
         """The lake as a new process sees it."""
@@ -171,8 +177,9 @@ class Play:
         threading.Thread(target=run, daemon=True).start()
 
     def _go_on(self) -> None:
-        if self._last not in self._live or self.random.random() > self._stays:
-            self._last = self.random.choice(self._live)
+        able = [one for one in self._live if one.waits_for <= self._retained] or self._live
+        if self._last not in able or self.random.random() > self._stays:
+            self._last = self.random.choice(able)
         activity = self._last
         activity.may_go.release()
         self._back.acquire()
@@ -266,14 +273,20 @@ class Play:
 
     def housekeeping(self) -> None:
         """The hourly job, all of it."""
-        for chore in Housekeeper(self.settings, self.clock).chores():
-            self.trace.append(f"{chore.name} {chore.about}: {chore.sentence}")
+        try:
+            for chore in Housekeeper(self.settings, self.clock).chores():
+                self.trace.append(f"{chore.name} {chore.about}: {chore.sentence}")
+        finally:
+            self._retained += 1
 
     def _compute(self, lake: Lake, windows: Sequence[Window]) -> None:
         kept, diffs, status = lake.kept_windows(self.windowing), lake.diffs(), lake.stream_status()
         watermark = lake.tracking_log().newest().watermark
         kept.refuse_expired(windows)
         micro_batch.refuse_open(windows, watermark)
+        activity: Activity | None = getattr(self._here, "activity", None)
+        if activity and activity.name.startswith("backfill") and self.random.random() < SLOW:
+            activity.waits_for = self._retained + MISSED
         self.trace.append(f"computes {' '.join(window.key for window in windows)}")
         spark = cast(SparkSession, None)  # what its tasks would do is done here
         parts = spark, lake.heartbeats(), watermark, f"run-{self.started}", self.clock, kept.refuse_expired

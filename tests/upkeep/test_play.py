@@ -44,8 +44,7 @@ def test_many_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a change of the steps changes which seeds find it
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    with FAULTS[fault], pytest.raises(Wrong, match="and not"):
-        list(_played(31, 50))  # one seed of eleven finds the second
+    with FAULTS[fault], pytest.raises(Wrong):
+        list(_played(0, 20))  # more than half of the seeds find it
