@@ -1,8 +1,8 @@
 """Converts judged messages to rows of the tables `heartbeats` and `quarantine`."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
 from typing import Any
@@ -38,7 +38,6 @@ class JudgedRows:
       This value becomes null.
     - Two groups of messages have no row: those in `undecided`, keyed by position, and those at the positions `left`,
       which are left for later.
-    - `owners` is the position of each heartbeat's message, and `refused` that of each rejected message.
     """
 
     messages: int
@@ -46,43 +45,41 @@ class JudgedRows:
     rejected: pa.Table
     rows_of_another_kind: Mapping[str, Sequence[int]]
     undecided: Mapping[int, Undecided]
-    owners: Ints
-    refused: Ints
-    left: Sequence[int] = ()
+    left: Sequence[int]
 
     @property
     def of_another_kind(self) -> Counter[str]:
         """Number of values that do not have the configured type, by field."""
         return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
-    def without(self, left: Ints) -> "JudgedRows":
-        """Return a copy without the rows of the messages at the positions `left`."""
-        stays, waits = ~np.isin(self.owners, left), ~np.isin(self.refused, left)
-        place, others = np.cumsum(stays) - 1, self.rows_of_another_kind
-        return replace(
-            self,
-            heartbeats=self.heartbeats.filter(pa.array(stays)),
-            rejected=self.rejected.filter(pa.array(waits)),
-            rows_of_another_kind={name: [int(place[row]) for row in others[name] if stays[row]] for name in others},
-            owners=self.owners[stays],
-            refused=self.refused[waits],
-            left=left.tolist(),
-        )
+
+Leave = Callable[[Ints, Ints], Ints]
+"""Function that returns the positions of messages that are left for later, given the event time and the position of the
+message of each heartbeat in a part."""
 
 
 def judged_rows(
-    messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None
+    messages: Messages,
+    reader: HeartbeatReader,
+    asking: Asking,
+    watermark: datetime | None,
+    leave: Leave = lambda _event_us, owners: owners[:0],
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
-    late. The time in `asking` becomes the column `landed_at`."""
+    late. The time in `asking` becomes the column `landed_at`. The messages that `leave` names have no rows."""
     for judged in judged_parts(messages, reader, asking):
-        yield _rows_of(judged, reader.contract, watermark, asking.at_us)
+        yield _rows_of(judged, reader.contract, watermark, asking.at_us, leave)
 
 
-def _rows_of(judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int) -> JudgedRows:
+def _rows_of(
+    judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int, leave: Leave
+) -> JudgedRows:
     messages, elements, payloads = judged.messages, judged.elements, judged.payloads
-    is_whole = elements is None and bool(judged.is_heartbeat.all())
+    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64)
     rows = np.flatnonzero(judged.is_heartbeat)
+    left = leave(judged.event_us[rows], owners[rows])
+    rows = rows[~np.isin(owners[rows], left)]
+    is_whole = elements is None and len(rows) == len(messages)
     places = pa.array(rows)
     event_us = judged.event_us if is_whole else judged.event_us[rows]
     is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
@@ -99,22 +96,20 @@ def _rows_of(judged: Judged, contract: MessageContract, watermark: datetime | No
         **{name: values for name, (values, _) in fields.items()},
     }
     by_message = judged.rejections if elements is None else elements.rejections(judged.rejections)
-    refused = sorted(by_message)
+    refused = sorted(by_message.keys() - left.tolist())
     rejected = {
         "reason": [by_message[row].reason.value for row in refused],
         "detail": [by_message[row].detail for row in refused],
         **_taken(messages, np.array(refused, dtype=np.int64)),
         "landed_at": _moments(landed_us, len(refused)),
     }
-    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64)
     return JudgedRows(
         len(messages),
         heartbeat_rows(heartbeats, contract.fields),
         quarantine_rows(rejected),
         {name: others for name, (_, others) in fields.items() if others},
         {int(owners[row]): why for row, why in judged.undecided.items()},
-        owners[rows],
-        np.array(refused, dtype=np.int64),
+        left.tolist(),
     )
 
 

@@ -15,21 +15,19 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
-from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.messages import Ints, Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
 from tidemark.pipeline.ingest.counting import NONE, Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from tidemark.pipeline.watermark.histogram import Histogram
-from tidemark.pipeline.watermark.usage import Usage
+from tidemark.pipeline.watermark.usage import HOUR_US, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +101,7 @@ class Landing:
     clock: Clock
     patience: timedelta = PATIENCE
     _landed: Ingested = field(default_factory=Ingested)
-    _hours: set[str] = field(default_factory=set)
+    _hours: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._good, self._bad = _Held(self.heartbeats), _Held(self.quarantine)
@@ -115,26 +113,22 @@ class Landing:
     def keep(self, messages: Messages) -> Iterator[JudgedRows]:
         """Judge and keep messages. Yield their rows, part by part. Raises LakeError."""
         watermark, asking = self.watermark(), Asking(to_us(self.clock.now()), duration_us(self.patience))
-        for judged in judged_rows(messages, self.reader, asking, watermark):
-            kept = self._within_hours(judged)
-            self._good.hold(kept.heartbeats)
-            self._bad.hold(kept.rejected)
-            self._landed += Ingested.of(kept)
-            yield kept
+        for judged in judged_rows(messages, self.reader, asking, watermark, self._beyond_hours):
+            self._good.hold(judged.heartbeats)
+            self._bad.hold(judged.rejected)
+            self._landed += Ingested.of(judged)
+            yield judged
 
-    def _within_hours(self, judged: JudgedRows) -> JudgedRows:
-        """Keep the messages of the newest event hours, at most HOURS_AT_ONCE hours, and leave out all others. If
-        messages have heartbeats on both sides of this limit, one of these messages is kept whole."""
-        hours = judged.heartbeats[PARTITION]
-        new = sorted(set(pc.unique(hours).to_pylist()) - self._hours, reverse=True)
-        room = HOURS_AT_ONCE - len(self._hours)
-        self._hours.update(new[:room])
-        if len(new) <= room:
-            return judged
-        is_beyond = ~pc.is_in(hours, pa.array(self._hours)).to_numpy()
-        left = np.unique(judged.owners[is_beyond])
-        across = np.intersect1d(left, judged.owners[~is_beyond])
-        return judged.without(np.setdiff1d(left, across[:1]))  # otherwise, newer hours would delay it again and again
+    def _beyond_hours(self, event_us: Ints, owners: Ints) -> Ints:
+        """Return the positions of the messages beyond the newest event hours, of which at most HOURS_AT_ONCE are kept.
+        If messages have heartbeats on both sides of this limit, one of these messages is kept whole."""
+        hours = event_us // HOUR_US
+        new = sorted(set(hours.tolist()) - self._hours, reverse=True)
+        self._hours.update(new[: HOURS_AT_ONCE - len(self._hours)])
+        is_beyond = ~np.isin(hours, list(self._hours))
+        left = np.unique(owners[is_beyond])
+        across = np.intersect1d(left, owners[~is_beyond])
+        return np.setdiff1d(left, across[:1])  # otherwise, newer hours would delay it again and again
 
     def kept(self) -> Taken:
         """Return the messages that were kept, without ack ids. Raises LakeError."""
