@@ -22,7 +22,7 @@ from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.settings_sections import DAY, ZERO, PubSubSettings
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.state import WatermarkState
-from tidemark.pipeline.watermark.usage import Usage
+from tidemark.pipeline.watermark.usage import Account, Usage
 
 LONGEST = timedelta(hours=4)
 """Maximum delay of a reading, even if the budget is spent. Without this limit, the watermark could stand still while
@@ -70,7 +70,7 @@ class Spending:
         self._pubsub, self._budget = pubsub, pubsub.snapshot_bytes_a_day
         self._tick = tick
         self._lock = Lock()
-        self._known = self._last_day = Usage()
+        self._account = Account()
         self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
         self._reached = dict[str, datetime]()  # smallest publish time in the last tick that pulled any message
         self._paces = defaultdict[tuple[str, str], SnapshotPace](SnapshotPace)
@@ -84,7 +84,7 @@ class Spending:
         this pipeline before a restart."""
         decision = state.decision
         with self._lock:
-            self._known, self._last_day = state.account.known, state.account.last_day(self.clock.now())
+            self._account = state.account
             if decision is not None:
                 self._follow(self._pubsub.base_path, decision.base)
                 self._follow(self._pubsub.tracking_path, decision.tracking)
@@ -117,8 +117,7 @@ class Spending:
             raise
         with self._lock:
             self._since = now
-            self._last_day += usage  # until the log is read again
-            self._known += usage
+            self._account = self._account.after(self.clock.now(), usage)  # until the log is read again
 
     # Queries
 
@@ -170,8 +169,8 @@ class Spending:
 
     def _price(self, path: str, age: timedelta | None) -> int:
         """Estimate the size, in bytes, of the messages published within `age`; 0 if it is unknown."""
-        used = self._known + self._usage
-        seconds = self._known.seconds + self.clock.monotonic() - self._since
+        known = self._account.known
+        used, seconds = known + self._usage, known.seconds + self.clock.monotonic() - self._since
         is_tracking = path == self._pubsub.tracking_path or self._pubsub.attach
         messages, size = (used.tracked, used.tracked_bytes) if is_tracking else (used.landed, used.landed_bytes)
         if age is None or seconds <= 0 or not messages:
@@ -186,7 +185,7 @@ class Spending:
         return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
 
     def _spent(self) -> int:
-        return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
+        return self._account.last_day(self.clock.now()).snapshot_bytes + self._usage.snapshot_bytes
 
 
 @dataclass
@@ -215,38 +214,33 @@ class BudgetedBacklog:
         SnapshotRefused if Pub/Sub refuses a snapshot, with both reasons if `monitoring` fails too. Raises other errors
         of the snapshot unchanged."""
         due_at, is_over_budget = self.spending.turn(self.path, self.user)
-        instead = None if self.user else self.monitoring
         if due_at is not None:
-            return self._instead(due_at, instead)
-        if is_over_budget and instead is not None:
-            with suppress(PubSubError):
-                return instead.read()
-        if self._is_refused and self.monitoring is not None:
+            postponed = ReadingPostponed(
+                f"the next reading of {self.path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
+                f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
+            )
+            return _instead(postponed, None if self.user else self.monitoring)
+        is_over = is_over_budget and not self.user
+        if self.monitoring is not None and (is_over or self._is_refused):
             with suppress(PubSubError):
                 reading = self.monitoring.read()
-                if reading.no_later_than < self.spending.clock.now() - (LIFETIME - REFUSED_WITHIN):
-                    return reading  # a snapshot would be refused again
+                would_be_refused = reading.no_later_than < self.spending.clock.now() - (LIFETIME - REFUSED_WITHIN)
+                if is_over or would_be_refused:
+                    return reading
         try:
             reading = self.snapshot.read()
-        except SnapshotRefused as refusal:
-            if self.monitoring is None:
-                raise
+        except SnapshotRefused as refused:
             self._is_refused = True
-            try:
-                return self.monitoring.read()
-            except PubSubError as error:
-                raise SnapshotRefused(f"{refusal}. Cloud Monitoring gave no reading either: {error}") from error
+            return _instead(refused, self.monitoring)
         self._is_refused = False
         return self.spending.took(self.path, self.user, reading)
 
-    def _instead(self, due_at: datetime, monitoring: Backlog | None) -> Reading:
-        text = (
-            f"the next reading of {self.path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
-            f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
-        )
-        if monitoring is None:
-            raise ReadingPostponed(text)
-        try:
-            return monitoring.read()
-        except PubSubError as error:
-            raise ReadingPostponed(f"{text}. Cloud Monitoring gave no reading either: {error}") from error
+
+def _instead(why: PubSubError, monitoring: Backlog | None) -> Reading:
+    """Return a reading of `monitoring`, or raise the reason `why` there is none by snapshot."""
+    if monitoring is None:
+        raise why
+    try:
+        return monitoring.read()
+    except PubSubError as error:
+        raise type(why)(f"{why}. Cloud Monitoring gave no reading either: {error}") from error
