@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, json_format, message, message_factory
 
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, ValueBudget, refuse_many_values
 from tidemark.pipeline.contract.payloads.schemas import Definition
@@ -110,11 +110,7 @@ class MessageType:
         return at
 
 
-class _NoFields:
-    full_name, fields = "", ()
-
-
-UNKNOWN = MessageType(_NoFields, {})
+UNKNOWN = MessageType(empty_pb2.Empty.DESCRIPTOR, {})
 """Message type without fields, for a group in the bytes that is not in the schema."""
 
 
