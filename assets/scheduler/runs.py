@@ -138,9 +138,9 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
-    if status in STARTING and max(_heard(instance, record)) < now - STARTS_WITHIN:
+    if status in STARTING and _last_heard(instance, record, now) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
-    if status in AT_WORK and max(_heard(instance, record)) < now - SILENT_FOR:
+    if status in AT_WORK and _last_heard(instance, record, now) < now - SILENT_FOR:
         return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process must be gone"
     return None
 
@@ -149,6 +149,21 @@ def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     """True if a run has logged something within SILENT_FOR. Return False if the last sign of life is in the future,
     because the clock was set back. Whether such a run is alive is not known yet."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
+
+
+_ahead: dict[str, tuple[list[datetime], datetime]] = {}
+"""For each unfinished run whose last sign of life was in the future when it was looked at, because the clock was set
+back: its signs of life, and when this process first saw them."""
+
+
+def _last_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> datetime:
+    """Return when a run gave its last sign of life. If that is in the future, return when it was first seen."""
+    run, heard = record.dagster_run.run_id, _heard(instance, record)
+    if max(heard) <= now:
+        return max(heard)
+    signs, since = _ahead.get(run, (heard, now))
+    _ahead[run] = heard, (since if signs == heard and since <= now else now)
+    return _ahead[run][1]
 
 
 def _heard(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[datetime]:

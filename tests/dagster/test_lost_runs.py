@@ -59,11 +59,13 @@ def status_of(runs: Runs, run: dg.DagsterRun) -> STATUS:
         (STATUS.NOT_STARTED, STARTS_WITHIN, STATUS.FAILURE),
     ],
 )
+@pytest.mark.parametrize("clock_set_back", [timedelta(0), timedelta(days=1)])
 def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
-    runs: Runs, status: STATUS, after: timedelta, becomes: STATUS
+    runs: Runs, status: STATUS, after: timedelta, becomes: STATUS, clock_set_back: timedelta
 ) -> None:
     run = noted(runs, status)
-    noted_at = SystemClock().now()
+    noted_at = SystemClock().now() - clock_set_back
+    assert pause_of(runs, COMPUTE_WINDOWS, noted_at) is not None
     assert f"run {run.run_id[:8]}" in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after - SECOND) or "")
     assert status_of(runs, run) is status
     assert "is computing" not in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after + SECOND) or "")
@@ -95,7 +97,7 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
     runs.instance.report_dagster_event(
         dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, COMPUTE_WINDOWS), run_id=run.run_id
     )
-    for hours in range(1, LONGEST_RUN // timedelta(hours=1)):
+    for hours in range(-3, LONGEST_RUN // timedelta(hours=1)):  # it began before the clock was set back
         now = began + timedelta(hours=hours)
         with freeze_time(now - SILENT_FOR + SECOND):
             runs.instance.report_engine_event("still at work", run)
