@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -15,6 +15,7 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import Request
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.pipeline.windows import Window
 from tidemark.resources.lake import LakeResource
 
 AT_ONCE = 50
@@ -70,7 +71,9 @@ class CompleteWindows:
         there = instance.get_materialized_partitions(key)
         for newest in sorted(there, reverse=True):
             with suppress(ValueError):  # the key of a window of another length
-                begins = min(begins, listed.number_of(listed.named(newest).end))
+                last = listed.named(newest)
+                begins = min(begins, listed.number_of(last.end))
+                there = there - ({newest} if self._is_of_a_shorter(instance, key, last) else set())
                 break
         numbers = range(max(begins, listed.number_of(listed.first)), reached)
         missing = [one for one in map(listed.numbered, numbers) if one.key not in there]
@@ -80,6 +83,15 @@ class CompleteWindows:
             dg.AssetMaterialization(key, partition=one.key, metadata=self._metadata(one.key, state))
             for one in missing[:AT_ONCE]
         ]
+
+    def _is_of_a_shorter(self, instance: dg.DagsterInstance, asset: dg.AssetKey, partition: Window) -> bool:
+        """True if the newest materialization of a partition is of a shorter one with the same start: the watermark had
+        not passed all of it. The window length has changed since."""
+        wanted = dg.AssetRecordsFilter(asset, asset_partitions=[partition.key])
+        for record in instance.fetch_materializations(wanted, limit=1).records:
+            passed = record.asset_materialization and record.asset_materialization.metadata.get("watermark")
+            return passed is not None and cast("float", passed.value) < partition.end.timestamp()
+        return False
 
     def _metadata(self, key: str, state: WatermarkState) -> dict[str, Any]:
         (numbers,) = self.partitions.windows_in([key])

@@ -110,6 +110,13 @@ def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_window
     assert (told["watermark"], told["decided_at"]) == (watermark.timestamp(), house.clock.now().timestamp())
     house.lives(NOON + HOUR + 40 * MINUTE)
     assert house.materialized() == [hour(0)]
+    longer = house.settings.windows.model_copy(update={"length": 12 * HOUR})
+    house.settings = house.settings.model_copy(update={"windows": longer})
+    house.restart()
+    house.lives(NOON + 12 * HOUR - SECOND)
+    assert house.materialized() == [hour(0)], "the window of the same key is not complete"
+    house.lives(NOON + 24 * HOUR + MINUTE)
+    assert house.materialized() == [hour(0), hour(0), hour(12)]
 
 
 def test_after_an_outage_each_hour_of_it_follows_a_bounded_number_a_tick(
