@@ -1,6 +1,7 @@
 """Computed windows: however many runs compute one at once, its rows stand once; and which windows hold heartbeats and
 which are computed, by new commits alone."""
 
+import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -163,17 +164,24 @@ def same(one: WindowIndex, other: WindowIndex) -> None:
         assert numbers(getattr(one, name)) == numbers(getattr(other, name)), name
 
 
-@pytest.mark.parametrize("loses", ["windows", "commits", "all"])
+@pytest.mark.parametrize("loses", ["windows", "a file without rows", "commits", "all"])
 def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
     tmp_path: Path, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = new_history(tmp_path)
     history.land([Beat("a", number * 60.0) for number in range(10)])
     history.compute(0, 9)
+    if loses == "a file without rows":
+        put(history.lake.diffs(), "empty", [WINDOWS[9].key])
     index = index_of(history).update()
     table = history.lake.diffs().table.current()
     assert table is not None
-    if loses == "windows":
+    if loses == "a file without rows":
+        (path,) = history.lake.diffs().fence([WINDOWS[9].key])[WINDOWS[9].key]
+        gone = {"path": path, "dataChange": False, "partitionValues": {"window": WINDOWS[9].key}}
+        commit = tmp_path / f"lake/heartbeat_diffs/_delta_log/{table.version() + 1:020d}.json"
+        commit.write_text(json.dumps({"remove": gone}))  # another tool's OPTIMIZE
+    elif loses == "windows":
         table.delete(f"window < '{WINDOWS[4].key}'")
     elif loses == "commits":
         monkeypatch.setattr(window_index, "COMMITS_AT_ONCE", 0)
@@ -181,7 +189,7 @@ def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
     else:
         (tmp_path / "lake" / "heartbeat_diffs").rename(tmp_path / "gone")
     same(index.update(), index_of(history).update())
-    assert len(index.computed) == {"windows": 6, "commits": 10, "all": 0}[loses]
+    assert len(index.computed) == {"windows": 6, "a file without rows": 9, "commits": 10, "all": 0}[loses]
 
 
 BEATS = st.lists(st.floats(0, 599).map(lambda second: round(second, 3)), min_size=1, max_size=4)

@@ -74,11 +74,13 @@ class WindowIndex:
         return True
 
     def _compute(self, commit: Commit) -> bool:
-        """Process a commit to `heartbeat_diffs`. Returns False if the commit removed a window without replacing it."""
+        """Process a commit to `heartbeat_diffs`. Returns False if the commit may have left a window without files: it
+        removed a window without replacing it, or is another tool's compaction, which removes files without rows."""
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))
-        return added.issuperset(commit.removed.values())
+        is_compaction = not commit.is_append and not commit.removed
+        return added.issuperset(commit.removed.values()) and not is_compaction
 
     def _begin_data(self, heartbeats: DeltaTable | None) -> None:
         files = self._landed.listed(heartbeats)
