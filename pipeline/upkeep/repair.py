@@ -354,12 +354,13 @@ class Surveyor:
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
-        window with a landed heartbeat, and `last` is the last closed window. Return None if there is no such window.
-        Raises ValueError if `last` is before `first`."""
+        window that is computed or has a landed heartbeat, and `last` is the last closed window. Return None if there is
+        no such window. Raises ValueError if `last` is before `first`."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
-            landed = self.lake.window_index(windowing, self._settings.windows.lookback).update().held.least
-            if landed is None or not (closed := range(max(landed, closed.start), closed.stop)):
+            index = self.lake.window_index(windowing, self._settings.windows.lookback).update()
+            begins = [one for one in (index.held.least, index.computed.least) if one is not None]
+            if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
                 return None
             first, last = first or windowing.numbered(closed[0]), last or windowing.numbered(closed[-1])
         if last < first:

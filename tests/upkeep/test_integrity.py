@@ -266,3 +266,7 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     (first,), (second,) = (one.reasons for one in house.look().integrity.broken)
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
     assert second == f"{file}: it has 1 rows, but should have 2"
+    landed = house.lake.heartbeats().pinned()
+    assert landed is not None
+    landed.delete()
+    assert Surveyor(house.settings(), house.clock).range_of(None, None) == (START, at(600)), "without heartbeats too"
