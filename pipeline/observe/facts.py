@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
@@ -95,7 +96,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
     windowing, lookback = settings.windowing, settings.windows.lookback
     losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
-    waiting, reasons = read_waiting(lake, windowing, lookback, report.state.watermark), read_reasons(lake)
+    waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
     failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
     ticks = read_ticks(lake, settings, report.state.decision, now)
     of_log, computed = log_facts(report.state, ticks, settings, now), list(report.computed)
@@ -108,11 +109,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
             **of_log["failing"],
             "tables_failing": {each.table: each.failures for each in of_tables},
         },
-        "waiting": {
-            "windows_waiting": len(waiting),
-            "quarantined": dict(reasons.waiting),
-            "requeued": dict(reasons.requeued),
-        },
+        "waiting": {"windows_waiting": len(waiting), **quarantine_facts(lake)},
         "stored": {
             "landed_rows": report.landed.rows,
             "landed_through": report.landed.newest_event_time,
@@ -293,6 +290,15 @@ def lost_facts(losses: Losses) -> Facts:
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are unchecked"} if missed.left else {}),
         **unknown_facts(missed=missed.damaged, lost=lost.damaged),
     }
+
+
+def quarantine_facts(lake: Lake) -> Facts:
+    """Return the numbers of rejected messages by reason, or a sentence that says that `quarantine` is damaged."""
+    try:
+        reasons = read_reasons(lake)
+    except CorruptObject as error:
+        return {"quarantined": {}, "requeued": {}, "quarantined_unknown": f"rejected messages are not counted: {error}"}
+    return {"quarantined": dict(reasons.waiting), "requeued": dict(reasons.requeued)}
 
 
 def late_facts(late: Late) -> Facts:

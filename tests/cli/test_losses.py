@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.clock import ManualClock
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
@@ -165,6 +165,13 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
         assert f"event hours 2026-11-21T07Z are {what.replace('_', ' ')}:" in facts[f"{what}_unknown"]
         assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
     assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
+    append_rejected(history.lake.quarantine(), {})
+    (rejected,) = (history.folder / "lake/quarantine").rglob("part-*.parquet")
+    rejected.write_bytes(rejected.read_bytes()[:-40])
+    facts = status(history, monkeypatch)
+    assert (facts["landed_rows"], facts["quarantined"]) == (4, {})
+    assert "run `tidemark repair`, which names it" in facts["quarantined_unknown"]
+    assert "rejected messages are not counted" in CliRunner().invoke(app, ["status"]).output
     file.unlink()
     assert "event hours 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
 

@@ -130,6 +130,8 @@ def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "yellow" if windows else "green", f"{counted(windows, 'closed window')} to be computed"
     if quarantined:
         yield "yellow", f"in quarantine: {text_of(quarantined)}"
+    if "quarantined_unknown" in facts:
+        yield "yellow", facts["quarantined_unknown"]
     if "null_fields" in facts:
         yield "yellow", f"always null in the last hour: {', '.join(facts['null_fields'])}"
 
