@@ -24,7 +24,10 @@ from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, table_errors
 
-RUN, ROUND = "tidemark.run", "tidemark.round"
+OURS = "tidemark."
+"""The prefix of the metadata keys in commits that tidemark makes."""
+
+RUN, ROUND = f"{OURS}run", f"{OURS}round"
 """Metadata keys in a commit of an ingest run, which lands messages in rounds. RUN has the run's name, and ROUND the
 round's number."""
 
@@ -38,7 +41,8 @@ FILES_REMEMBERED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` its metadata.
+    """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` the part of its
+    metadata that tidemark wrote.
 
     `added` and `removed` are the files whose rows the commit added and removed, as the commit lists them. They do not
     include the files of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if
@@ -217,7 +221,7 @@ def _parsed(version: int, content: bytes, column: str) -> Commit:
         version=version,
         digest=blake2b(content, digest_size=16).digest(),
         at=from_us(says["timestamp"] * 1000) if says.get("timestamp") else None,
-        says=says,
+        says={name: said for name, said in says.items() if name.startswith(OURS)},
         added=[_added(version, add, column) for add in adds if add["dataChange"]],
         removed={
             unquote(remove["path"]): (remove.get("partitionValues") or {}).get(column)

@@ -32,6 +32,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
+from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -52,6 +53,9 @@ was silent."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. An attempt fails if another run commits first."""
+
+MANIFESTS_KEPT = 2_000
+"""Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
 
 Fence = Mapping[str, frozenset[str]]
 """The files that each window had before a run listed its input, by window key."""
@@ -103,7 +107,7 @@ class WindowedTable:
         table.properties = OF_RUNS
         self._manifests = Notes(objects, MANIFESTS)
         self._clock = clock
-        self._known: dict[str, DiffRun] = {}
+        self._known = Kept(MANIFESTS_KEPT)
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
@@ -182,9 +186,8 @@ class WindowedTable:
 
     def manifest(self, run: str) -> DiffRun:
         """Return a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote, NewerFormat."""
-        if run not in self._known:
-            self._known[run] = self._manifests.read(run)
-        return self._known[run]
+        known: DiffRun = self._known.get(run, lambda: self._manifests.read(run))
+        return known
 
     def input_version(self, run: str) -> int | None:
         """Return the version of `heartbeats` that a run read; None if the run's manifest is gone or damaged."""
