@@ -318,7 +318,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     """Return a sentence about the slow streams, or about the fast ones; None if the messages have no streams."""
     if not disorder.streams:
         return None
-    found, where = disorder.sides[side], f"{'behind' if side == 'slow' else 'ahead of'} the typical one"
+    found = disorder.sides[side]
     worst, messages, streams = found.worst, found.beyond_band, found.streams
     if not messages:
         band = format_duration(disorder.band)
@@ -328,7 +328,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
         return f"No stream is {side} by more than the band; {share} of the messages are, and have no stream."
     head = (
         f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {side} by more than the band: "
-        f"{share} of the messages, up to {words(found.max_seconds)} {where}"
+        f"{share} of the messages, with up to {words(found.max_seconds)} of disorder"
     )
     names = [each.stream for each in worst]
     if streams <= len(worst) and streams <= max(1, disorder.streams * MOST_STREAMS):
