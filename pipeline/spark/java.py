@@ -26,23 +26,12 @@ HOME = re.compile(r"java\.home = (.+)")
 
 WRAPPER = """\
 #!/bin/sh
-# Made by tidemark. Spark requests the module {module} by a flag, but works without it. The Java
+# Made by tidemark. Spark's launcher requests the module by this flag, but works without it. The Java
 # below lacks the module, so this script drops the flag and passes on all other arguments.
-held=
 for argument do
     shift
-    if [ -n "$held" ]; then
-        held=
-        [ "$argument" = {module} ] || set -- "$@" --add-modules "$argument"
-    else
-        case $argument in
-        --add-modules={module}) ;;
-        --add-modules) held=1 ;;
-        *) set -- "$@" "$argument" ;;
-        esac
-    fi
+    [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
 done
-[ -z "$held" ] || set -- "$@" --add-modules
 exec {java} "$@"
 """
 """A shell script that starts Java without the flag for MISSING_MODULE. It uses `exec`, so the JVM has the script's

