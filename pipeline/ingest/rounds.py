@@ -95,29 +95,20 @@ there is no backlog."""
 class Share:
     """The input of a round's readers, which pull for `time`.
 
-    Readers 0 to `landers - 1` read base, the other `trackers` read tracking. Heartbeats below `watermark` are late.
-    `settled` has the names of attempts (counted batches) that are in the log. Readers remember the messages of these
-    attempts, to recognize copies.
+    `sides` has the subscription that each reader reads. Heartbeats below `watermark` are late. `settled` has the names
+    of attempts (counted batches) that are in the log. Readers remember the messages of these attempts, to recognize
+    copies.
     """
 
     settings: Settings
     time: timedelta
-    landers: int
-    trackers: int
+    sides: Sequence[Side]
     watermark: datetime | None = None
     settled: frozenset[str] = frozenset()
 
-    @property
-    def readers(self) -> int:
-        return self.landers + self.trackers
-
-    def side(self, reader: int) -> Side:
-        """Return the subscription that a reader reads."""
-        return Side.BASE if reader < self.landers else Side.TRACKING
-
     def budget(self, side: Side) -> Budget:
         """Return the limits for one reader of this subscription."""
-        return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
+        return Budget(ROUND_MESSAGES // len(self.sides), READER_BYTES, self.time, BATCH_MESSAGES[side])
 
 
 class Reader:
@@ -171,7 +162,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     reader.copies.settle(share.settled)
     for numbers in readers:
         for number in numbers["id"].to_pylist():
-            answer = AS_JSON.dump_json(reader.take(share, share.side(number)))
+            answer = AS_JSON.dump_json(reader.take(share, share.sides[number]))
             for first in range(0, len(answer), PIECE_BYTES):
                 piece = answer[first : first + PIECE_BYTES]
                 yield pa.RecordBatch.from_pylist([{"reader": number, "piece": piece}], TAKEN)
@@ -196,7 +187,7 @@ def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: S
     watchdog.daemon = True
     watchdog.start()
     try:
-        readers = spark.range(0, share.readers, 1, share.readers)
+        readers = spark.range(0, len(share.sides), 1, len(share.sides))
         return taken_of_rows(readers.mapInArrow(partial(read_share, share), from_arrow_schema(TAKEN)).toArrow())
     finally:
         watchdog.cancel()
@@ -260,7 +251,7 @@ class RoundDone:
 
     @property
     def is_dry(self) -> bool:
-        return self.messages < SMALL_SHARE * min(min(BATCH_MESSAGES.values()) * self.share.readers, ROUND_MESSAGES)
+        return self.messages < SMALL_SHARE * min(min(BATCH_MESSAGES.values()) * len(self.share.sides), ROUND_MESSAGES)
 
 
 Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
@@ -330,9 +321,9 @@ class Rounds:
     def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
         watermark, began, since = self.newest().watermark, self.settling.clock.now(), self.settling.clock.monotonic()
         decision = None if self._tracking_is_dry else self._decision()
-        trackers = trackers_of(self.readers, decision, self.settings.policy, number)
+        sides = sides_of(self.readers, decision, self.settings.policy, number)
         attempts = frozenset[str]().union(*self._attempts)
-        share = Share(self.settings, self.plan.round, self.readers - trackers, trackers, watermark, attempts)
+        share = Share(self.settings, self.plan.round, sides, watermark, attempts)
         taken = self.read(share)
         self.settling.hold(taken)
         return share, taken, began, self.settling.clock.monotonic() - since
@@ -347,7 +338,7 @@ class Rounds:
         oldest = ((side, one.oldest_publish_time) for side, one in settled.sides.items())
         ages = {side: began - moment for side, moment in oldest if moment is not None}
         done = RoundDone(number, share, settled, readers_seconds, self.settling.clock.monotonic() - since, ages)
-        self._tracking_is_dry = done.is_dry and not share.landers  # whatever an older decision says
+        self._tracking_is_dry = done.is_dry and Side.BASE not in share.sides  # whatever an older decision says
         return done
 
     def _decision(self) -> Decision | None:
@@ -374,7 +365,7 @@ class Rounds:
 
         If it finds nothing although the backlog is old, another consumer holds the backlog's messages.
         """
-        young, sides = self.plan.stop_below, frozenset(map(done.share.side, range(done.share.readers)))
+        young, sides = self.plan.stop_below, frozenset(done.share.sides)
         self._dry = self._dry + 1 if done.is_dry else 0
         self._looked = sides | (self._looked if done.is_dry else frozenset())
         self._young = self._young + 1 if all(age < young for age in done.oldest.values()) else 0
@@ -386,36 +377,38 @@ class Rounds:
         return Ended.CAUGHT_UP if not known and self._young >= YOUNG_ROUNDS and len(done.ages) < len(Side) else None
 
 
-def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
-    """Return how many of the readers read tracking in round `number`.
+def sides_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> list[Side]:
+    """Return the subscription that each of the readers reads in round `number`. Tracking is read by these readers:
 
     - All readers, while the newest decision shows that tracking has a backlog and is not ahead of base. Reason: the
       watermark does not move until tracking is ahead.
     - Otherwise a quarter of the readers (see A_TRACKER_IN), and at least one. If there is only one reader, it reads
       tracking every other round.
     """
+    trackers = number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
         if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
-            return readers
-    return number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)
+            trackers = readers
+    return [Side.BASE] * (readers - trackers) + [Side.TRACKING] * trackers
 
 
 def sentence_of(rounds: Sequence[RoundDone]) -> str:
     """Return a sentence for the run's log: what these consecutive rounds landed and tracked, and how long they took."""
     first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
     share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
+    landers, trackers = map(share.sides.count, (Side.BASE, Side.TRACKING))
     rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""
     ages = ", ".join(f"{side} {rough(age)}" for side, age in last.ages.items())
     is_slow = first.number > 0 and last.readers_seconds >= SLOW * share.time.total_seconds()
     slow = (
-        f". A round should take {format_duration(share.time)}: Spark needs a task slot for each of the {share.readers} "
-        "readers, and for windows"
+        f". A round should take {format_duration(share.time)}: Spark needs a task slot for each of the "
+        f"{len(share.sides)} readers, and for windows"
     )
     return (
         f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
         f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
-        f"{settled.persisted.messages} messages; {rate}the {share.landers} readers of base and {share.trackers} of "
+        f"{settled.persisted.messages} messages; {rate}the {landers} readers of base and {trackers} of "
         f"tracking took {last.readers_seconds:.1f} s, settling {max(one.settle_seconds for one in rounds):.1f} s at "
         f"most{f'; age of the backlog: {ages}' if ages else ''}{slow if is_slow else ''}"
     )

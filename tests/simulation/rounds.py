@@ -344,7 +344,7 @@ class Driver(Worker):
         """The tasks of one round, as Spark plays them."""
         run.judges_by = JudgedBy(self.looked[0].watermark, self.looked[-1].watermark)
         told = self.world.planted.share(share)
-        tasks = [self.world.schedule.beside(lambda n=n: self.task(run, told, n)) for n in range(share.readers)]
+        tasks = [self.world.schedule.beside(lambda n=n: self.task(run, told, n)) for n in range(len(share.sides))]
         try:
             answers = results(tasks)
         finally:

@@ -161,7 +161,7 @@ def read_and_die(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa
     """What the readers run, killed once at each step that is ordained for the lake."""
     write, deaths_of, given = NewFiles.write, share.settings.lake.folder, list(numbers)
     assert deaths_of is not None
-    sides = {share.side(number) for batch in given for number in batch["id"].to_pylist()}
+    sides = {share.sides[number] for batch in given for number in batch["id"].to_pylist()}
 
     def dying_write(files: NewFiles, rows: pa.Table) -> list[NewFile]:
         maybe_die(deaths_of, "before write")

@@ -24,7 +24,7 @@ from tests.spark.rounds import (
     tracked,
 )
 from tidemark.pipeline.ingest import rounds as module
-from tidemark.pipeline.ingest.outcome import Settled
+from tidemark.pipeline.ingest.outcome import Settled, Side
 from tidemark.pipeline.ingest.rounds import Ended, RoundDone
 
 
@@ -56,7 +56,7 @@ def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
     acknowledged = settled.landed.acknowledged
     assert acknowledged.count + acknowledged.failed == settled.landed.messages
     assert [one.number for one in done] == list(range(len(done)))
-    shares = [(one.share.landers, one.share.trackers) for one in done]
+    shares = [tuple(map(one.share.sides.count, (Side.BASE, Side.TRACKING))) for one in done]
     assert shares[0] == (0, 4)
     assert shares[-1] == (3, 1)
     assert shares == sorted(shares), "tracking first, then base"

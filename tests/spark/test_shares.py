@@ -45,6 +45,7 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning
 
 MINUTE = timedelta(minutes=1)
+BOTH = [Side.BASE, Side.TRACKING]
 
 
 class WorldReader(Reader):
@@ -77,7 +78,7 @@ class OnTheModel:
 
     def read(self, share: Share) -> list[Taken]:
         """What the readers of a round have taken."""
-        numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(share.readers)]
+        numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(len(share.sides))]
         return taken_of_rows(pa.Table.from_batches(read_share(share, numbers, self.kept), TAKEN))
 
     def settling(self) -> Settling:
@@ -128,8 +129,7 @@ def total(done: Sequence[RoundDone]) -> Settled:
 
 def a_share(settings: Settings, side: Side) -> Share:
     """One reader of one side."""
-    landers = int(side is Side.BASE)
-    return Share(settings, timedelta(seconds=1), landers, 1 - landers)
+    return Share(settings, timedelta(seconds=1), [side])
 
 
 # What a worker keeps
@@ -162,7 +162,7 @@ def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
     for minutes in settings:
         chosen = Settings(ingest=IngestSettings(readers=minutes))
         for _ in range(3):
-            rows = pa.Table.from_batches(read_share(Share(chosen, timedelta(seconds=1), 1, 1), [numbers]))
+            rows = pa.Table.from_batches(read_share(Share(chosen, timedelta(seconds=1), BOTH), [numbers]))
             assert [one.side for one in taken_of_rows(rows)] == [Side.BASE, Side.TRACKING]
         assert len(Counting.alive) <= 2
     assert Counting.made == made
@@ -175,7 +175,7 @@ def test_a_worker_reads_by_a_schema_file_that_was_replaced(tmp_path: Path, monke
     settings = Settings(message=MessageSettings(payload=Encoding.AVRO, schema=str(schema)))
     for content, made in (("old", 1), ("old", 1), ("new", 2)):
         schema.write_text(content)
-        list(read_share(Share(settings, timedelta(seconds=1), 1, 1), [numbers]))
+        list(read_share(Share(settings, timedelta(seconds=1), BOTH), [numbers]))
         assert Counting.made == made
 
 
@@ -225,7 +225,7 @@ def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_
     run = on.rounds(backlogs={Side.TRACKING: world.tracking_backlog, Side.BASE: SilentAtFirst(world.base_backlog)})
     done = list(run.rounds(10 * MINUTE, until_young=True))
     assert run.ended is Ended.CAUGHT_UP
-    assert [one.share.trackers for one in done] == [number % 2 for number in range(len(done))]
+    assert [one.share.sides.count(Side.TRACKING) for one in done] == [number % 2 for number in range(len(done))]
     assert {side: age < MINUTE for side, age in done[-2].ages.items()} == dict.fromkeys(Side, True)
     assert world.tracking.unacknowledged == world.base.unacknowledged == []
 
@@ -243,4 +243,6 @@ def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(
     assert run.ended is Ended.RAN_DRY
     assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
     assert total(done).landed.messages + len(held) == 50
-    assert not RoundDone(0, Share(on.settings, MINUTE, 750, 250), Settled(Ingested(module.ROUND_MESSAGES)), 1, 1).is_dry
+    assert not RoundDone(
+        0, Share(on.settings, MINUTE, 500 * BOTH), Settled(Ingested(module.ROUND_MESSAGES)), 1, 1
+    ).is_dry
