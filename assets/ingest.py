@@ -177,7 +177,9 @@ def why_readers(
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
-    recent = {side: one for side, one in readings_of(decision).items() if now - one.newest.observed_at <= longest}
+    recent = {
+        side: one for side, one in readings_of(decision).items() if is_recent(one.newest.observed_at, now, longest)
+    }
     for side in sorted(recent):  # base first
         if (age := recent[side].newest.age) >= plan.start_after:
             whole = format_duration(timedelta(seconds=int(age.total_seconds())))

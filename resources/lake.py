@@ -8,7 +8,7 @@ from typing import TypeVar
 import dagster as dg
 
 from tidemark.local.services.ownership import Ownership
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, is_recent
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import judge_of, new_files
@@ -92,7 +92,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Return the WatermarkState after the last tick of the sensor `tracking`. If the tick is too old or ran in
         another process, read the state from the tracking log. Raises the errors of `TrackingLog.catch_up`."""
         noted, now = self.kept.get(NEWEST_FOLD, NewestFold).noted, self.clock.now()
-        if noted is not None and now - noted[1] <= FOLDS_SERVE * self.settings.watermark.tick:
+        if noted is not None and is_recent(noted[1], now, FOLDS_SERVE * self.settings.watermark.tick):
             return noted[0]
         return self.tracking_log(user).catch_up()
 

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.clock import Clock, SystemClock, format_duration, rough
+from tidemark.pipeline.clock import Clock, SystemClock, format_duration, is_recent, rough
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
@@ -342,8 +342,8 @@ class Rounds:
         return done
 
     def _decision(self) -> Decision | None:
-        record, now = self.newest().record, self.settling.clock.now()
-        is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
+        record, now, new = self.newest().record, self.settling.clock.now(), max(NEW, 3 * self.settings.watermark.tick)
+        is_new = record is not None and is_recent(record.decision.at, now, new)
         return record.decision if record is not None and is_new else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
@@ -352,7 +352,7 @@ class Rounds:
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
-            if effective is not None and effective.newest.observed_at >= self.settling.clock.now() - NEW:
+            if effective is not None and is_recent(effective.newest.observed_at, self.settling.clock.now(), NEW):
                 ages[side] = effective.newest.age
             elif decision is None:
                 with suppress(PubSubError):
