@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
@@ -98,10 +99,6 @@ def keys_of(*columns: Iterable[Any]) -> Ints:
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
-AT_ONCE = 200
-"""Number of messages with a large lag whose payloads are decoded together. In larger batches, garbage collection costs
-more than decoding."""
-
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -149,24 +146,21 @@ def counted_parts(
 
 def _are_unreadable(messages: Messages, late: Ints, reader: HeartbeatReader, asking: Asking) -> Bools:
     found = np.zeros(len(late), dtype=np.bool_)
-    has_payload = np.fromiter((bool(messages.payloads[row]) for row in late), dtype=np.bool_, count=len(late))
-    left = np.flatnonzero(has_payload)
-    while len(left):
-        rest = Messages(messages.table.take(pa.array(late[left[:AT_ONCE]])))
-        payloads = reader.decoder.decode(rest, asking).payloads
-        found[left[: len(payloads)]] = [isinstance(payload, Rejection) for payload in payloads]
-        left = left[len(payloads) :]
+    has_payload = pc.fill_null(pc.greater(pc.binary_length(messages.table["payload"]), 0), False).to_numpy()[late]
+    are_all = len(late) == len(messages) and has_payload.all()
+    asked = messages if are_all else Messages(messages.table.take(pa.array(late[has_payload])))
+    found[has_payload] = [isinstance(payload, Rejection) for payload in reader.decoder.each(asked, asking)]
     return found
 
 
 def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) -> Counted:
     elements, messages = judged.elements, judged.messages
     is_good, event_us, undecided = judged.is_heartbeat, judged.event_us, judged.undecided
-    published_us, data = messages.published_us, messages.payloads
+    published_us = messages.published_us
     is_counted = np.ones(len(is_good), dtype=np.bool_)
     is_counted[list(undecided)] = False
     if elements is not None:
-        published_us, data = published_us[elements.owners], [data[owner] for owner in elements.owners]
+        published_us = published_us[elements.owners]
         is_counted &= elements.counted(is_good)
         undecided = {elements.owners[row]: why for row, why in undecided.items()}
     is_first, keys, event_us = NONE, NONE, np.where(is_good, event_us, NO_MINIMUM)
@@ -177,6 +171,8 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
             written = reader.contract.payload
             read_by = READ_BY if written.has_schema or written.envelope else ()
             said = (judged.attributes.column(name).to_pylist() for name in read_by)
+            sent = messages.payloads
+            data = sent if elements is None else [sent[owner] for owner in elements.owners]
             keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
             is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)

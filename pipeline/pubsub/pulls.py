@@ -53,9 +53,9 @@ first time. After OVER, the message is dropped, because it may be redelivered.
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
 
-PULLS_AT_ONCE = 8
-"""Maximum number of pulls in flight. The service needs several, because it answers a pull with few messages even if
-there are many. An emulator gets one pull at a time, because it answers at once with many messages."""
+FEWEST_AT_ONCE, PULLS_AT_ONCE = 2, 8
+"""Number of pulls in flight at first, and maximum. Two, so that the server works while an answer is decoded. The
+service needs more, because it answers a pull with few messages even if there are many. An emulator does not."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -134,7 +134,7 @@ class Pulls:
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
-        self._at_once = PULLS_AT_ONCE if settings.emulator_host is None else 1
+        self._at_once = PULLS_AT_ONCE if settings.emulator_host is None else FEWEST_AT_ONCE
         self._lease_seconds = lease.total_seconds()
         self._keeps = keeps
         self._on_call = on_call
@@ -146,7 +146,7 @@ class Pulls:
         self._asked = 0  # messages requested by the pulls in flight
         self._held, self._held_bytes = 0, 0  # waiting messages and their bytes
         self._taker = get_ident()
-        self._level = 1  # pulls that should be in flight
+        self._level = FEWEST_AT_ONCE  # pulls that should be in flight
         self._rests_until = 0.0
         self._is_open = False
         self._began = 0.0
@@ -169,7 +169,7 @@ class Pulls:
                 self._level = min(self._level + 1, self._at_once)
             self._send(at_most)
         if not self._waiting:
-            self._level = 1
+            self._level = FEWEST_AT_ONCE
             error = self._failed or self._refused
             self._failed = self._refused = None
             if error is not None:

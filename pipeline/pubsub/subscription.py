@@ -14,7 +14,7 @@ from weakref import finalize
 
 import pyarrow as pa
 from google.api_core import exceptions as api
-from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1 import AcknowledgeRequest, SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.messages import Messages
@@ -41,6 +41,9 @@ PULL_WAIT = timedelta(seconds=2)
 
 ACKNOWLEDGED_AT_ONCE = 8
 """Number of threads that acknowledge in parallel. A call takes a few milliseconds, most of them waiting."""
+
+REQUEST = AcknowledgeRequest.pb()
+"""The plain protobuf class. The client's wrapper of it converts each ack id in Python."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
@@ -176,7 +179,7 @@ class PubSubSubscription:
     def _acknowledge(self, ack_ids: list[str]) -> Acknowledged:
         with reported("acknowledge on", self.path, CONSUME):
             try:
-                self._client.acknowledge(subscription=self.path, ack_ids=ack_ids, **bounded())
+                self._client.acknowledge(request=REQUEST(subscription=self.path, ack_ids=ack_ids), **bounded())
             except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
                 logger.warning(
                     "%s: %d acknowledgements failed, and their messages are redelivered: %s",

@@ -7,7 +7,7 @@ CloudEvents 1.0.
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import Attributes, Messages
@@ -102,15 +102,28 @@ class PayloadDecoder:
         Never raises because of the content of a message. The result for a message does not depend on other messages.
         Raises InvalidSettings if a schema that the settings name cannot be used.
         """
-        written = self._format
-        if written.envelope is Envelope.NONE and not written.is_read:
+        written, is_enveloped = self._format, self._format.envelope is not Envelope.NONE
+        if not is_enveloped and not written.is_read:
             return Decoded(messages.attributes, [None] * len(messages))
-        held: list[Mapping[str, str]] | None = None
+        held = messages.attributes.dicts() if is_enveloped else None
         room, payloads = _Room(), list[Any]()
-        if written.envelope is not Envelope.NONE:
-            held = messages.attributes.dicts()
-            read = self._of_events(held, messages, asking, room)
-        elif written.encoding is Encoding.JSON:
+        for payload in self.each(messages, asking, room, held):
+            payloads.append(payload)
+            if room.left <= 0:
+                break
+        if held is not None:
+            return Decoded(Attributes.of_dicts(held[: len(payloads)]), payloads)
+        return Decoded(messages.between(0, len(payloads)).attributes, payloads)
+
+    def each(
+        self, messages: Messages, asking: Asking, room: _Room | None = None, held: list[Mapping[str, str]] | None = None
+    ) -> Iterator[Any]:
+        """Yield the payload of each message as `decode` returns it, one at a time. The format must be one that is read.
+        The attributes of an envelope are added to those in `held`."""
+        room = room or _Room()
+        if self._format.envelope is not Envelope.NONE:
+            read = self._of_events(messages.attributes.dicts() if held is None else held, messages, asking, room)
+        elif self._format.encoding is Encoding.JSON:
             read = self._of_json(room)
         else:
             read = self._by_schema(messages, asking, room)
@@ -124,12 +137,7 @@ class PayloadDecoder:
                 payload = Rejection(RejectionReason.UNREADABLE_PAYLOAD, detail)
             except Unknown as unknown:
                 payload = Undecided(str(unknown))
-            payloads.append(payload)
-            if room.left <= 0:
-                break
-        if held is not None:
-            return Decoded(Attributes.of_dicts(held[: len(payloads)]), payloads)
-        return Decoded(messages.between(0, len(payloads)).attributes, payloads)
+            yield payload
 
     def _of_json(self, room: _Room) -> Read:
         compression, may_be_array = self._format.compression, self._may_be_array
