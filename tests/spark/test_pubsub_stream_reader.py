@@ -160,7 +160,7 @@ def test_databricks_columns_are_served_by_their_names_and_types(world: World) ->
     assert json.loads(row["attributes"]) == dict(published.attributes)
     assert row["publishTimestampInMillis"] == published.publish_time.ToMilliseconds()
     rows = pa.table({"message_id": ["1"], "messageId": ["a field"]})
-    assert as_asked(rows, pa.schema([pa.field("messageId", pa.string())])).to_pylist() == [{"messageId": "a field"}]
+    assert as_asked(rows, pa.schema([pa.field("messageId", pa.string())]), {}).to_pylist() == [{"messageId": "a field"}]
 
 
 def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_planned() -> None:

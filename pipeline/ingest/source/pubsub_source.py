@@ -36,7 +36,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
+from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
@@ -248,9 +248,9 @@ class NamedReader:
             )
         columns = arrow_schema(self._schema)
         for piece in landing.pieces:
-            rows = _with_fields(Notes(objects, PIECE).read(piece), self._options.contract.fields)
+            rows = Notes(objects, PIECE).read(piece)
             marks = pa.array([watermark] * len(rows), MOMENT)
-            asked = as_asked(rows.append_column(WATERMARK, marks), columns)
+            asked = as_asked(rows.append_column(WATERMARK, marks), columns, self._options.contract.fields)
             yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
@@ -280,7 +280,6 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
     _available_at: datetime | None = None
     _nothing_since: datetime | None = None
     _nothing_in: int | None = None
-    _has_planned = False
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -294,9 +293,9 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         query began.
         """
         before = Offset.read(start)
-        if self._has_planned and self._is_caught_up(before):
+        if self._limit is not None and self._is_caught_up(before):
             return start
-        self._has_planned, self._limit = True, limit
+        self._limit = limit
         return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
@@ -357,24 +356,21 @@ def source_schema(options: SourceOptions) -> T.StructType:
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 
 
-def _with_fields(rows: pa.Table, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed rows with these fields. The option `fields` may have changed since the rows landed. A field is null
-    if the option did not name it then, or named it with another kind."""
-    for column in map(heartbeat_schema(fields).field, fields):
-        landed = rows.schema.get_field_index(column.name)
-        if landed < 0 or rows.schema.field(landed).type != column.type:
-            rows = rows if landed < 0 else rows.remove_column(landed)
-            rows = rows.append_column(column, pa.nulls(len(rows), column.type))
-    return rows
-
-
-def as_asked(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]) -> pa.Table:
     """Return the rows with the columns and types of this schema. Attributes may be requested as JSON text, and columns
-    by their names in Databricks' source."""
-    return pa.table([_column(rows, column).cast(column.type) for column in columns], schema=columns)
+    by their names in Databricks' source.
+
+    `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
+    then, or named it with another kind.
+    """
+    return pa.table([_column(rows, column, fields).cast(column.type) for column in columns], schema=columns)
 
 
-def _column(rows: pa.Table, column: pa.Field) -> pa.ChunkedArray:
+def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -> pa.Array | pa.ChunkedArray:
+    if column.name in fields:
+        landed = rows.schema.get_field_index(column.name)
+        if landed < 0 or rows.schema.field(landed).type != ARROW_TYPES[fields[column.name]]:
+            return pa.nulls(len(rows), column.type)
     is_theirs = column.name in DATABRICKS and column.name not in rows.column_names  # a field may have the name
     found = rows[DATABRICKS[column.name] if is_theirs else column.name]
     if is_theirs and column.name == "publishTimestampInMillis":
