@@ -8,7 +8,7 @@ from uuid import uuid4
 import dagster as dg
 
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.ingest.pace import last_look, least_interval
+from tidemark.pipeline.ingest.pace import least_interval
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import Observer, Recorder
@@ -66,7 +66,7 @@ def ticking_sensor(
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(
         name=name_of(settings, name),
-        minimum_interval_seconds=least_interval(tick) if waits else last_look(tick),
+        minimum_interval_seconds=least_interval(tick, waits=waits),
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys=keys_of(settings, LAKE, *resources),
         **more,

@@ -5,14 +5,12 @@ any input, writes its manifest and its files, and commits. One run replaces wind
 `stream_status`. Each custom table has runs of its own.
 """
 
-import pickle
 import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -26,7 +24,7 @@ from tidemark.pipeline.lake.tables.diffs import StatusKind, StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, WindowedTable
-from tidemark.pipeline.spark.executors import WINDOWS, answers_of, require_able, run_slices
+from tidemark.pipeline.spark.executors import WINDOWS, answers_to, require_able
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
@@ -99,8 +97,7 @@ class MicroBatch(WindowBatch):
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
         work = Work(run, self.plan, slices, self.heartbeats.storage_options, self.diffs.files, self.status.files)
         by_table = defaultdict[str, list[NewFile]](list)
-        task = partial(run_slices, pickle.dumps(work), ANSWER)
-        for answer in answers_of(self.spark, len(slices), task, ANSWER).to_pylist():
+        for answer in answers_to(self.spark, work, ANSWER).to_pylist():
             by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
         return by_table[STATUSES], by_table[DIFFS]
 

@@ -1,12 +1,10 @@
 """Computes windows of a custom table: passes heartbeats to its definition, and writes the rows to the lake."""
 
-import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +22,7 @@ from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
-from tidemark.pipeline.spark.executors import answers_of, run_slices
+from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -127,8 +125,7 @@ class OwnBatch(WindowBatch):
         before = [Window(start - self.lookback, start)] if self.lookback else []
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
         search = Search(slices, self.heartbeats.storage_options)
-        task = partial(run_slices, pickle.dumps(search), COPIES)
-        found = answers_of(self.spark, len(slices), task, COPIES).select([*PLACE, "is_dropped"])
+        found = answers_to(self.spark, search, COPIES).select([*PLACE, "is_dropped"])
         names = [f"_{name}" for name in found.column_names]  # a compared field may be named file
         return self.spark.createDataFrame(found.rename_columns(names)) if len(found) else None
 

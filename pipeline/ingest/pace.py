@@ -37,17 +37,11 @@ MARGIN = timedelta(seconds=0.3)
 early, the window would wait for the next tick."""
 
 
-def least_interval(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` of a sensor whose ticks `Pace` spaces. With ticks up to AIMED apart, an
-    evaluation starts at the daemon's first check after the previous evaluation. With longer intervals, it starts at the
-    last check before its tick."""
-    return 1 if tick <= AIMED else last_look(tick)
-
-
-def last_look(tick: timedelta) -> int:
-    """Return the `minimum_interval_seconds` that makes the daemon start an evaluation at its last check before the next
-    tick is due."""
-    return max(1, int((tick - LOOK).total_seconds()) + 1)
+def least_interval(tick: timedelta, *, waits: bool) -> int:
+    """Return the `minimum_interval_seconds` of a sensor, so that the daemon starts an evaluation at its last check
+    before the next tick is due. If the sensor waits for its tick (see `Pace`), and ticks are up to AIMED apart, an
+    evaluation starts at the daemon's first check after the previous evaluation."""
+    return 1 if waits and tick <= AIMED else max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
 class Pace:

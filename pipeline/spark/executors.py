@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -126,6 +127,12 @@ def answers_of(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> 
         remedy = LOCAL_REMEDY if is_local else REMEDY
         raise ExecutorsUnable(f"Spark's executors cannot run tidemark ({'; '.join(lacking)}): {remedy}")
     return rows
+
+
+def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
+    """Compute each slice of a Work or Search in a Spark task of its own, and return the rows in the schema `of`. Raises
+    ExecutorsUnable."""
+    return answers_of(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 
 
 def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:

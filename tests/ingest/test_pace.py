@@ -24,7 +24,7 @@ def ticked(
     pace, began, free_at, found = Pace(seconds(tick), clock), at(-100), at(0), list[datetime]()
     for look in range(looks):
         moment = at(look * LOOK)
-        if moment < free_at or (moment - began).total_seconds() < least_interval(seconds(tick)):
+        if moment < free_at or (moment - began).total_seconds() < least_interval(seconds(tick), waits=True):
             continue
         clock.advance(moment - clock.now())
         began = moment
