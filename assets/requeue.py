@@ -38,15 +38,15 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         done = Requeuer(lake, judge_of(settings, lake), clock).run()
         lake.judged_by().note(settings.judged_by, clock.now())
         metadata: dict[str, Any] = {
-            "landed": done.landed,
+            "landed": done.heartbeats,
             "late": done.late,
             "landed_before": done.there,
             **{f"still_rejected/{reason}": count for reason, count in done.rejected.items()},
             **{f"of_another_kind/{name}": count for name, count in done.of_another_kind.items()},
         }
-        context.log.info(f"landed {done.landed} quarantined messages; {done.rejected.total()} were rejected again")
-        if done.landed:
-            landed = {"rows": done.landed, "late": done.late}
+        context.log.info(f"landed {done.heartbeats} quarantined messages; {done.rejected.total()} were rejected again")
+        if done.heartbeats:
+            landed = {"rows": done.heartbeats, "late": done.late}
             yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)
         yield dg.Output(None, metadata=metadata)
 

@@ -397,7 +397,7 @@ class Probe:
     def verdicts(self) -> object:
         """What a requeue would do with rejected messages."""
         found = Requeuer(self.lake, HeartbeatReader(self.settings.contract), self.clock).run(dry_run=True)
-        return found.landed, found.there, found.rejected
+        return found.heartbeats, found.there, found.rejected
 
     def recomputed(self) -> object:
         """The rows that earlier windows have when they are computed again, and the version that made others."""

@@ -3,16 +3,16 @@ verdict."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 import pyarrow.compute as pc
 from pydantic import PlainSerializer, PlainValidator
 
-from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.contract.heartbeat import RejectionReason, Undecided
 from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, oldest_of
 from tidemark.pipeline.ingest.rows import JudgedRows
 from tidemark.pipeline.lake.log.codec import decode, encode
@@ -43,6 +43,10 @@ class Waiting(Sums):
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
+
+    @classmethod
+    def of(cls, undecided: Iterable[Undecided]) -> Self:
+        return sum((cls(1, one.why) for one in undecided), cls())
 
     def sentence(self) -> str:
         if not self.messages:
@@ -80,13 +84,14 @@ class Ingested(Sums):
     newest_event_time: datetime | None = field(default=None, metadata=NEWEST)
 
     @classmethod
-    def of(cls, judged: JudgedRows) -> "Ingested":
+    def of(cls, judged: JudgedRows) -> Self:
         """Return the summary of judged messages of base."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
             messages=judged.messages - len(judged.undecided) - len(judged.left),
             oldest_publish_time=oldest_of(*published),
+            waiting=Waiting.of(judged.undecided.values()),
             heartbeats=len(judged.heartbeats),
             rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
             late=pc.sum(judged.heartbeats["late"]).as_py() or 0,

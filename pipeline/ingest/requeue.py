@@ -5,20 +5,18 @@ lake. The guarantee of `Requeuer` follows from this order. A later requeue skips
 rejected for another reason, the new reason is recorded too.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import Clock, from_us, to_us
-from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, RejectionReason
+from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.figures import Sums
-from tidemark.pipeline.ingest.outcome import Waiting
+from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
@@ -35,10 +33,10 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue(Sums):
+class Requeue(Ingested):
     """The result of a requeue or a dry run.
 
-    - `landed` is the number of heartbeats that pass, and `late` how many of these are below the newest watermark.
+    - `heartbeats` is the number of heartbeats that pass, and `late` how many of these are below the newest watermark.
     - `there` is the number of heartbeats that had landed before.
     - `rejected` is the number of messages that stay in quarantine, by current reason.
     - `waiting` are the messages that cannot be judged, because their schema cannot be looked up now.
@@ -46,12 +44,7 @@ class Requeue(Sums):
     Messages that an earlier requeue recorded are not counted.
     """
 
-    landed: int = 0
-    late: int = 0
     there: int = 0
-    rejected: Counter[RejectionReason] = field(default_factory=Counter)
-    of_another_kind: Counter[str] = field(default_factory=Counter)
-    waiting: Waiting = field(default_factory=Waiting)
 
 
 class Requeuer:
@@ -84,8 +77,8 @@ class Requeuer:
         if done.waiting.messages:
             raise PubSubUnreachable(
                 f"{done.waiting.messages} quarantined messages cannot be judged now: {done.waiting.why}. "
-                f"{done.landed} heartbeats of other messages {'would land' if dry_run else 'landed'}. Requeue again "
-                "later"
+                f"{done.heartbeats} heartbeats of other messages {'would land' if dry_run else 'landed'}. Requeue "
+                "again later"
             )
         return done
 
@@ -106,14 +99,7 @@ class Requeuer:
                 self.landing.add(self.landing.write(fresh), {})
             to_note.append(_settled(judged, passing))
             to_tell.append(judged_otherwise(copies, judged.rejected))
-            done += Requeue(
-                landed=len(fresh),
-                late=pc.sum(fresh["late"]).as_py() or 0,
-                there=len(passing) - len(fresh),
-                rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
-                of_another_kind=judged.of_another_kind,
-                waiting=sum((Waiting(1, one.why) for one in judged.undecided.values()), Waiting()),
-            )
+            done += replace(Requeue.of(replace(judged, heartbeats=fresh)), there=len(passing) - len(fresh))
         if any(map(len, to_note)) and not dry_run:
             notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
         if any(map(len, to_tell)) and not dry_run:

@@ -181,7 +181,9 @@ class Tracking:
         publish_us = np.concatenate([NONE, *(one.publish_us for one in self._parts)])
         attempt = self.copies.note(keys, publish_us)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
-        tracked = Ingested(sum(one.messages - len(one.undecided) for one in self._parts), oldest)
+        waiting = Waiting.of(undecided for one in self._parts for undecided in one.undecided.values())
+        messages = sum(one.messages for one in self._parts) - waiting.messages
+        tracked = Ingested(messages, oldest, waiting=waiting)
         return Taken(Side.TRACKING, self.reader.judged_by, tracked, histogram=histogram, attempt=attempt)
 
 
@@ -196,7 +198,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     Undecided messages are given back immediately. Other messages that were not kept are given back at the end. Raises
     PubSubError or LakeError, after giving back all messages.
     """
-    ack_ids, waiting, back, pulled, size = list[str](), Waiting(), list[str](), 0, 0
+    ack_ids, back, pulled, size = list[str](), list[str](), 0, 0
     unread: Sequence[str] = ()
     is_over = False
     try:
@@ -206,10 +208,9 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
             for part in keeper.keep(batch.messages):
                 ids, unread = unread[: part.messages], unread[part.messages :]
                 now, waits = keeper.clock.now(), defaultdict[int, list[str]](list)
-                for position, why in part.undecided.items():
+                for position in part.undecided:
                     waited = now - from_us(int(published_us[position]))
                     waits[seconds_of(waited, keeper.patience)].append(ids[position])
-                    waiting += Waiting(1, why.why)
                 for seconds, these in waits.items():
                     subscription.give_back(these, seconds)
                 back += [ids[position] for position in part.left]
@@ -232,7 +233,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    return replace(kept, ingested=replace(kept.ingested, waiting=waiting), ack_ids=ack_ids, used=used)
+    return replace(kept, ack_ids=ack_ids, used=used)
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:

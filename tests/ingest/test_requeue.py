@@ -55,7 +55,7 @@ def messages(world: World) -> list[str]:
 
 def test_what_passes_now_lands_once_and_what_fails_waits_on(world: World) -> None:
     done = world.requeue()
-    assert (done.landed, done.there) == (TICKS * A_TICK, 0)
+    assert (done.heartbeats, done.there) == (TICKS * A_TICK, 0)
     assert done.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 1})
     assert sorted(world.landed_ids()) == messages(world)
     assert len(world.quarantined_ids()) == TICKS * A_TICK + 1, "nothing is taken out"
@@ -63,7 +63,7 @@ def test_what_passes_now_lands_once_and_what_fails_waits_on(world: World) -> Non
     assert counts.waiting == {"UNREADABLE_EVENT_TIME": 1}
     assert counts.requeued == {"NO_STREAM_ID": TICKS * A_TICK}
     before, again = world.rows("heartbeats"), world.requeue()
-    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1), "what was noted is not looked at"
+    assert (again.heartbeats, again.there, again.rejected.total()) == (0, 0, 1), "what was noted is not looked at"
     assert world.rows("heartbeats") == before
 
 
@@ -118,7 +118,7 @@ def test_good_messages_behind_bombs_in_quarantine_land(tmp_path: Path) -> None:
         world.land()
         world.reader = RIGHT
         done = world.requeue()
-    assert (done.landed, done.rejected) == (10, Counter({RejectionReason.UNREADABLE_PAYLOAD: 14}))
+    assert (done.heartbeats, done.rejected) == (10, Counter({RejectionReason.UNREADABLE_PAYLOAD: 14}))
 
 
 def test_a_requeue_fails_where_messages_cannot_be_judged_and_the_next_one_lands_them(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_requeue_fails_where_messages_cannot_be_judged_and_the_next_one_lands_
         with pytest.raises(PubSubUnreachable, match="1 quarantined messages cannot be judged now: no answer"):
             world.requeue()
     schemas.fails = False
-    assert world.requeue().landed == 1
+    assert world.requeue().heartbeats == 1
 
 
 @dataclass
@@ -163,8 +163,8 @@ def test_the_size_of_each_of_many_small_files_is_asked_for_once() -> None:
 
 
 def test_only_what_is_meant_is_requeued(world: World) -> None:
-    assert world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME)).landed == 0
-    assert world.requeue(Rejected(since=at(15))).landed == A_TICK
+    assert world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME)).heartbeats == 0
+    assert world.requeue(Rejected(since=at(15))).heartbeats == A_TICK
     assert sorted(world.landed_ids()) == sorted(
         message.message_id for message in world.topic.messages[-1 - A_TICK : -1]
     )

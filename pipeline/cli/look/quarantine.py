@@ -83,13 +83,13 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
         lake.judged_by().note(settings.judged_by, at.clock.now())
     still_rejected = {reason.value: count for reason, count in done.rejected.items()}
     if as_json:
-        facts = {"dry_run": dry_run, "landed": done.landed, "late": done.late, "landed_before": done.there}
+        facts = {"dry_run": dry_run, "landed": done.heartbeats, "late": done.late, "landed_before": done.there}
         print_json({**facts, "still_rejected": still_rejected, "of_another_kind": dict(done.of_another_kind)})
         return
     waiting = done.rejected.total()
     others = ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items())
     shown = {
-        "would land" if dry_run else "landed": counted(done.landed, "heartbeat"),
+        "would land" if dry_run else "landed": counted(done.heartbeats, "heartbeat"),
         "late": f"{counted(done.late, 'heartbeat')} of them",
         "landed before": counted(done.there, "heartbeat"),
         "still rejected": counted(waiting, "message") + (f": {text_of(still_rejected)}" if waiting else ""),
