@@ -244,13 +244,10 @@ def refuse_other_token(remote: str) -> None:
     token. If no server answers, do nothing, because `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
-    client, is_secure = _client_of(remote), speaks_tls(remote)
-    secured = grpc.secure_channel(client.endpoint, grpc.ssl_channel_credentials()) if is_secure else None
-    with secured or grpc.insecure_channel(client.endpoint) as channel:
+    with _client_of(remote).toChannel() as channel:
         call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
-        metadata = [] if client.token is None else [("authorization", f"Bearer {client.token}")]
         try:
-            call(b"", timeout=ANSWERS_WITHIN_SECONDS, metadata=metadata)  # no session id, so it creates no session
+            call(b"", timeout=ANSWERS_WITHIN_SECONDS)  # no session id, so it creates no session
         except grpc.RpcError as error:
             code, named = error.code(), without_options(remote)
             if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -258,7 +255,7 @@ def refuse_other_token(remote: str) -> None:
                     f"the Spark Connect server at {named} refuses the token of this environment: set ${TOKEN} to the "
                     "server's token, stop the server, or choose another address with spark.remote"
                 ) from error
-            if not is_secure and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
+            if not speaks_tls(remote) and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
                 raise SparkUnreachable(
                     f"something that is not a Spark Connect server answers at {named}: stop it, or choose another "
                     "address with spark.remote"
