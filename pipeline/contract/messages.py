@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -81,10 +81,7 @@ class Attributes:
     @classmethod
     def of_dicts(cls, held: Sequence[Mapping[str, str]]) -> "Attributes":
         """Return the attributes in these mappings, one per row."""
-        ends = np.cumsum([0, *map(len, held)]).astype(np.int32)
-        names = pa.array(chain.from_iterable(held), pa.string())
-        values = pa.array(chain.from_iterable(one.values() for one in held), pa.string())
-        return cls(pa.MapArray.from_arrays(ends, names, values))
+        return cls(pa.array(held, MESSAGE.field("attributes").type))
 
     def repeated(self, rows: npt.ArrayLike) -> "Attributes":
         """Return the attributes of these rows. A row may occur several times."""
