@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,7 +76,6 @@ class Attributes:
         whole = slice(int(ends[0]), int(ends[-1]))
         self._held, self._ends = held, ends - ends[0]
         self._names, self._values = held.keys[whole], held.items[whole]
-        self._coded = self._names.dictionary_encode()
         self._columns = dict[str, pa.StringArray]()
 
     @classmethod
@@ -90,17 +90,8 @@ class Attributes:
     def column(self, name: str) -> pa.StringArray:
         """Return the values of one attribute, for all rows; null where it is missing."""
         if name not in self._columns:
-            self._columns[name] = self._found(name)
+            self._columns[name] = pc.map_lookup(self._held, pa.scalar(name), "last")
         return self._columns[name]
-
-    def _found(self, name: str) -> pa.StringArray:
-        messages, code = len(self._ends) - 1, self._coded.dictionary.index(name).as_py()
-        if code < 0:
-            return pa.nulls(messages, pa.string())
-        places = np.flatnonzero(self._coded.indices.to_numpy() == code)
-        of_message = np.full(messages, -1, dtype=np.int64)
-        of_message[np.searchsorted(self._ends[1:], places, side="right")] = places
-        return self._values.take(pa.array(of_message, mask=of_message < 0))
 
     def of(self, row: int) -> Mapping[str, str]:
         """Return all attributes of one row."""

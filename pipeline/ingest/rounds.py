@@ -7,7 +7,7 @@ whole subscription, because Pub/Sub has no partitions: it distributes the messag
 design for Flink.
 """
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -170,10 +170,8 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
     """Decode the answers of all readers of a round. The pieces of each answer must be in order."""
-    answers = defaultdict[int, bytes](bytes)
-    for reader, piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        answers[reader] += piece
-    return [AS_JSON.validate_json(answer) for answer in answers.values()]
+    answers = rows.group_by("reader", use_threads=False).aggregate([("piece", "list")])
+    return [AS_JSON.validate_json(b"".join(pieces)) for pieces in answers["piece_list"].to_pylist()]
 
 
 def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: Share) -> list[Taken]:

@@ -75,6 +75,7 @@ def _rows_of(
     judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int, leave: Leave
 ) -> JudgedRows:
     messages, elements, payloads = judged.messages, judged.elements, judged.payloads
+    landed_at = pa.scalar(landed_us, MOMENT)
     owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64)
     rows = np.flatnonzero(judged.is_heartbeat)
     left = leave(judged.event_us[rows], owners[rows])
@@ -91,7 +92,7 @@ def _rows_of(
         "event_time": pa.array(event_us).cast(MOMENT),
         "publisher_id": ids if is_whole else ids.take(places),
         **(_taken(messages, None if is_whole else rows) if elements is None else _elements(judged, elements, rows)),
-        "landed_at": _moments(landed_us, len(rows)),
+        "landed_at": pa.repeat(landed_at, len(rows)),
         "late": pa.array(is_late),
         **{name: values for name, (values, _) in fields.items()},
     }
@@ -101,7 +102,7 @@ def _rows_of(
         "reason": [by_message[row].reason.value for row in refused],
         "detail": [by_message[row].detail for row in refused],
         **_taken(messages, np.array(refused, dtype=np.int64)),
-        "landed_at": _moments(landed_us, len(refused)),
+        "landed_at": pa.repeat(landed_at, len(refused)),
     }
     return JudgedRows(
         len(messages),
@@ -111,10 +112,6 @@ def _rows_of(
         {int(owners[row]): why for row, why in judged.undecided.items()},
         left.tolist(),
     )
-
-
-def _moments(moment_us: int, rows: int) -> pa.Array:
-    return pa.array(np.full(rows, moment_us)).cast(MOMENT)
 
 
 def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
