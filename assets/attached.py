@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 
@@ -88,10 +88,9 @@ class CompleteWindows:
         """True if the newest materialization of a partition is of a shorter one with the same start: the watermark had
         not passed all of it. The window length has changed since."""
         wanted = dg.AssetRecordsFilter(asset, asset_partitions=[partition.key])
-        for record in instance.fetch_materializations(wanted, limit=1).records:
-            passed = record.asset_materialization and record.asset_materialization.metadata.get("watermark")
-            return passed is not None and cast("float", passed.value) < partition.end.timestamp()
-        return False
+        found = instance.fetch_materializations(wanted, limit=1).records
+        metadata: Any = found[0].asset_materialization.metadata if found and found[0].asset_materialization else {}
+        return "watermark" in metadata and metadata["watermark"].value < partition.end.timestamp()
 
     def _metadata(self, key: str, state: WatermarkState) -> dict[str, Any]:
         (numbers,) = self.partitions.windows_in([key])
