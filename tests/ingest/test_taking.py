@@ -2,7 +2,7 @@
 
 import gzip
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -20,11 +20,12 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded, PayloadDecoder
+from tidemark.pipeline.contract.payloads.rejections import Undecided
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
-from tidemark.pipeline.ingest.counting import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Side, Taken
+from tidemark.pipeline.ingest.counting import Counted, RememberedCopies
+from tidemark.pipeline.ingest.outcome import Side, Taken, Waiting
 from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.leases import Acknowledged
@@ -144,6 +145,23 @@ def test_no_batch_is_asked_for_once_the_time_is_over() -> None:
     taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock.monotonic() + 5)
     assert (taken.ingested.heartbeats, subscription.back) == (2, {})
     assert [batch.ack_ids for batch in batches] == [["ack m2"]]
+
+
+class Doubting(Tracking):
+    """Cannot judge the second message of a batch yet."""
+
+    def keep(self, messages: Messages) -> Iterator[Counted]:
+        for counted in super().keep(messages):
+            yield replace(counted, undecided={1: Undecided("its schema")})
+
+
+def test_a_message_that_cannot_be_judged_yet_is_given_back_for_ever_longer_until_its_time_is_up() -> None:
+    for waited, seconds in ((0, 5), (20, 20), (50, 10), (65, 5), (66, 60), (30, 30)):
+        clock, subscription = ManualClock(NOW + timedelta(seconds=waited)), Leased()
+        keeper = Doubting(HeartbeatReader(OLD), RememberedCopies(), None, clock, timedelta(minutes=1))
+        taken = take([of_hours([0, 1])], subscription, keeper, clock.monotonic() + 60)
+        assert (taken.ack_ids, subscription.back) == (["ack m0"], {seconds: ["ack m1"]})
+        assert taken.ingested.waiting == Waiting(1, "its schema")
 
 
 # Event hours

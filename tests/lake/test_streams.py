@@ -76,6 +76,11 @@ def test_the_known_streams_do_not_depend_on_the_order_of_windows_nor_on_restarts
     for file in (tmp_path / "lake" / "streams").glob("*.parquet"):
         file.write_bytes(b"damaged")
     assert lake.streams().save().rows.equals(saved)
+    DeltaTable(tmp_path / "lake" / "streams").delete()
+    assert lake.streams().save().rows.equals(saved), "another tool deleted its rows"
+    version = DeltaTable(tmp_path / "lake" / "streams").version()
+    assert lake.streams().save().rows.equals(saved)
+    assert DeltaTable(tmp_path / "lake" / "streams").version() == version, "there is nothing to save"
     assert lake.streams().known().rows.equals(saved)
 
 

@@ -19,10 +19,11 @@ OLD, NEW = "an old contract", "a new contract"
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Two processes have begun with the old contract, and one message waits on each side."""
+    """Two processes have begun with the old contract, and a message waits on each side, and one to be rejected."""
     world = World(tmp_path)
     begin_where_new(world.log, world.tracking_backlog, world.clock)
     world.topic.publish(1)
+    world.topic.publish("yesterday")
     world.log.judge_by(OLD)
     world.log.decide(lambda state: state.decide(None, None, world.policy, world.clock.now()))
     return world
@@ -46,8 +47,9 @@ def test_what_the_replaced_contract_has_judged_comes_again(side: Side, world: Wo
     settling = Settling(world.log, world.clock, subscriptions, (world.heartbeats, world.quarantine))
     with pytest.raises(ContractReplaced):
         settling.settle([taken])
-    assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 1
+    assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 2
     assert not world.landed_ids()
+    assert not world.quarantined_ids()
     log = TrackingLog(world.stored(), checkpoint_every=4)
     assert not any(isinstance(log.entry(number), Snapshot) for number in log.numbers())
     world.wait(2)
@@ -61,4 +63,4 @@ def test_readers_that_judge_by_different_contracts_settle_nothing(side: Side, wo
     settling = Settling(world.log, world.clock, subscriptions, (world.heartbeats, world.quarantine))
     with pytest.raises(ContractReplaced, match="the same tidemark version"):
         settling.settle([taken, replace(taken, contract=NEW)])
-    assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 1
+    assert len((world.tracking if side is Side.TRACKING else world.base).unacknowledged) == 2
