@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.table import FilterConjunctionType
 
@@ -123,23 +124,22 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
     if current is None:
         return {"files": 0, "commits": 0}
 
-    def vacuum(*, dry_run: bool) -> int:
-        with table_errors(table.uri):
-            # Delete only files that a commit has removed, never unlisted files, which may belong to a running run.
-            return len(current.vacuum(keep // HOUR, dry_run=dry_run, enforce_retention_duration=False, full=False))
-
-    files = vacuum(dry_run=True)
+    # Delete only files that a commit has removed, never unlisted files, which may belong to a running run.
+    vacuum = partial(current.vacuum, keep // HOUR, enforce_retention_duration=False, full=False)
+    with table_errors(table.uri):  # the library also names the files that it has deleted in the last SPARE
+        stored = table.folder.get_file_info(pafs.FileSelector("", recursive=True))
+        files = len({info.path.lstrip("/") for info in stored}.intersection(vacuum(dry_run=True)))
     if dry_run:
         return {"files": files, "commits": 0}
+    before = logged(table)
     _keep_commits_for(table, current, keep + SPARE)
-    if files:
-        files = vacuum(dry_run=False)
-    before = len(logged(table))
     with table_errors(table.uri):
+        if files:
+            vacuum(dry_run=False)
         current.update_incremental()
         current.create_checkpoint()
         current.cleanup_metadata()
-    return {"files": files, "commits": max(0, before - len(logged(table)))}
+    return {"files": files, "commits": len({*before}.difference(logged(table)))}
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
@@ -159,11 +159,10 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
     interval = f"interval {keep // HOUR} hours"
     wanted = {"delta.logRetentionDuration": interval, "delta.deletedFileRetentionDuration": interval}
-    if wanted.items() <= current.metadata().configuration.items():
-        return
-    with table_errors(table.uri):
-        current.alter.set_table_properties(wanted)
-    table.make_durable()
+    if not wanted.items() <= current.metadata().configuration.items():
+        with table_errors(table.uri):
+            current.alter.set_table_properties(wanted)
+        table.make_durable()
 
 
 PACKED_AFTER = timedelta(hours=1)

@@ -1,6 +1,7 @@
 """Housekeeping of a lake: fewer files and the same rows, and earlier versions for as long as they are asked for."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -153,6 +154,10 @@ def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tm
     with pytest.raises(FileNotFoundError):
         reader.to_pyarrow_table()
     assert len(house.rows()) == rows
+    house.age(2 * DAY)
+    again = trim(house.lake.table(HEARTBEATS), NOTHING)
+    assert (again["files"], again["commits"] >= 15) == (0, True), "its files are gone already"
+    assert len(house.rows()) == rows
 
 
 def test_a_run_that_has_not_committed_keeps_its_files_and_commits_them(tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     house = House(tmp_path)
     house.compute_silence(300, 6000)
     house.decide((DAY + 45 * timedelta(minutes=1)).total_seconds())
-    chores = house.tidy(heartbeats="1d")
+    chores = house.tidy(heartbeats="1d", windows="30d")
     (done,) = [chore for chore in of(chores, "retention", "windows") if not chore.is_idle]
     assert done.figures["rows"] == 30
     assert house.lake.heartbeats().extent().rows == 0
@@ -259,6 +264,9 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert "are not computed yet" in waits.says
     assert house.rows() == rows
     assert house.lake.kept_windows(WINDOWING).since() is None
+    shutil.rmtree(house.folder / "tracking")
+    (waits,) = of(house.tidy(windows="1d"), "retention", "windows")
+    assert waits.says == "there is no watermark yet"
 
 
 def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
@@ -287,7 +295,8 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     stream = house.folder / "landings/stream-abc/000000000-0001.json"
     begun = house.folder / "tracking/log/.tmp-1234"
     commit = house.folder / "heartbeats/_delta_log/_commit_1234.json.tmp"
-    for path in (orphan, stream, begun, commit):
+    foreign = house.folder / "heartbeats/.keep"
+    for path in (orphan, stream, begun, commit, foreign):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left behind")
     now = datetime.now(tz=START.tzinfo)
@@ -301,6 +310,7 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     assert [orphan.name for orphan in found if orphan.name.startswith("tracking/")] == ["tracking/log/.tmp-1234"]
     chores = house.tidy()
     assert not any(path.exists() for path in (orphan, begun, commit))
+    assert foreign.exists(), "another tool may need it"
     assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
     assert of(chores, "orphans", "lake")[0].figures["files"] == 3
 
