@@ -17,7 +17,7 @@ from tidemark.pipeline.contract.judging import Judged, judged_parts, publisher_i
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
 from tidemark.pipeline.contract.payloads.rejections import Undecided
 from tidemark.pipeline.contract.payloads.schemas import Asking
-from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_at, values_in
+from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
 
@@ -155,11 +155,9 @@ def _field(
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()
         return field_column([read_attribute(text, kind) for text in texts], kind)
-    if contract.each is None:
-        return field_column(values_at(place.name, known), kind)
-    return (
-        field_column(values_in(place, known), kind) if place.kind is PlaceKind.EACH else _repeated(place, kind, known)
-    )
+    if contract.each is not None and place.kind is PlaceKind.PAYLOAD:
+        return _repeated(place, kind, known)
+    return field_column(values_in(place, known), kind)
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:

@@ -38,20 +38,18 @@ class SnapshotPace:
     """The pace at which one reader takes snapshots of a subscription.
 
     - `last` is when the reader took its last snapshot, by this machine's clock.
-    - `promised` is the maximum time from `last` to the next snapshot.
-    - `observed_at` is when the last reading was observed, by this machine's clock or by the server's.
+    - `reading` is the reading of that snapshot. It says within which time the next one is promised.
     """
 
     last: datetime | None = None
-    promised: timedelta = LONGEST
-    observed_at: datetime | None = None
+    reading: Reading | None = None
 
     @property
     def clock_behind(self) -> timedelta:
         """Lower bound for how far this machine's clock was behind the server's clock at the last reading."""
-        if self.last is None or self.observed_at is None:
+        if self.last is None or self.reading is None:
             return ZERO
-        return max(self.observed_at - self.last, ZERO)
+        return max(self.reading.observed_at - self.last, ZERO)
 
 
 class Spending:
@@ -134,7 +132,7 @@ class Spending:
             if self._budget is None or age is None:
                 return None, False
             last, interval = pace.last or self._began, self._interval(self._price(path, age))
-            wait = min(pace.promised, interval)
+            wait = interval if pace.reading is None else min(pace.reading.next_within, interval)
             # A tick may be slightly early or late, and a clock may be set back.
             is_due = not ZERO <= now - last < wait - self._tick / 2
             return None if is_due else last + wait, interval >= LONGEST
@@ -149,19 +147,18 @@ class Spending:
             price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
             wait = ZERO if self._budget is None else self._interval(price)
-            pace.last, pace.observed_at = self.clock.now(), reading.observed_at
-            pace.promised = ZERO if wait <= self._tick else wait
-            return replace(reading, next_within=pace.promised)
+            taken = replace(reading, next_within=ZERO if wait <= self._tick else wait)
+            pace.last, pace.reading = self.clock.now(), taken
+            return taken
 
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
         if reading is None:
             return
         self._oldest[path] = reading.oldest_unacked
         pace, newest = self._paces[path, ""], reading.newest
-        is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
+        is_new = pace.reading is None or newest.observed_at > pace.reading.observed_at
         if newest.source == "snapshot" and is_new:
-            pace.last, pace.observed_at = min(newest.observed_at, self.clock.now()), newest.observed_at
-            pace.promised = min(newest.next_within, LONGEST)
+            pace.last, pace.reading = min(newest.observed_at, self.clock.now()), newest
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
