@@ -219,9 +219,9 @@ def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def environment_config(archive: str | None) -> dict[str, str]:
-    """Return the session settings that make executors use the archive's packages; empty if `archive` is None."""
-    return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
+def environment_config(archive: str) -> dict[str, str]:
+    """Return the session settings that make executors use the archive's packages."""
+    return {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
 
 
 def check_archive(config: Mapping[str, str]) -> None:
@@ -262,7 +262,6 @@ def carry_environment(session: SparkSession, archive: str) -> None:
     No other archive may have been sent to the session before. Raises InvalidSettings if the archive is unusable, and
     ToolMissing if Spark cannot read gs://.
     """
-    config = environment_config(archive)
     if session.conf.get(CARRIED, "") == (named := identity(archive)):
         return
     if is_connected(session) and is_brought(session):
@@ -273,7 +272,7 @@ def carry_environment(session: SparkSession, archive: str) -> None:
         quoted = archive.replace("\\", "\\\\").replace("'", "\\'")
         with naming_what_lacks():
             session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
-    session.conf.set(PYTHON, config[PYTHON])
+    session.conf.set(PYTHON, environment_config(archive)[PYTHON])
     session.conf.set(CARRIED, named)
 
 

@@ -106,8 +106,8 @@ def session_config(settings: Settings) -> dict[str, str]:
     """Return the configuration of a Spark Connect client's session. If `spark.remote` is empty, return that of a
     classic session. A local classic session needs no archive for executors, because they run the driver's Python."""
     chosen, archive = settings.spark, settings.spark.executor_environment
-    needs_archive = archive is not None and not (chosen.is_classic and _is_local(settings))
-    executors = environment_config(archive) if needs_archive else {}
+    runs_here = chosen.is_classic and _is_local(settings)
+    executors = {} if archive is None or runs_here else environment_config(archive)
     if not chosen.is_classic:
         # A client may set only session settings: the rest belongs to the server.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
