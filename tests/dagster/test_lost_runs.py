@@ -109,6 +109,19 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
     assert status_of(runs, run) is STATUS.FAILURE
 
 
+def test_a_run_that_ended_while_runs_were_looked_at_stays_as_it_ended(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, deleted = (noted(runs, STATUS.STARTED) for _ in range(2))
+    records = runs.newest(COMPUTE_WINDOWS, 2)
+    success = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, COMPUTE_WINDOWS)
+    runs.instance.report_dagster_event(success, run_id=ended.run_id)
+    runs.instance.delete_run(deleted.run_id)
+    monkeypatch.setattr(Runs, "newest", lambda *_: records)
+    assert report_dead(runs, COMPUTE_WINDOWS, SystemClock().now() + LONGEST_RUN) == []
+    assert status_of(runs, ended) is STATUS.SUCCESS
+
+
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
     run, now = noted(runs, STATUS.STARTED, INGEST), SystemClock().now()
     runs.instance.add_run_tags(run.run_id, {READS: run.run_id})

@@ -207,6 +207,9 @@ def test_a_missing_and_a_damaged_entry_are_named(house: House) -> None:
     assert "is missing" in survey.log.damaged[0][1]
     assert "digest does not match" in survey.log.damaged[1][1]
     assert survey.needs_a_hand
+    shutil.copyfile(damaged, house.folder / entry_name(5))
+    unknown = house.look()
+    assert ([number for number, _ in unknown.log.damaged], unknown.watermark) == ([2, 3, 5], None)
 
 
 def noted(house: House, entries: int) -> Note:
