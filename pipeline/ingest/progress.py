@@ -1,7 +1,7 @@
 """Estimates whether reading catches up with publishing, and when. The estimate uses the last minutes of the tracking
 log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -37,17 +37,10 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """The backlogs at a decision. `oldest` is the publish time of the oldest unread message of each subscription, and
-    `used` the total usage of Pub/Sub up to the decision."""
+    """A decision, whose readings tell of the backlogs. `used` is the total usage of Pub/Sub up to the decision."""
 
-    at: datetime
-    oldest: Mapping[Side, datetime]
+    decision: Decision
     used: Usage = NOTHING
-
-    @classmethod
-    def of(cls, decision: Decision, used: Usage) -> "BacklogLook":
-        oldest = {side: one.newest.oldest_unacked for side, one in readings_of(decision).items()}
-        return cls(decision.at, oldest, used)
 
 
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
@@ -62,7 +55,7 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLo
         if isinstance(entry, DecisionRecord | Snapshot):
             used += entry.usage or NOTHING
         if isinstance(entry, DecisionRecord):
-            looks.append(BacklogLook.of(entry.decision, used))
+            looks.append(BacklogLook(entry.decision, used))
     return looks
 
 
@@ -100,17 +93,19 @@ class Progress:
 def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
     """Return the progress of each subscription with a backlog, the oldest backlog first. Empty if the `looks` cover
     less time than an estimate needs."""
-    recent = [one for one in looks if one.at >= looks[-1].at - WATCHED]
-    if not recent or recent[-1].at - recent[0].at < AT_LEAST:
+    recent = [one for one in looks if one.decision.at >= looks[-1].decision.at - WATCHED]
+    if not recent or recent[-1].decision.at - recent[0].decision.at < AT_LEAST:
         return []
     first, last, found = recent[0], recent[-1], []
-    seconds = (last.at - first.at).total_seconds()
-    for side, oldest in last.oldest.items():
-        age, before = last.at - oldest, first.oldest.get(side)
-        if age >= BEHIND and before is not None:
+    at, before = last.decision.at, readings_of(first.decision)
+    seconds = (at - first.decision.at).total_seconds()
+    for side, reading in readings_of(last.decision).items():
+        oldest = reading.newest.oldest_unacked
+        if at - oldest >= BEHIND and side in before:
+            moved = oldest - before[side].newest.oldest_unacked
             name = "tracked" if side is Side.TRACKING else "landed"
             read = max(getattr(last.used, name) - getattr(first.used, name), 0)
-            found.append(Progress(side, age, (oldest - before).total_seconds() / seconds, read / seconds))
+            found.append(Progress(side, at - oldest, moved.total_seconds() / seconds, read / seconds))
     return sorted(found, key=lambda one: one.age, reverse=True)
 
 
@@ -124,11 +119,11 @@ class BacklogWatch:
     def look(self, state: WatermarkState) -> None:
         """Record the backlogs that the newest decision was based on, unless they are recorded already."""
         decision = state.decision
-        if decision is None or (self.looks and decision.at == self.looks[-1].at):
+        if decision is None or (self.looks and decision.at == self.looks[-1].decision.at):
             return
         since = decision.at - WATCHED - AT_LEAST  # looks in the future are from before the clock was set back
-        self.looks = [one for one in self.looks if since <= one.at < decision.at]
-        self.looks.append(BacklogLook.of(decision, state.account.known))
+        self.looks = [one for one in self.looks if since <= one.decision.at < decision.at]
+        self.looks.append(BacklogLook(decision, state.account.known))
 
     def too_slow(self) -> Progress | None:
         """Return the progress of a subscription that catches up too slowly, although its last tick pulled as much as a

@@ -127,10 +127,8 @@ def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that
 def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> None:
     now = CLOCK.now()
     state = standing_with(now, base=4 * MINUTE, tracking=4 * MINUTE)
-    looks = [
-        BacklogLook(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
-        BacklogLook(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
-    ]
+    before = standing_with(now - 2 * MINUTE, base=3 * MINUTE, tracking=7 * MINUTE)
+    looks = [BacklogLook(one.decision) for one in (before, state) if one.decision is not None]
     left = Ingested(leaves_more=True)
     assert why(state, now, BacklogWatch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
     assert why(state, now, BacklogWatch(looks, {Side.TRACKING: left})) is None, "tracking catches up"

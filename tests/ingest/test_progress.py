@@ -17,9 +17,9 @@ from tidemark.pipeline.watermark.usage import Usage
 NOW = 10_000.0
 
 
-def look(second: float, *, used: Usage | None = None, **ages: float) -> BacklogLook:
-    """At a second, sides whose oldest message is so many seconds old."""
-    return BacklogLook(at(second), {Side(side): at(second - age) for side, age in ages.items()}, used or Usage())
+def look(second: float, *, used: Usage, tracking: float) -> BacklogLook:
+    """At a second, a tracking subscription whose oldest message is so many seconds old."""
+    return BacklogLook(record(second, base=0, tracking=tracking).decision, used)
 
 
 def record(second: float, *, base: float, tracking: float, usage: Usage | None = None) -> DecisionRecord:
@@ -62,7 +62,7 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
     for second in (*range(0, 900, 10), *range(300, 600, 10)):  # the clock is set back once
         for _ in range(2):
             watch.look(standing(second, base=600))
-    moments: list[datetime] = [one.at for one in watch.looks]
+    moments: list[datetime] = [one.decision.at for one in watch.looks]
     assert moments == [at(second) for second in range(410, 600, 10)]
 
 
