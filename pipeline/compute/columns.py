@@ -50,7 +50,8 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """Sort by stream, event time, id, publish time and message id. In the result, `stream_id` is a Polars Enum.
+    """Sort by stream, event time, id, publish time, message id, and then the other columns, a value before null: a
+    message may land twice, before and after a field was added. In the result, `stream_id` is a Polars Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
     between rows with equal numbers.
@@ -58,19 +59,19 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     rows = heartbeats.rechunk()
     streams = pl.Enum(rows["stream_id"].unique().sort())
     rows = rows.with_columns(pl.col("stream_id").cast(streams))
+    order_by = (*ORDER, *(name for name in rows.columns if name not in {*ORDER, "late"}))
     event_us = rows["event_time"].dt.epoch("us").to_numpy()
     low, high = (int(event_us.min()), int(event_us.max())) if len(rows) else (0, 0)
     span = high - low + 1
     if len(streams.categories) * span >= 1 << 63:
-        return rows.with_columns(ID).sort(*ORDER).drop("_id")
+        return rows.with_columns(ID).sort(*order_by, nulls_last=True).drop("_id")
     number = rows["stream_id"].to_physical().to_numpy().astype(np.int64) * span + (event_us - low)
     order = np.argsort(number)
-    number = number[order]
-    first = np.flatnonzero(number[1:] == number[:-1])
+    first = np.flatnonzero(np.diff(number[order]) == 0)
     if len(first):
         tied = np.union1d(first, first + 1)
         among = rows[order[tied]].with_columns(ID)
-        order[tied] = order[tied][among.select(pl.arg_sort_by(*ORDER)).to_series().to_numpy()]
+        order[tied] = order[tied][among.select(pl.arg_sort_by(*order_by, nulls_last=True)).to_series().to_numpy()]
     return rows[order]
 
 

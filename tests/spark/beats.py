@@ -121,7 +121,7 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, 
             copies[beat.stream, beat.event, name].append(beat)
     streams: dict[str, list[tuple[float, str, Beat, bool]]] = defaultdict(list)
     for (stream, event, name), group in copies.items():
-        first = min(group, key=lambda beat: (beat.row()[4], beat.message_id))
+        first = min(group, key=lambda beat: (beat.row()[4], beat.message_id, not beat.values))
         streams[stream].append((event, name, first, all(beat.late for beat in group)))
     rows: list[dict[str, Any]] = []
     for stream, ordered in streams.items():

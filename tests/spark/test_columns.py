@@ -74,7 +74,8 @@ def traffic(draw: st.DrawFn) -> list[Beat]:
         )
         beats.append(beat)
         if draw(st.booleans()):
-            beats.append(Beat(**{**vars(beat), "late": draw(st.booleans())}))
+            values = draw(st.sampled_from([beat.values, {}]))  # none: it landed before the fields were added
+            beats.append(Beat(**{**vars(beat), "late": draw(st.booleans()), "values": values}))
     return draw(st.permutations(beats))
 
 
