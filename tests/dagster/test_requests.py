@@ -174,6 +174,10 @@ def test_failures_of_older_windows_hold_back_no_live_ones() -> None:
     world.hold(newest)
     live = world.ask()
     assert (live.is_backlog, newest in world.numbers(live)) == (False, True)
+    for _ in range(4):
+        world.run(live, seconds(3), failed=True)
+    world.attempts = [one for one in world.attempts if not one.is_backlog]
+    assert world.ask().is_backlog, "nor the other way round"
 
 
 def test_older_windows_wait_for_a_live_one_that_is_about_to_close_unless_the_watermark_stays() -> None:
@@ -259,6 +263,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     )
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
     assert chosen([range(failing, failing + 1)], failed, -3600) == [failing]  # the clock was set back
+    assert len(chosen([range(48)], [attempt(range(48), 0)] * 2, 60, most=5)) == 5, "12 are the fourth part"
 
 
 @pytest.mark.parametrize(

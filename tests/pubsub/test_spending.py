@@ -14,9 +14,10 @@ from tidemark.pipeline.ingest.take import Batches
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.pubsub.spending import LONGEST, BudgetedBacklog, Spending
 from tidemark.pipeline.settings_sections import DAY
+from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.state import Beginning, Compacted, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Snapshot, WatermarkState
 from tidemark.pipeline.watermark.usage import Account, Usage
 
 TICK, RATE, SIZE = seconds(120), 100, 300
@@ -130,6 +131,9 @@ def test_a_restart_keeps_the_account_and_the_promise() -> None:
     again = house.restarted(10_000_000)
     again.spending.learn(again.log)
     assert again.spending._spent() == spent
+    round_of_readers = Snapshot(Histogram.empty(), Usage(snapshots=1), house.clock.now())
+    counted = house.log.after(house.log.number + 1, round_of_readers).account.known
+    assert counted == house.log.account.known + Usage(snapshots=1)
     for _ in range(LONGEST // TICK - 2):
         assert again.tick(reaches_back=None) is None
     assert again.tick(reaches_back=None) is not None
