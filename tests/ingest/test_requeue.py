@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.ingest import law
@@ -73,6 +74,14 @@ def test_the_reason_of_the_last_requeue_counts_although_the_clock_was_set_back_s
         world.reader = reader
         world.requeue()
     assert read_reasons(world.lake()).waiting == {"NO_STREAM_ID": TICKS * A_TICK, "UNREADABLE_EVENT_TIME": 1}
+
+
+def test_what_is_landed_at_once_is_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"a": [0] * 3})
+    for bound, at_most in (("BATCH_ROWS", 6), ("BATCH_BYTES", rows.nbytes)):
+        with monkeypatch.context() as patch:
+            patch.setattr(requeueing, bound, at_most)
+            assert [len(batch) for batch in requeueing._batches([rows] * 5)] == [6, 6, 3], bound
 
 
 def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_path: Path) -> None:

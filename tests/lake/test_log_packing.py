@@ -153,8 +153,10 @@ def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp
 def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_with_the_next(
     objects: ObjectStore,
 ) -> None:
-    told(objects)
+    reader = told(objects)
+    first = log_on(objects).content(reader.numbers()[0])
     LogPacking(objects).pack(at(END))
+    assert reader.content(0) == first, "it has moved since the archives were listed"
     archives = LogArchive(objects).ranges()
     folded = log_on(objects).catch_up()
     dropped = LogPacking(objects).drop(at(100 + 20 * 12))

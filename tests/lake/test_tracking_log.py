@@ -178,6 +178,12 @@ def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> N
     assert log.newest().record == decided
     log.append(snapshot(200))
     assert log.newest().record == decided
+    log.append(snapshot(220))
+    damaged = tmp_path / entry_name(log.numbers()[-1])
+    damaged.chmod(0o644)
+    flip(damaged)
+    with pytest.raises(CorruptObject):
+        log.newest()
 
 
 # Damage
