@@ -241,6 +241,14 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", unanswered, LOG).sentence.endswith("failed: the storage does not answer")
 
 
+def test_that_nothing_is_due_is_known_for_a_minute_and_while_no_further_window_closes() -> None:
+    done = requests.NothingDue()
+    done.note(5, at(0), is_due=False)
+    assert [done.holds(5, at(59)), done.holds(5, at(61)), done.holds(6, at(1))] == [True, False, False]
+    done.note(5, at(0), is_due=True)
+    assert not done.holds(5, at(1))
+
+
 WINDOWING = Windowing(seconds(60), START)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.watermark.builders import at, published, reading
-from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable
+from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from tidemark.pipeline.lake.log.notes import NOTED
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
@@ -349,6 +349,7 @@ def test_a_contract_that_is_replaced_before_the_first_decision_is_noticed_by_wha
     old, new, lander = (TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000) for _ in range(3))
     told_so_far(old, ticks=0)
     old.judge_by("old")
+    assert old.numbers() == [0], "nothing was judged by another one"
     old.append(snapshot(100), judged_by="old")
     assert lander.newest().contract == "old"
     new.judge_by("new")
@@ -367,6 +368,19 @@ def test_a_process_whose_first_statement_of_its_contract_failed_states_it_again(
         new.judge_by("new")
     new.judge_by("new")
     assert new.newest().contract == "new"
+
+
+def test_a_lake_that_does_not_answer_has_lost_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000)
+    last = told_so_far(log, ticks=1).number
+
+    def read(objects: DiskObjects, name: str) -> bytes:
+        raise LakeUnreachable("no answer") if name == entry_name(last) else ObjectMissing(f"{objects.uri}/{name}")
+
+    monkeypatch.setattr(DiskObjects, "read", read)
+    for reads in (log.catch_up, lambda: log.append(snapshot(200))):
+        with pytest.raises(LakeUnreachable):
+            reads()
 
 
 class FailingOnce(DiskObjects):

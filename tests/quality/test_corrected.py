@@ -285,6 +285,12 @@ def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -
     assert place.noted()[0] == unknown, "when it was is not known, so it comes first"
     assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
     assert "versions 2 to 3 are gone" in unknown["detail"]
+    place.compute({FIRST: {"a": 4}})
+    followed = FollowedTable(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
+    assert follow(place.lake.corrections(), followed, ManualClock(at(0).replace(year=2100))) == 1
+    assert place.lake.corrections().newest(Sought(since=at(0).replace(year=2099)), EVERY) == [], (
+        "it was replaced before"
+    )
     assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
 
 
