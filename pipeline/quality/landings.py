@@ -417,7 +417,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Late heartbeats are counted if their event time is at most this long before the watermark."""
+"""Late heartbeats are counted from the hour of the event time that is this long before the watermark."""
 
 NOTHING = identities(NO_ROWS)
 
@@ -511,6 +511,7 @@ def _compact(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """Return the event time from which late heartbeats are counted: LATE_WITHIN before the watermark. Without a
-    watermark, it is LATE_WITHIN before `now`."""
-    return (now if watermark is None else watermark) - LATE_WITHIN
+    """Return the event time from which late heartbeats are counted: the start of the hour LATE_WITHIN before the
+    watermark, because whole hours are counted. Without a watermark, it is LATE_WITHIN before `now`."""
+    since = (now if watermark is None else watermark) - LATE_WITHIN
+    return since.replace(minute=0, second=0, microsecond=0)

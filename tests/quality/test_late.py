@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.pipeline.quality.landings import LateHeartbeats
+from tidemark.pipeline.quality.landings import LATE_WITHIN, LateHeartbeats, late_since
 from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(length=seconds(60), first=START)
@@ -38,8 +38,8 @@ def test_kept_up_step_by_step_each_is_counted_once_unless_any_copy_landed_in_tim
             beats = [Beat(who, event, publisher_id=name, late=is_late) for who, event, is_late, name in step]
             landed += beats
             append_beats(lake.heartbeats(), columns_of(beats))
-        found = late.since(START)
-        assert found == LateHeartbeats(lake.heartbeats(), WINDOWING).since(START)
+        found = late.since(late_since(START + LATE_WITHIN, START))
+        assert found == LateHeartbeats(lake.heartbeats(), WINDOWING).since(START.replace(minute=0))
         told = {is_late: {_identity(beat) for beat in landed if beat.late == is_late} for is_late in (False, True)}
         counted = told[True] - told[False]
         assert found.total + found.copies == sum(beat.late for beat in landed)
