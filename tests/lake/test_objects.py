@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.store.address import (
     storage_options,
 )
 from tidemark.pipeline.lake.store.admission import FORMATS, Admission
-from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects, storage_error
+from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects, check_folder, storage_error
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -118,6 +118,8 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
     (tmp_path / place).write_bytes(b"not a folder")
     with pytest.raises(LakeUnwritable, match=r"set lake\.uri"):
         DiskObjects(tmp_path / "lake").create("folder/name", b"content")
+    with pytest.raises(LakeError, match="not UTF-8"):
+        check_folder(tmp_path / "\udce4")
 
 
 def test_half_written_files_of_a_crash_are_never_listed(tmp_path: Path) -> None:

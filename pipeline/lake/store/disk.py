@@ -135,8 +135,10 @@ def _generation_of(content: bytes) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise LakeUnwritable if `folder` or one of its parents is a file."""
+    """Raise LakeUnwritable if `folder` or one of its parents is a file, and LakeError if its path is not UTF-8."""
     with _disk_errors(folder):
+        if str(folder).encode(errors="replace").decode() != str(folder):
+            raise OSError(errno.EILSEQ, "the path is not UTF-8, which the libraries of the tables need")
         if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
