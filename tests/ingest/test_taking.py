@@ -152,7 +152,8 @@ class Doubting(Tracking):
 
     def keep(self, messages: Messages) -> Iterator[Counted]:
         for counted in super().keep(messages):
-            yield replace(counted, undecided={1: Undecided("its schema")})
+            self._parts[-1] = replace(counted, undecided={1: Undecided("its schema")})
+            yield self._parts[-1]
 
 
 def test_a_message_that_cannot_be_judged_yet_is_given_back_for_ever_longer_until_its_time_is_up() -> None:
