@@ -73,7 +73,8 @@ class CompleteWindows:
             with suppress(ValueError):  # the key of a window of another length
                 last = listed.named(newest)
                 begins = min(begins, listed.number_of(last.end))
-                there = there - ({newest} if self._is_of_a_shorter(instance, key, last) else set())
+                if self._is_of_a_shorter(instance, key, last):
+                    there = there - {newest}
                 break
         numbers = range(max(begins, listed.number_of(listed.first)), reached)
         missing = [one for one in map(listed.numbered, numbers) if one.key not in there]

@@ -109,7 +109,9 @@ class WindowsAsset:
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
             yield event(self.key, partition=key, metadata={**which(windows), **said(windows)}, tags=tags)
-        for key in (key for key in self.partitions.beside(held) if self._is_complete(key, index, done, least=1)):
+        for key in self.partitions.beside(held):
+            if not self._is_complete(key, index, done, least=1):
+                continue
             known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
             if not known.records:
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
