@@ -20,7 +20,7 @@ from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
-from tidemark.pipeline.quality.due_windows import Inputs
+from tidemark.pipeline.quality.due_windows import NO_INPUT
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
@@ -53,7 +53,7 @@ class OwnBatch(WindowBatch):
 
     definition: TableDefinition
     table: OwnTable
-    inputs: Inputs
+    inputs: Mapping[Window, str]
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
@@ -90,7 +90,7 @@ class OwnBatch(WindowBatch):
         return (None,)
 
     def _digests(self, windows: Sequence[Window]) -> dict[str, str]:
-        return {window.key: self.inputs.digest(window) for window in windows}
+        return {window.key: self.inputs.get(window, NO_INPUT) for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
         """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its

@@ -21,22 +21,8 @@ from tidemark.pipeline.windows import Spans, Window, Windowing
 
 NO_TIME = timedelta(0)
 
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The inputs of a custom table's windows. `numbers` are the numbers of the windows that have input, ascending, and
-    `digests` the digests of their inputs."""
-
-    windowing: Windowing
-    numbers: npt.NDArray[np.int64]
-    digests: npt.NDArray[np.uint64]
-
-    def digest(self, window: Window) -> str:
-        """Return the digest of a window's input, as 16 hexadecimal digits. A window without input has the digest 0."""
-        number = self.windowing.number_of(window.start)
-        at = int(np.searchsorted(self.numbers, number))
-        is_there = at < len(self.numbers) and int(self.numbers[at]) == number
-        return _text(int(self.digests[at]) if is_there else 0)
+NO_INPUT = f"{0:016x}"
+"""The digest of the input of a window without input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +48,16 @@ class ComputedWindows:
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes[order], dtype=np.uint64)])
         return cls(windowing, numbers[order], sums)
 
-    def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
-        """Return the inputs of a custom table's windows. The table has the windowing `own` and this lookback."""
+    def inputs(self, own: Windowing, lookback: timedelta) -> dict[Window, str]:
+        """Return the digest of each window's input, for the windows of a custom table that have input, in order. The
+        table has the windowing `own` and this lookback. A digest has 16 hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
         high = np.searchsorted(self.numbers, (reached + 1) * ratio)
-        has_any = high > low
-        return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
+        digests, has_any = self.sums[high] - self.sums[low], high > low
+        found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
+        return {own.numbered(number): f"{digest:016x}" for number, digest in found}
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at
@@ -120,13 +108,9 @@ class Followed:
         waiting = Spans(*self.computed.reached_by(self.waiting, own, lookback))
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
-        keys = [own.numbered(number).key for number in inputs.numbers.tolist()]
-        done = made.made_of(dict(zip(keys, map(_text, inputs.digests.tolist()), strict=True)))
-        return [
-            number
-            for number, key in zip(inputs.numbers.tolist(), keys, strict=True)
-            if key not in done and number in whole and number not in waiting
-        ]
+        done = made.made_of({window.key: digest for window, digest in inputs.items()})
+        numbers = (own.number_of(window.start) for window in inputs if window.key not in done)
+        return [number for number in numbers if number in whole and number not in waiting]
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
@@ -137,7 +121,3 @@ def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def _text(digest: int) -> str:
-    return f"{digest:016x}"
