@@ -29,7 +29,7 @@ from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.codec import encode
-from tidemark.pipeline.lake.tables.new_files import Bound, NewFile, NewFiles
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.pulls import ACK_ID, ANSWER, received_of
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PulledBatch
@@ -130,15 +130,14 @@ def commits(settings: Settings, folder: Path) -> None:
     clock = SystemClock()
     table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
     new = NewFiles(table, table.schema, clock)
-    bounds: dict[str, tuple[Bound, Bound]] = {
-        **dict.fromkeys(("event_time", "publish_time", "landed_at"), (1793535600000000, 1793535605000000)),
-        **dict.fromkeys(("stream_id", "publisher_id", "message_id"), ("0" * 16, "9" * 16)),
-        "late": (False, True),
-    }
+    times, texts = ("event_time", "publish_time", "landed_at"), ("stream_id", "publisher_id", "message_id")
+    least = {**dict.fromkeys(times, "2026-11-01T12:20:00.000000Z"), **dict.fromkeys(texts, "0" * 16), "late": False}
+    greatest = {**dict.fromkeys(times, "2026-11-01T12:20:05.000000Z"), **dict.fromkeys(texts, "9" * 16), "late": True}
+    stats = {"minValues": least, "maxValues": greatest, "nullCount": {}}
 
     def files(count: int) -> list[NewFile]:
         return [
-            NewFile(f"event_hour=2026-11-01T12Z/part-{time.time_ns()}-{n:030}.parquet", "2026-11-01T12Z", 1, 1, bounds)
+            NewFile(f"event_hour=2026-11-01T12Z/part-{time.time_ns()}-{n:030}.parquet", "2026-11-01T12Z", 1, 1, stats)
             for n in range(count)
         ]
 

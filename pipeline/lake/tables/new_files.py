@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 FILES_AT_ONCE = 16
@@ -32,32 +33,25 @@ LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """LONGEST_BOUND is the maximum number of characters of a text in a file's statistics, because every reader of the table
 loads all statistics. LAST_CHARACTER is the greatest character. Appended to a cut text, it makes an upper bound."""
 
-Bound = bool | int | float | str
-
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
     its size in bytes.
 
-    `bounds` has the minimum and the maximum of each column with bounds. Times are in microseconds, and long texts are
-    cut. `nulls` has the number of nulls of each column with nulls.
+    `stats` has Delta's statistics of the file, except the number of rows.
     """
 
     path: str
     partition: str
     rows: int
     size: int
-    bounds: Mapping[str, tuple[Bound, Bound]] = field(default_factory=dict)
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
         """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
         microseconds."""
-        stats: dict[str, Any] = {"numRecords": self.rows}
-        if self.bounds or self.nulls:
-            least, greatest = ({name: _said(bounds[end]) for name, bounds in self.bounds.items()} for end in (0, 1))
-            stats |= {"minValues": least, "maxValues": greatest, "nullCount": self.nulls}
+        stats = {"numRecords": self.rows, **self.stats}
         return AddAction(
             path=self.path,
             size=self.size,
@@ -98,7 +92,7 @@ class NewFiles:
         table.folder.create_dir(folder, recursive=True)
         with table.folder.open_output_stream(path) as out:
             out.write(content.getbuffer())
-        return NewFile(path, partition, len(rows), content.tell(), _bounds(rows), _nulls(rows))
+        return NewFile(path, partition, len(rows), content.tell(), _stats(rows))
 
     def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
         """Add files to the table in one transaction. `says` is the transaction's metadata. Creates the table, and
@@ -112,18 +106,24 @@ class NewFiles:
             self._table.add([file.add_action(column, at_us) for file in files], self._schema, says)
 
 
-def _bounds(rows: pa.Table) -> dict[str, tuple[Bound, Bound]]:
-    found = dict[str, tuple[Bound, Bound]]()
+def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return the minimum and the maximum of each column with bounds, and the number of nulls of each column with nulls,
+    as Delta's statistics. Long texts are cut."""
+    least, greatest = dict[str, Any](), dict[str, Any]()
     for column in rows.schema:
         if column.type in BOUNDED:
-            values = rows[column.name]
-            bounds = pc.min_max(values.cast(pa.int64()) if column.type == MOMENT else values)
-            least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-            if isinstance(least, str):
-                found[column.name] = least[:LONGEST_BOUND], _above(greatest)
-            elif least is not None and math.isfinite(least) and math.isfinite(greatest):
-                found[column.name] = least, greatest
-    return found
+            bounds = pc.min_max(rows[column.name])
+            low, high = bounds["min"].as_py(), bounds["max"].as_py()
+            if isinstance(low, datetime):
+                low, high = _written(low), _written(high)
+            elif isinstance(low, str):
+                low, high = low[:LONGEST_BOUND], _above(high)
+            elif low is None or not (math.isfinite(low) and math.isfinite(high)):
+                continue
+            least[column.name], greatest[column.name] = low, high
+    columns = [column for column in rows.schema if not pa.types.is_nested(column.type)]
+    nulls = {column.name: found for column in columns if (found := rows[column.name].null_count)}
+    return {"minValues": least, "maxValues": greatest, "nullCount": nulls}
 
 
 def _above(text: str) -> str:
@@ -131,12 +131,5 @@ def _above(text: str) -> str:
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
 
 
-def _nulls(rows: pa.Table) -> dict[str, int]:
-    columns = [column for column in rows.schema if not pa.types.is_nested(column.type)]
-    return {column.name: found for column in columns if (found := rows[column.name].null_count)}
-
-
-def _said(bound: Bound) -> bool | float | str:
-    if type(bound) is int:
-        return from_us(bound).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return bound
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
