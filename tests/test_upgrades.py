@@ -139,7 +139,7 @@ def test_a_table_of_a_later_format_is_refused_also_by_who_holds_it_open(place: P
             with pytest.raises(NewerFormat, match=REFUSED):
                 opened.current()
             with pytest.raises(NewerFormat, match=REFUSED):
-                opened.created(pa.schema([]))
+                opened.complete(pa.schema([]))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_lake_is_raised_by_its_first_newer_writer_and_who_holds_it_open_stops(
     marks = sorted((place / "lake" / "format").iterdir())
     assert [file.name for file in marks] == [f"{FORMAT:06d}.json", f"{FORMAT + 1:06d}.json"]
     assert json.loads(marks[1].read_text()) == NEWER
-    later.heartbeats().created(pa.schema([]))
+    later.heartbeats().complete(pa.schema([]))
     monkeypatch.undo()
     with pytest.raises(NewerFormat, match=REFUSED):
         held.heartbeats().current()

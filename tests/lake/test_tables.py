@@ -100,7 +100,7 @@ def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(la
 def test_a_file_that_was_written_before_the_column_had_another_kind_is_not_added(tmp_path: Path, is_old: bool) -> None:
     early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
     if is_old:
-        (before := lake_in(tmp_path, {}).heartbeats()).created(before.schema)
+        (before := lake_in(tmp_path, {}).heartbeats()).complete(before.schema)
     with pytest.raises(LakeError, match=r"message\.fields\.load"):
         land(late.heartbeats(), "high", meanwhile=lambda: land(early.heartbeats(), 1.0))
     assert len(rows_of(early)) == 1

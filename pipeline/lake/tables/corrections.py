@@ -148,7 +148,7 @@ class Corrections:
         self.table.make_files_durable([path])
         added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
         for _ in range(COMMIT_ATTEMPTS):
-            table = self.table.created(CORRECTIONS)
+            table = self.table.complete(CORRECTIONS)
             if table.transaction_version(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             try:

@@ -150,7 +150,7 @@ class Streams:
     def _keep(self, known: KnownStreams, seen: int) -> None:
         """Save the streams as version `seen + 1` of the table. Raises TableConflict if the table is no longer at
         version `seen`."""
-        table = self.table.created(STREAMS)
+        table = self.table.complete(STREAMS)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}

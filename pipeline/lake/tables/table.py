@@ -405,7 +405,6 @@ class LakeTable:
         unless only the response was lost. In that case all were added. The messages in them are redelivered and land
         again, and the computation of windows drops the copies.
         """
-        self._admission.claim()
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
         for changes in range(SCHEMA_CHANGES):
             try:
@@ -436,9 +435,11 @@ class LakeTable:
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """Add the columns of `schema` that the table lacks, and return the table. Creates the table if it does not
-        exist. With `as_open`, a table that is already open and still valid is not updated to its newest version
-        first."""
-        table = (self._open() if as_open else None) or self.created(schema)
+        exist. If the table has an older format or lacks a property, sets the current format and the properties. With
+        `as_open`, a table that is already open and still valid is not updated to its newest version first. Raises
+        TableConflict, NewerFormat, LakeError."""
+        self._admission.claim()
+        table = (self._open() if as_open else None) or self._created(schema)
         self.check()
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
@@ -448,11 +449,7 @@ class LakeTable:
                 (self._commit,) = self._commits(table.version())
         return table
 
-    def created(self, schema: pa.Schema) -> DeltaTable:
-        """Return the table at its newest version. Creates the table with `schema` if it does not exist. If the table
-        has an older format or lacks a property, sets the current format and the properties. Raises TableConflict,
-        NewerFormat, LakeError."""
-        self._admission.claim()
+    def _created(self, schema: pa.Schema) -> DeltaTable:
         table = self.current()
         if table is None:
             with table_errors(self.uri):
