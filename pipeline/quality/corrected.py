@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import LakeError, ObjectMissing, TableConflict
+from tidemark.pipeline.lake.store.disk import REFUSALS
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import by_partition, table_errors
@@ -137,7 +138,7 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
     detail = None
     try:
         changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
-    except (LakeUnreachable, LakeUnwritable, LakeFull):
+    except REFUSALS:
         raise
     except (LakeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         detail = f"the rows cannot be compared: {error}"

@@ -123,13 +123,10 @@ def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> lis
 
 
 def _listed_now(table: LakeTable) -> set[str]:
-    current = table.current()
-    return set() if current is None else {unquote(path) for path in current.get_add_actions()["path"].to_pylist()}
+    return {unquote(path) for path in table.listed()["path"].to_pylist()}
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    if table.current() is None:
-        return set()
     with table_errors(table.uri):
         commits = read_ahead(partial(actions, table.folder), logged(table))
         kinds = "add", "remove", "cdc"  # the last one is a file of the change data feed, if users turn it on

@@ -19,17 +19,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock, format_duration, iso
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    NewerFormat,
-    ObjectMissing,
-)
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.disk import REFUSALS
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
@@ -254,7 +247,7 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
             with place.open_input_file(file.path) as content:
                 rows = pq.read_metadata(content).num_rows
             return None if rows == file.rows else f"it has {rows} rows, but should have {file.rows}"
-    except (LakeUnreachable, LakeUnwritable, LakeFull):
+    except REFUSALS:
         raise
     except (LakeError, pa.ArrowException) as error:
         text = str(error.__cause__ or error).splitlines()

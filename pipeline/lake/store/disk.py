@@ -29,6 +29,9 @@ FULL_BYTES = 1 << 20
 """A disk with less free space than this counts as full. A tick writes at least about ten kilobytes, so the space is
 enough for a hundred ticks at most."""
 
+REFUSALS = (LakeUnreachable, LakeUnwritable, LakeFull)
+"""Errors of the storage itself. They say nothing about a table or a file."""
+
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Readers ignore such files. A crash may leave one behind."""
 

@@ -77,12 +77,8 @@ class CommitSync:
             yield from (checkpoint, self._log / "_last_checkpoint")
 
     def _sync(self, files: set[Path]) -> None:
-        folders = {self._folder.parent}
-        for file in files:
-            folder = file.parent
-            while folder not in folders:
-                folders.add(folder)
-                folder = folder.parent
+        lake = self._folder.parent
+        folders = {folder for file in files for folder in file.parents if folder.is_relative_to(lake)}
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fsync") as pool:
             for paths in (sorted(files), sorted(folders)):
                 list(pool.map(_sync_if_there, paths))

@@ -255,7 +255,7 @@ class Quarantine(LakeTable):
         `told` has the messages of that day with a newer reason or detail, which replaces the one in the table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, [day]):
-            rows = as_judged_last(scanned, told) if len(told) else scanned
+            rows = as_judged_last(scanned, told)
             if meant.reason is not None:
                 rows = rows.filter(pc.equal(rows["reason"], meant.reason.value))
             if len(rows):
