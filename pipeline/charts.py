@@ -1,23 +1,30 @@
 """Charts as plain values, and their rendering as SVG for the page, the tuning report and the documentation.
 
-Colours are classes of `chart.css`, which a standalone picture embeds and a page includes. All text is escaped.
+The template `chart.svg` renders them and escapes all text. Colours are classes of `chart.css`, which a standalone
+picture embeds and a page includes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
+from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from math import ceil, copysign, floor, log1p, log10
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from markupsafe import Markup
 
 from tidemark.pipeline.phrases import percent, printable, words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 WIDTH, LEFT, BESIDE, TOP, BELOW = 620, 96, 18, 18, 46
 """Layout of a drawing, in its own units: the width, the plot's left edge, the margin to the right of the plot, the
 plot's top edge, and the margin below the plot."""
 
-STYLE = files("tidemark.pipeline").joinpath("chart.css").read_text()
+STYLE = Markup(files("tidemark.pipeline").joinpath("templates/chart.css").read_text())  # noqa: S704 (our own)
 """The style sheet of charts, with a light and a dark scheme."""
 
 DAY = 86_400
@@ -127,9 +134,15 @@ class Chart:
     width: int = WIDTH
     left: int = LEFT
 
+    top: ClassVar[int] = TOP
+
     @property
     def right(self) -> int:
         return self.width - BESIDE
+
+    @property
+    def bottom(self) -> int:
+        return self.height - BELOW
 
     def across(self, value: float) -> float:
         """Return the x coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
@@ -137,130 +150,82 @@ class Chart:
 
     def up(self, value: float) -> float:
         """Return the y coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
-        bottom = self.height - BELOW
-        return round(bottom - min(max(self.y.place(value), 0.0), 1.0) * (bottom - TOP), 1)
+        return round(self.bottom - min(max(self.y.place(value), 0.0), 1.0) * (self.bottom - TOP), 1)
+
+    def placed(self, line: Line) -> list[tuple[float, float, str]]:
+        """Return the points of a line in coordinates of the drawing."""
+        return [(self.across(x), self.up(y), text) for x, y, text in line.points]
 
     def path(self, line: Line) -> str:
         """Return the curve as SVG path data."""
-        return "M" + "L".join(f"{self.across(x)} {self.up(y)}" for x, y, _ in line.points)
+        return "M" + "L".join(f"{x} {y}" for x, y, _ in self.placed(line))
+
+    def squares(self, heat: Heat) -> str:
+        """Return the cells as SVG path data."""
+        parts = []
+        for x, y in heat.corners:
+            left, top = round(self.across(x)), round(self.up(y + heat.size))
+            width, height = round(self.across(x + heat.size)) - left, round(self.up(y)) - top
+            parts.append(f"M{left} {min(top, self.bottom - 2)}h{max(width, 2)}v{max(height, 2)}H{left}")
+        return "".join(parts)
+
+    def label(self, mark: Mark, number: int) -> tuple[float, float, str]:
+        """Return where to write a mark's text: x, y, and the end of the text that is there. The texts of vertical lines
+        are below each other, in the order of `number`."""
+        x, side = self.across(mark.x or 0), "end" if mark.text_at_left else "start"
+        if mark.y is not None:
+            x, side = (self.left + 4, "start") if mark.text_at_left else (self.right - 4, "end")
+            return x, round(self.up(mark.y) - 5, 1), side
+        if x + 6 + LETTER * len(mark.text) > self.right:
+            side = "end"
+        return round(x - 6 if side == "end" else x + 6, 1), TOP + 11 + 15 * number, side
 
 
-def svg(chart: Chart, attributes: str = "") -> str:
-    """Render a chart as one SVG element that fills its container. `attributes` are added to the element."""
-    size = f'viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{_text(chart.title)}"'
-    return f"<svg {size}{attributes}>{''.join(_parts(chart))}</svg>"
+@cache
+def templates() -> "Environment":
+    """Return the environment of templates for charts. A page overlays it with its own loader."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # commands that draw nothing do not wait for it
+
+    made = Environment(
+        loader=PackageLoader("tidemark.pipeline"),
+        autoescape=True,  # stream names and paths may contain markup
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not markup from templates
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawing: Any = made.get_template("chart.svg").module
+    made.globals |= {"draw": drawing.svg, "chart_style": STYLE}
+    return made
 
 
 def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_legend: bool = False) -> str:
     """Render charts of the same width in a grid as a standalone SVG file, with titles and legends. With
     `has_one_legend`, only the first chart's legend is drawn."""
-    width, top = charts[0].width * columns, 44 if title else 8
-    parts = [f'<text class="title" x="14" y="30">{_text(title)}</text>'] if title else []
-    if has_one_legend:
-        legend, room = _legend(charts[0], 0, top + 8, width)
-        parts, top = [*parts, *legend], top + room + 16
+    width, top, placed = charts[0].width * columns, 44 if title else 8, []
+    shared, room = _legend(charts[0], width) if has_one_legend else ([], 0)
+    shared_at, top = top + 8, top + (room + 16 if has_one_legend else 0)
     for first in range(0, len(charts), columns):
         row = charts[first : first + columns]
-        legends = [_legend(chart, chart.width * place, top + 34, chart.width) for place, chart in enumerate(row)]
-        down = top + HEADING + (0 if has_one_legend else max(room for _, room in legends))
-        for place, (chart, (legend, _)) in enumerate(zip(row, legends, strict=True)):
-            across = chart.width * place
-            parts.append(f'<text class="heading" x="{across + 14}" y="{top + 16}">{_text(chart.title)}</text>')
-            parts += [] if has_one_legend else legend
-            parts.append(svg(chart, f' x="{across}" y="{down}" width="{chart.width}" height="{chart.height}"'))
+        legends = [([], 0) if has_one_legend else _legend(chart, chart.width) for chart in row]
+        down = top + HEADING + max(room for _, room in legends)
+        for number, (chart, (samples, _)) in enumerate(zip(row, legends, strict=True)):
+            placed.append((chart, chart.width * number, top, samples, down))
         top = down + BETWEEN + max(chart.height for chart in row)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}">'
-        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
-    )
+    drawing: Any = templates().get_template("chart.svg").module
+    return str(drawing.picture(title, width, top, STYLE, shared, shared_at, placed))
 
 
-def _legend(chart: Chart, left: int, top: int, width: int) -> tuple[list[str], int]:
-    parts, x, y = list[str](), left + 14.0, top
-    named = [line for line in chart.lines if line.name]
-    for line in named:
+def _legend(chart: Chart, width: int) -> tuple[list[tuple[Line, float, int]], int]:
+    """Return the named lines with the places of their samples, in rows of at most `width`, and the rows' height."""
+    samples, x, y = list[tuple[Line, float, int]](), 14.0, 0
+    for line in (line for line in chart.lines if line.name):
         room = 34 + LETTER * len(line.name)
-        if x + room > left + width and x > left + 14:
-            x, y = left + 14.0, y + LEGEND_ROW
-        sample = (
-            f'<path class="line {line.style}" d="M{x:g} {y}h22"/>' if line.is_joined else _dots([(x + 11, y, "")], line)
-        )
-        parts.append(f'{sample}<text x="{x + 28:g}" y="{y + 4}">{_text(line.name)}</text>')
+        if samples and x + room > width:
+            x, y = 14.0, y + LEGEND_ROW
+        samples.append((line, round(x, 1), y))
         x += room + BETWEEN
-    return parts, y - top + LEGEND_ROW if named else 0
-
-
-def _parts(chart: Chart) -> Iterator[str]:
-    left, right, bottom = chart.left, chart.right, chart.height - BELOW
-    for area in chart.areas:
-        start, end = chart.across(area.start), chart.across(area.end)
-        width = max(round(end - start, 1), 1.5)
-        yield f'<rect class="area {area.style}" x="{start}" y="{TOP}" width="{width}" height="{bottom - TOP}">'
-        yield f"<title>{_text(area.text)}</title></rect>"
-    for value, text in chart.y.ticks:
-        y = chart.up(value)
-        yield f'<path class="grid" d="M{left} {y}H{right}"/>'
-        yield f'<text x="{left - 8}" y="{y + 4:g}" text-anchor="end">{_text(text)}</text>'
-    for value, text in chart.x.ticks:
-        x = chart.across(value)
-        yield f'<path class="grid" d="M{x} {bottom}v4"/>'
-        yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle">{_text(text)}</text>'
-    middle = f'x="{(left + right) / 2}" y="{chart.height - 8}"'
-    turned = f'transform="translate(13 {(TOP + bottom) / 2}) rotate(-90)"'
-    for place, axis in ((middle, chart.x), (turned, chart.y)):
-        yield f'<text class="axis" {place} text-anchor="middle">{_text(axis.title)}</text>'
-    for heat in chart.heat:
-        yield f'<path class="heat {heat.style}" d="{_squares(chart, heat)}"><title>{_text(heat.text)}</title></path>'
-    for bar in chart.bars:
-        start, top = chart.across(bar.start), chart.up(bar.height)
-        size = f'width="{max(round(chart.across(bar.end) - start - 0.6, 1), 0.8)}" height="{round(bottom - top, 1)}"'
-        yield f'<rect class="bar" x="{start}" y="{top}" {size}><title>{_text(bar.text)}</title></rect>'
-    for mark in chart.marks:
-        where = f"M{chart.across(mark.x or 0)} {TOP}V{bottom}"
-        if mark.y is not None:
-            where = f"M{left} {chart.up(mark.y)}H{right}"
-        yield f'<path class="mark {mark.style}" d="{where}"/>'
-    for line in chart.lines:
-        if line.is_joined and len(line.points) > 1:
-            yield f'<path class="line {line.style}" d="{chart.path(line)}"/>'
-        if line.has_dots:
-            yield _dots([(chart.across(x), chart.up(y), text) for x, y, text in line.points], line)
-    for number, mark in enumerate(one for one in chart.marks if one.text):
-        yield _label(chart, mark, TOP + 11 + 15 * number)
-
-
-def _label(chart: Chart, mark: Mark, y: float) -> str:
-    if mark.y is not None:
-        x, side = (chart.left + 4.0, "start") if mark.text_at_left else (chart.right - 4.0, "end")
-        y = chart.up(mark.y) - 5
-    else:
-        x = chart.across(mark.x or 0)
-        side = "end" if mark.text_at_left or x + 6 + LETTER * len(mark.text) > chart.right else "start"
-        x += -6 if side == "end" else 6
-    return f'<text class="marked" x="{x:g}" y="{y:g}" text-anchor="{side}">{_text(mark.text)}</text>'
-
-
-def _dots(points: Sequence[tuple[float, float, str]], line: Line) -> str:
-    if line.shape:
-        drawn = "".join(f"M{x:g} {y:g}{line.shape}" for x, y, _ in points)
-        return f'<path class="dot {line.style}" d="{drawn}"/>'
-    return "".join(
-        f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.2"><title>{_text(text)}</title></circle>'
-        for x, y, text in points
-    )
-
-
-def _squares(chart: Chart, heat: Heat) -> str:
-    parts = []
-    for x, y in heat.corners:
-        left, top = round(chart.across(x)), round(chart.up(y + heat.size))
-        width, height = round(chart.across(x + heat.size)) - left, round(chart.up(y)) - top
-        parts.append(f"M{left} {min(top, chart.height - BELOW - 2)}h{max(width, 2)}v{max(height, 2)}H{left}")
-    return "".join(parts)
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
+    return samples, y + LEGEND_ROW if samples else 0
 
 
 def round_step(least: float) -> float:

@@ -46,7 +46,7 @@ NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "
 """Files of an installed package that are not packed. They reveal its location or source URL, which may have
 credentials."""
 
-OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js"})
+OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js", ".svg"})
 """Endings of tidemark's own files that are packed. A checkout also has settings files, which are not packed."""
 
 COMPRESSION = 3

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import PackageLoader
 
 from tidemark.pipeline import charts
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.phrases import at_most, percent, printable, stands, words
+from tidemark.pipeline.phrases import at_most, percent, stands, words
 from tidemark.pipeline.tuning.disorder import STEP_US, Distribution
 from tidemark.pipeline.tuning.report import TuningReport, behind, blame_sentence, recommendation_sentence, sentences
 from tidemark.pipeline.tuning.sweep import BandOutcome
@@ -187,20 +186,9 @@ def _late_axis(report: TuningReport) -> charts.Axis:
     return charts.shares(min(least, report.target or 1.0), "late share")
 
 
-TEMPLATES = Environment(
-    loader=PackageLoader("tidemark.pipeline.tuning"),
-    autoescape=True,  # stream names and paths may contain markup
-    finalize=lambda value: printable(value) if type(value) is str else value,  # not markup from templates
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+TEMPLATES = charts.templates().overlay(loader=PackageLoader("tidemark.pipeline.tuning"))
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
 TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
-TEMPLATES.globals |= {
-    "draw": lambda chart, more="": Markup(charts.svg(chart, more)),  # noqa: S704 (it escapes all text)
-    "chart_style": Markup(charts.STYLE),  # noqa: S704
-}
 
 FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"

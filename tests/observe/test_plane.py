@@ -91,7 +91,7 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
     assert tops[0] == tops[1]
     assert tops[2] - tops[0] >= chart.height
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 (our own)
-    assert tags == {"svg", "style", "rect", "text", "path", "circle", "title"}
+    assert tags == {"svg", "style", "rect", "text", "path", "circle", "title", "g"}
 
 
 def test_a_backlog_that_is_being_read_is_the_headline() -> None:
