@@ -140,9 +140,8 @@ def _compute(
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, [made, diffs], further)
     # This must be read before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(diffs.runs(), settings.windowing)
-    batch = OwnBatch(
-        **parts, definition=table, table=made, inputs=computed.inputs(table.windowing(settings.windows), table.lookback)
-    )
+    digests = computed.digests(windows, table.windowing(settings.windows), table.lookback)
+    batch = OwnBatch(**parts, definition=table, table=made, digests=digests)
     return compute_windows(batch, windows)
 
 

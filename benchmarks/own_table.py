@@ -63,18 +63,19 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
 
 def _compute(machine: Machine, world: World, table: TableDefinition) -> ReplacedWindows:
     windowing = world.settings.windowing
+    windows = list(windowing.between(START, START + SPAN))
     batch = OwnBatch(
         machine.spark,
         definition=table,
         table=world.lake.own_table(table.name),
         heartbeats=world.heartbeats,
-        inputs=ComputedWindows.of(world.lake.diffs().runs(), windowing).inputs(windowing, table.lookback),
+        digests=ComputedWindows.of(world.lake.diffs().runs(), windowing).digests(windows, windowing, table.lookback),
         watermark=START + SPAN,
         run="bench",
         clock=machine.clock,
         refuse_expired=lambda _: None,
     )
-    return compute_windows(batch, list(windowing.between(START, START + SPAN)))
+    return compute_windows(batch, windows)
 
 
 def _by_duckdb(world: World, out: Path) -> list[tuple[Any, ...]]:

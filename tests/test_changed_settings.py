@@ -305,7 +305,8 @@ def compute_own(lake: Lake, settings: Settings, started_at: Any) -> None:
     definition, own = read_table(settings, OWN), lake.own_table(OWN)
     windowing = definition.windowing(settings.windows)
     inputs = ComputedWindows.of(lake.diffs().runs(), settings.windowing).inputs(windowing, definition.lookback)
-    keys, digests = [window.key for window in inputs], {window.key: digest for window, digest in inputs.items()}
+    digests = {windowing.numbered(number).key: digest for number, digest in inputs.items()}
+    keys = list(digests)
     own.hold_to(windowing.length)
     fence, rows = own.fence(keys), pa.table({"stream_id": ["a"], "beats": [1]})
     own.prepare(rows.schema.append(pa.field("window", pa.string())), definition.version, digests)

@@ -20,7 +20,6 @@ from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
-from tidemark.pipeline.quality.due_windows import NO_INPUT
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
@@ -46,14 +45,14 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `inputs` has a digest of each window's input. The caller must read these digests before it lists the heartbeats. If
-    `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the window is therefore computed
-    again later.
+    `digests` has a digest of each window's input, by the window's key. The caller must read these digests before it
+    lists the heartbeats. If `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the window
+    is therefore computed again later.
     """
 
     definition: TableDefinition
     table: OwnTable
-    inputs: Mapping[Window, str]
+    digests: Mapping[str, str]
 
     @property
     def tables(self) -> Sequence[WindowedTable]:
@@ -66,7 +65,7 @@ class OwnBatch(WindowBatch):
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
         """Return the fields that a custom table adds to a run's manifest: its name and version, and each window's input
         digest."""
-        return {"table": self.definition.name, "version": self.definition.version, "inputs": self._digests(windows)}
+        return {"table": self.definition.name, "version": self.definition.version, "inputs": self._of(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the rows in one Spark job per range of contiguous windows, and write them.
@@ -83,14 +82,14 @@ class OwnBatch(WindowBatch):
                 landed = self._landed(stretch, reached)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
-                self.table.prepare(checked_schema(definition, rows), definition.version, self._digests(windows))
+                self.table.prepare(checked_schema(definition, rows), definition.version, self._of(windows))
                 rows = _of_windows(rows, stretch)
                 by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
                 by_window.write.mode("append").partitionBy(PARTITION).parquet(self.table.folder_of(run))
         return (None,)
 
-    def _digests(self, windows: Sequence[Window]) -> dict[str, str]:
-        return {window.key: self.inputs.get(window, NO_INPUT) for window in windows}
+    def _of(self, windows: Sequence[Window]) -> dict[str, str]:
+        return {window.key: self.digests[window.key] for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
         """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its

@@ -48,16 +48,22 @@ class ComputedWindows:
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes[order], dtype=np.uint64)])
         return cls(windowing, numbers[order], sums)
 
-    def inputs(self, own: Windowing, lookback: timedelta) -> dict[Window, str]:
-        """Return the digest of each window's input, for the windows of a custom table that have input, in order. The
-        table has the windowing `own` and this lookback. A digest has 16 hexadecimal digits."""
+    def inputs(self, own: Windowing, lookback: timedelta) -> dict[int, str]:
+        """Return the digest of each window's input by the window's number, for the windows of a custom table that have
+        input, in order. The table has the windowing `own` and this lookback. A digest has 16 hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         low = np.searchsorted(self.numbers, reached * ratio - back)
         high = np.searchsorted(self.numbers, (reached + 1) * ratio)
         digests, has_any = self.sums[high] - self.sums[low], high > low
         found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
-        return {own.numbered(number): f"{digest:016x}" for number, digest in found}
+        return {number: f"{digest:016x}" for number, digest in found}
+
+    def digests(self, windows: Iterable[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
+        """Return the digest of each of these windows' inputs, by the window's key. They are windows of a custom table
+        with the windowing `own` and this lookback."""
+        inputs = self.inputs(own, lookback)
+        return {window.key: inputs.get(own.number_of(window.start), NO_INPUT) for window in windows}
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at
@@ -108,9 +114,10 @@ class Followed:
         waiting = Spans(*self.computed.reached_by(self.waiting, own, lookback))
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
-        done = made.made_of({window.key: digest for window, digest in inputs.items()})
-        numbers = (own.number_of(window.start) for window in inputs if window.key not in done)
-        return [number for number in numbers if number in whole and number not in waiting]
+        keys = [own.numbered(number).key for number in inputs]
+        done = made.made_of(dict(zip(keys, inputs.values(), strict=True)))
+        missing = (number for number, key in zip(inputs, keys, strict=True) if key not in done)
+        return [number for number in missing if number in whole and number not in waiting]
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:

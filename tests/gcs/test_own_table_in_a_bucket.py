@@ -55,21 +55,20 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     session = shared_session(session_config(Settings(lake=settings, spark=SparkSettings(remote=remote))))
     compute_windows(batch_over(lake, session, at(900) + timedelta(seconds=1)), WINDOWS)
     windowing = Windowing(WINDOWS[0].end - WINDOWS[0].start, WINDOWS[0].start)
-    inputs = ComputedWindows.of(lake.diffs().runs(), windowing).inputs(windowing, counts.lookback)
+    digests = ComputedWindows.of(lake.diffs().runs(), windowing).digests(WINDOWS, windowing, counts.lookback)
     own = lake.own_table("counts")
 
     def compute(windows: Sequence[Window]) -> None:
         batch = session, lake.heartbeats(), at(2000), "own", clock, lambda _: None
-        compute_windows(OwnBatch(*batch, counts, own, inputs), windows)
+        compute_windows(OwnBatch(*batch, counts, own, digests), windows)
 
     compute(WINDOWS)
     compute(WINDOWS[:1])
     session.stop()
-    keys = {window.key: inputs[window] for window in WINDOWS}
-    assert lake.own_table("counts").made().made_of(keys) == set(keys)
+    assert lake.own_table("counts").made().made_of(digests) == set(digests)
     read = pl.read_delta(own.table.uri, storage_options=scan_options(storage_options(settings)))
     found = {(row["window"], row["stream_id"]): row["count"] for row in read.to_dicts()}
-    expected = Counter((row["window"], row["stream_id"]) for row in lake.diffs().read(list(keys)).to_pylist())
+    expected = Counter((row["window"], row["stream_id"]) for row in lake.diffs().read(list(digests)).to_pylist())
     assert found == expected
     assert expected.total() > 100
 

@@ -52,7 +52,7 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
         {BASE.numbered(FIRST + number).key: run for number, run in found.items()} for found in (before, after)
     )
     inputs = ComputedWindows.of(runs_before, BASE).inputs(own, back)
-    made = made_by({window.key: digest for window, digest in inputs.items()}, by_run, taken)
+    made = made_by({own.numbered(number).key: digest for number, digest in inputs.items()}, by_run, taken)
     spans = [range(FIRST + number, FIRST + number + 1) for number in sorted(waiting)]
     computed_now = ComputedWindows.of(runs, BASE)
     followed = Followed(computed_now, timedelta(minutes=10), range(FIRST, FIRST + closed), spans)

@@ -79,9 +79,6 @@ class House:
         batch = (self.spark, lake.heartbeats(), at(9000), "base", clock, lambda _: None)
         compute_windows(MicroBatch(*batch, lake.diffs(), lake.stream_status(), PLAN), windows)
 
-    def inputs(self, table: TableDefinition) -> Any:
-        return self.computed().inputs(table.windowing(OF_WINDOWS), table.lookback)
-
     def computed(self) -> ComputedWindows:
         return ComputedWindows.of(self.lake.diffs().runs(), BASE)
 
@@ -94,18 +91,20 @@ class House:
 
     def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> ReplacedWindows:
         """Compute windows of the table, by their keys."""
+        own = table.windowing(OF_WINDOWS)
+        windows = list(map(own.named, keys))
         batch = OwnBatch(
             self.spark,
             definition=table,
             table=self.lake.own_table(table.name),
             heartbeats=self.lake.heartbeats(),
-            inputs=self.inputs(table),
+            digests=self.computed().digests(windows, own, table.lookback),
             watermark=watermark or at(9000),
             run="own",
             clock=ManualClock(at(9000)),
             refuse_expired=lambda _: None,
         )
-        return compute_windows(batch, list(map(table.windowing(OF_WINDOWS).named, keys)))
+        return compute_windows(batch, windows)
 
     def rows(self, table: TableDefinition) -> list[dict[str, Any]]:
         """Every row of the table, in one order."""
@@ -193,9 +192,9 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     for first in range(batches):
         append_beats(lake.heartbeats(), landed(beats[first::batches]))
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))
-    inputs = ComputedWindows.of({}, BASE).inputs(BASE, single.lookback)
+    digests = ComputedWindows.of({}, BASE).digests(windows, BASE, single.lookback)
     batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
-    compute_windows(OwnBatch(*batch, replace(single, is_sql=in_one_task), table, inputs), windows)
+    compute_windows(OwnBatch(*batch, replace(single, is_sql=in_one_task), table, digests), windows)
     found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
     assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
     wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]
