@@ -121,6 +121,9 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """A chart: a title, a note, two axes, and what is drawn between them. `height`, `width` and `left`, the plot's left
+    edge, are in units of the drawing."""
+
     title: str
     note: str
     x: Axis
@@ -170,8 +173,8 @@ class Chart:
         return "".join(parts)
 
     def label(self, mark: Mark, number: int) -> tuple[float, float, str]:
-        """Return where to write a mark's text: x, y, and the end of the text that is there. The texts of vertical lines
-        are below each other, in the order of `number`."""
+        """Return the position of a mark's label: x, y, and `start` or `end`, the side of the text at that x. The labels
+        of vertical lines are stacked by `number`."""
         x, side = self.across(mark.x or 0), "end" if mark.text_at_left else "start"
         if mark.y is not None:
             x, side = (self.left + 4, "start") if mark.text_at_left else (self.right - 4, "end")

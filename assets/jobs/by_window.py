@@ -173,9 +173,9 @@ def batch_parts(
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
 ) -> dict[str, Any]:
-    """Return the arguments of a `WindowBatch` over these windows, except its `tables`. `tables` and `heartbeats` are
-    opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before
-    Spark is used."""
+    """Return the arguments that every `WindowBatch` over these windows has. `tables` and `heartbeats` are opened in
+    parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is
+    used."""
 
     heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
 import orjson
@@ -46,7 +47,7 @@ NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "
 """Files of an installed package that are not packed. They reveal its location or source URL, which may have
 credentials."""
 
-OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js", ".svg"})
+OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js", ".svg", ".sh"})
 """Endings of tidemark's own files that are packed. A checkout also has settings files, which are not packed."""
 
 COMPRESSION = 3
@@ -54,20 +55,8 @@ COMPRESSION = 3
 
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
-LAUNCHER = """\
-#!/bin/sh
-# The Python of this machine that runs the packages beside this file, which are for Python {python}.
-here=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-for python in "$PYSPARK_PYTHON" python{python} python3 python; do
-    [ -n "$python" ] && [ "$python" != "$0" ] || continue
-    found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-    [ "$found" = "{python}" ] || continue
-    PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
-done
-echo "tidemark: no Python {python} on $(uname -n), neither \\$PYSPARK_PYTHON ($PYSPARK_PYTHON) nor on the path:" \\
-    "install it, or run tidemark provision --executors with the installed minor version" >&2
-exit 1
-"""
+LAUNCHER = files("tidemark.pipeline.spark").joinpath("launcher.sh").read_text()
+"""The archive's PROGRAM, in which `{python}` and `{packages}` stand for the version of Python and for PACKAGES."""
 
 FOLDER = "tidemark_environment"
 """The folder to which Spark unpacks the archive, relative to the folder in which Python workers start."""
@@ -129,7 +118,7 @@ def pack(file: Path) -> list[str]:
         made = Path(folder) / file.name
         with tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
             add_content(archive, MANIFEST, orjson.dumps(manifest))
-            launcher = LAUNCHER.format(python=manifest.python, packages=PACKAGES)
+            launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
             add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
             for name, source in _files(packed):
                 archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_of_nobody)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 from tidemark.pipeline.errors import ToolMissing
@@ -24,18 +25,9 @@ ANSWERS_WITHIN_SECONDS = 30
 HOME = re.compile(r"java\.home = (.+)")
 """Matches the folder of a Java in the output of `java -XshowSettings:properties`."""
 
-WRAPPER = """\
-#!/bin/sh
-# Made by tidemark. Spark's launcher requests the module by this flag, but works without it. The Java
-# below lacks the module, so this script drops the flag and passes on all other arguments.
-for argument do
-    shift
-    [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
+WRAPPER = files("tidemark.pipeline.spark").joinpath("java.sh").read_text()
 """A shell script that starts Java without the flag for MISSING_MODULE. It uses `exec`, so the JVM has the script's
-process id and gets its signals."""
+process id and gets its signals. `{java}` and `{module}` stand for the Java and the module."""
 
 MISSING_MODULE = "jdk.incubator.vector"
 
