@@ -26,31 +26,44 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 
 
 class Finding(StrEnum):
-    """A rule's result, as a text. Each branch of a rule has its own member."""
+    """A rule's result. Each branch of a rule has its own member. The value is the sentence that explains it;
+    `explanation` fills in what is in braces."""
 
-    FRESH = "both backlogs were read lately"
-    STALE = "a backlog was not read, or too long ago"
-    NOT_SOUGHT = "no subscription was sought"
-    SOUGHT = "a subscription was sought back"
-    COMPLETE = "tracking knows all that base may hold"
-    RELEASED = "tracking knows all that base may hold, apart from what was released"
-    OLDER_THAN_TRACKING = "base may hold messages from before tracking knows"
-    HOLE = "base holds a message that tracking never saw"
-    NEAR_NOW = "tracking has no backlog"
-    AHEAD_OF_BASE = "tracking is ahead of base by the band"
-    BEHIND = "tracking is neither near now nor ahead of base by the band"
-    CLOCK_AHEAD = "this machine's clock is ahead of the server's"
-    CLOCK_WENT_BACK = "this machine's clock was set back"
-    NOTHING_EVER = "no valid message was ever published"
-    RECENT = "something was published within the idle timeout"
-    NEWEST_MAY_BE_ON_BASE = "base may still hold the newest message"
-    BACKLOG = "a subscription has a backlog"
-    SILENCE_IS_HELD = 'a silence, with idle = "hold"'
-    SILENCE = "a silence"
-    NO_ANCHOR = "nothing valid is known from before the band"
-    NO_FRONTIER = "no frontier is known before the band"
-    BAND = "the least event time of the band"
-    FRONTIER = "the lesser of the frontier and the least event time outstanding"
+    FRESH = "{fresh}"
+    STALE = "{stale}"
+    NOT_SOUGHT = "No subscription was sought back since the decision before."
+    SOUGHT = "{sought}"
+    COMPLETE = "{knows}, and base holds nothing older than {base}{less_slack}."
+    RELEASED = "{knows}, and an operator released base's messages from before {base}."
+    OLDER_THAN_TRACKING = "{lost}{knows}, and base may hold messages published since {base}{less_slack}."
+    HOLE = "Base holds a message published at {named} that tracking has never seen: a hole. {knows}."
+    NEAR_NOW = "Tracking has no backlog: when it was read, its oldest message was at most {near} old."
+    AHEAD_OF_BASE = "Tracking has a backlog of {backlog}, but is {ahead}: at least the band of {band}."
+    BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}: less than the band of {band}."
+    CLOCK_AHEAD = (
+        "Both subscriptions trail this machine's clock by the same {clock_ahead}, now and at the decision before. "
+        "This is no backlog: the clock is ahead of Pub/Sub's by this time."
+    )
+    CLOCK_WENT_BACK = "A backlog was read at {read_at}, and it is {at} now: this machine's clock was set back."
+    NOTHING_EVER = "Tracking has never seen a message with an event time."
+    ALL_LAG = "Tracking knows no message that lags at most {max_lag}."
+    RECENT = "{newest}. Only a pause of more than {idle_timeout} is a silence."
+    NEWEST_MAY_BE_ON_BASE = "{newest}, but base may still hold it: this is not a silence."
+    BACKLOG = "{newest}, but a subscription has a backlog: this is not a silence."
+    SILENCE_IS_HELD = '{newest}, longer than {idle_timeout}, and there is no backlog: a silence. But idle = "hold".'
+    SILENCE = (
+        "{newest}, longer than {idle_timeout}, and there is no backlog: a silence. The candidate is the lesser reading "
+        "minus the band of {band} and the last messages' lag of {recent_lag}."
+    )
+    NO_DATA = "Tracking knows no event time that was published more than {band} (the band) before its reading."
+    BAND = (
+        "Considered: at most {messages} published from {start} to {end} (base's backlog, the band of {band} before "
+        "tracking's reading{anchor}).{passed_over}"
+    )
+    FRONTIER = (
+        "Considered: at most {messages} published from {start} on (base's backlog), and the frontier, {frontier}: the "
+        "greatest event time published more than {band} (the band) before tracking's reading.{passed_over}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +149,7 @@ def silence(s: Situation) -> Verdict:
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
     if holds.newest_publish_us is None:
-        return Passed(Finding.NOTHING_EVER)
+        return Passed(Finding.NOTHING_EVER if s.histogram.newest_publish_us is None else Finding.ALL_LAG)
     newest = from_us(holds.newest_publish_us)
     if tracking.observed_at - newest <= policy.idle_timeout:
         return Passed(Finding.RECENT)
@@ -159,7 +172,7 @@ def band(s: Situation) -> Verdict:
     """
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
-        return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
+        return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     return least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
 
 
@@ -167,7 +180,7 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
     """Return the verdict of the rule `band` for a band that begins at `start`. `anchor` is only recorded."""
     least, messages, over = least_published(s, start, bucket_of(s.oldest_tracking))
     if least is None:
-        return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
+        return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     evidence = BandEvidence(least, start, s.oldest_tracking, messages, anchor, passed_over=over)
     return Candidate(Finding.BAND, evidence)
 
@@ -182,7 +195,7 @@ def frontier(s: Situation) -> Verdict:
     """
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
-        return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
+        return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     outstanding, messages, over = least_published(s, s.oldest_base, AFTER_ALL)
     pin = greatest
     if outstanding is not None and outstanding.min_event_time < greatest.min_event_time:

@@ -4,13 +4,15 @@ the watermark, and which setting would have changed the decision.
 The rules are evaluated again, from the state before the decision, so the explanation cannot disagree with the decision.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from string import Formatter
+from typing import Any
 
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
-from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence, when
+from tidemark.pipeline.watermark.decision import Bound, Decision, FrontierEvidence, Reason, when
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
 from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, messages, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
@@ -63,109 +65,21 @@ def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) ->
 
 
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    near = format_duration(s.policy.near_real_time)
-    match verdict.finding:
-        case Finding.FRESH:
-            return " ".join(_fresh(s))
-        case Finding.STALE:
-            return " ".join(_stale(s))
-        case Finding.CLOCK_WENT_BACK:
-            newest = max(reading.newest.observed_at for _, reading in _readings(s))
-            return f"A backlog was read at {iso(newest)}, and it is {iso(s.at)} now: this machine's clock was set back."
-        case Finding.NOT_SOUGHT:
-            return "No subscription was sought back since the decision before."
-        case Finding.SOUGHT:
-            return " ".join(_sought(s))
-        case Finding.COMPLETE:
-            return f"{_knows(decision)}, and base holds nothing older than {iso(s.oldest_base)}{_less_slack(s)}."
-        case Finding.RELEASED:
-            return f"{_knows(decision)}, and an operator released base's messages from before {iso(s.oldest_base)}."
-        case Finding.OLDER_THAN_TRACKING:
-            lost = "An entry of the tracking log was lost. " if s.complete_from >= s.at else ""
-            older = f"base may hold messages published since {iso(s.oldest_base)}{_less_slack(s)}"
-            return f"{lost}{_knows(decision)}, and {older}."
-        case Finding.HOLE:
-            named = iso(naming(s).oldest_unacked)
-            return (
-                f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
-            )
-        case Finding.NEAR_NOW:
-            return f"Tracking has no backlog: when it was read, its oldest message was at most {near} old."
-        case Finding.AHEAD_OF_BASE:
-            return (
-                f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
-                f"{format_duration(s.policy.band)}."
-            )
-        case Finding.BEHIND:
-            return (
-                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {near}, and "
-                f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
-            )
-        case Finding.CLOCK_AHEAD:
-            return (
-                f"Both subscriptions trail this machine's clock by the same {rough(s.clock_ahead or ZERO)}, now and "
-                "at the decision before. This is no backlog: the clock is ahead of Pub/Sub's by this time."
-            )
-        case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
-            return _data(s, decision)
-        case _:
-            return _silence(verdict, s, decision)
+    named = {name for _, name, _, _ in Formatter().parse(verdict.finding) if name is not None}
+    return verdict.finding.format(**{name: WORDS[name](s, decision) for name in named})
 
 
-def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    newest_us, timeout = s.holding.newest_publish_us, f"{format_duration(s.policy.idle_timeout)} (idle_timeout)"
-    if newest_us is None and s.histogram.newest_publish_us is not None:
-        return f"Tracking knows no message that lags at most {_max_lag(s)}."
-    if newest_us is None:
-        return "Tracking has never seen a message with an event time."
-    newest = from_us(newest_us)
+def _newest(s: Situation) -> str:
+    newest = from_us(s.holding.newest_publish_us or 0)
     pause = rough(max(known(s.tracking).observed_at - newest, ZERO))
-    text = f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
-    match verdict.finding:
-        case Finding.RECENT:
-            return f"{text}. Only a pause of more than {timeout} is a silence."
-        case Finding.NEWEST_MAY_BE_ON_BASE:
-            return f"{text}, but base may still hold it: this is not a silence."
-        case Finding.BACKLOG:
-            return f"{text}, but a subscription has a backlog: this is not a silence."
-        case Finding.SILENCE_IS_HELD:
-            return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
-        case _:
-            lag = rough(decision.evidence.recent_lag) if isinstance(decision.evidence, SilenceEvidence) else "unknown"
-            return (
-                f"{text}, longer than {timeout}, and there is no backlog: a silence. The candidate is the lesser "
-                f"reading minus the band of {format_duration(s.policy.band)} and the last messages' lag of {lag}."
-            )
+    return f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
 
 
-def _data(s: Situation, decision: Decision) -> str:
-    band = f"{format_duration(s.policy.band)} (the band)"
-    match decision.evidence:
-        case FrontierEvidence() as evidence:
-            return (
-                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
-                f"backlog), and the frontier, {iso(evidence.frontier)}: the greatest event time published more than "
-                f"{band} before tracking's reading.{_passed_over(s, evidence)}"
-            )
-        case BandEvidence() as evidence:
-            anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
-            return (
-                f"Considered: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
-                f"{iso(evidence.end)} (base's backlog, the band of {format_duration(s.policy.band)} before tracking's "
-                f"reading{anchor}).{_passed_over(s, evidence)}"
-            )
-        case _:
-            return f"Tracking knows no event time that was published more than {band} before its reading."
-
-
-def _passed_over(s: Situation, evidence: BandEvidence | FrontierEvidence) -> str:
+def _passed_over(s: Situation, evidence: Bound) -> str:
     if s.policy.max_lag is None or not evidence.passed_over:
         return ""
-    return f" These include at most {messages(evidence.passed_over)} passed over for a lag of more than {_max_lag(s)}."
-
-
-def _max_lag(s: Situation) -> str:
-    return f"{format_duration(s.policy.max_lag or ZERO)} (max_lag)"
+    over, max_lag = messages(evidence.passed_over), format_duration(s.policy.max_lag)
+    return f" These include at most {over} passed over for a lag of more than {max_lag} (max_lag)."
 
 
 def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:
@@ -237,10 +151,6 @@ def _sought(s: Situation) -> Iterator[str]:
             )
 
 
-def _knows(decision: Decision) -> str:
-    return f"Tracking knows everything published from {when(decision.complete_from)} to its reading"
-
-
 def _less_slack(s: Situation) -> str:
     if s.release or s.policy.base_slack <= ZERO:
         return ""
@@ -256,6 +166,36 @@ def _ahead(s: Situation) -> str:
 def _age(reading: EffectiveReading) -> str:
     return rough(reading.observed_at - reading.oldest_unacked)
 
+
+WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
+    "fresh": lambda s, _: " ".join(_fresh(s)),
+    "stale": lambda s, _: " ".join(_stale(s)),
+    "sought": lambda s, _: " ".join(_sought(s)),
+    "knows": lambda _, made: f"Tracking knows everything published from {when(made.complete_from)} to its reading",
+    "lost": lambda s, _: "An entry of the tracking log was lost. " if s.complete_from >= s.at else "",
+    "base": lambda s, _: iso(s.oldest_base),
+    "less_slack": lambda s, _: _less_slack(s),
+    "named": lambda s, _: iso(naming(s).oldest_unacked),
+    "near": lambda s, _: format_duration(s.policy.near_real_time),
+    "backlog": lambda s, _: _age(known(s.tracking)),
+    "ahead": lambda s, _: _ahead(s),
+    "clock_ahead": lambda s, _: rough(s.clock_ahead or ZERO),
+    "read_at": lambda s, _: iso(max(reading.newest.observed_at for _, reading in _readings(s))),
+    "at": lambda s, _: iso(s.at),
+    "newest": lambda s, _: _newest(s),
+    "idle_timeout": lambda s, _: f"{format_duration(s.policy.idle_timeout)} (idle_timeout)",
+    "max_lag": lambda s, _: f"{format_duration(s.policy.max_lag or ZERO)} (max_lag)",
+    "band": lambda s, _: format_duration(s.policy.band),
+    "recent_lag": lambda _, made: rough(made.evidence.recent_lag),
+    "messages": lambda _, made: messages(made.evidence.messages),
+    "start": lambda _, made: iso(made.evidence.start),
+    "end": lambda _, made: iso(made.evidence.end),
+    "anchor": lambda _, made: f", and the anchor at {iso(made.evidence.anchor)}" if made.evidence.anchor else "",
+    "frontier": lambda _, made: iso(made.evidence.frontier),
+    "passed_over": lambda s, made: _passed_over(s, made.evidence),
+}
+"""Fills in the names in a finding's sentence, from the situation and the decision. The decision is untyped, because
+only some findings have the evidence that a name needs."""
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
 """Bands to try as alternatives, in addition to half of the decision's band. Only bands smaller than the decision's are
