@@ -9,7 +9,6 @@ values in few bytes are refused. fastavro's decoder of the JSON encoding is not 
 type, and takes time quadratic in the length of an array.
 """
 
-import base64
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from tidemark.pipeline.contract.payloads.rejections import DEEPEST, MOST_VALUES, Unreadable, ValueBudget, parsed
-from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding, as_base64, finite
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN, PLAIN = "tidemark-", "plain"
@@ -37,14 +36,6 @@ DECIMALS = Context(prec=MOST_DIGITS)
 LONGEST_DECIMAL = 416
 """Maximum number of bytes of a decimal. It is enough for MOST_DIGITS digits. Reading a decimal takes time quadratic in
 its length."""
-
-
-def _finite(value: float, *_: Any) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _base64(value: bytes, *_: Any) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _written(microseconds: int, after: str = "") -> str:
@@ -93,10 +84,10 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("long", "time-micros"): lambda value, *_: _time(value),
     ("bytes", "decimal"): _decimal,
     ("fixed", "decimal"): _decimal,
-    ("float", PLAIN): _finite,
-    ("double", PLAIN): _finite,
-    ("bytes", PLAIN): _base64,
-    ("fixed", PLAIN): _base64,
+    ("float", PLAIN): finite,
+    ("double", PLAIN): finite,
+    ("bytes", PLAIN): as_base64,
+    ("fixed", PLAIN): as_base64,
 }
 """Converters of values, keyed by Avro type and logical type. A UUID needs none, because it is text already. An unknown
 logical type is read as its underlying type. fastavro's table of readers is global to the process, so the names in it

@@ -5,8 +5,6 @@ library creates objects from them. The result differs from protobuf's own JSON f
 64-bit integer is a number, a field without presence has its default value, and an absent or non-finite value is null.
 """
 
-import base64
-import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +16,7 @@ import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, json_format, message, message_factory
 
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, ValueBudget, refuse_many_values
-from tidemark.pipeline.contract.payloads.schemas import Definition
+from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, finite
 
 LEAST_BYTES = 2
 """Minimum number of bytes of a submessage (its tag and length), and of a value in a google.protobuf.Struct."""
@@ -144,8 +142,8 @@ def _converter(field: Any, known: dict[str, MessageType]) -> Convert:
         names = field.enum_type.values_by_number
         return lambda number, _: names[number].name if number in names else number
     if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
-        return _finite
-    return _base64 if field.type == field.TYPE_BYTES else _itself
+        return finite
+    return as_base64 if field.type == field.TYPE_BYTES else _itself
 
 
 def _key(key: Any) -> str:
@@ -154,14 +152,6 @@ def _key(key: Any) -> str:
 
 def _itself(value: Any, _: ValueBudget) -> Any:
     return value
-
-
-def _finite(value: float, _: ValueBudget) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _base64(value: bytes, _: ValueBudget) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _text(message: Any, _: ValueBudget) -> str:
@@ -190,8 +180,8 @@ WELL_KNOWN: Mapping[str, Convert] = {
     for names, convert in (
         ("Timestamp Duration FieldMask", _text),
         ("Struct Value ListValue", _free),
-        ("DoubleValue FloatValue", _wrapped(_finite)),
-        ("BytesValue", _wrapped(_base64)),
+        ("DoubleValue FloatValue", _wrapped(finite)),
+        ("BytesValue", _wrapped(as_base64)),
         ("Int32Value Int64Value UInt32Value UInt64Value BoolValue StringValue", _wrapped(_itself)),
     )
     for name in names.split()

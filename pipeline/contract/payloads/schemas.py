@@ -1,6 +1,8 @@
 """The formats of payloads, and their schemas. A message names the revision of its schema. Each revision has a cached
 codec, which decodes payloads."""
 
+import base64
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -198,6 +200,16 @@ class Asking:
 
     at_us: int
     patience_us: int = 0
+
+
+def finite(value: float, *_: Any) -> float | None:
+    """Return the number, or None if it is infinite or not a number, because JSON has no such numbers."""
+    return value if math.isfinite(value) else None
+
+
+def as_base64(value: bytes, *_: Any) -> str:
+    """Return bytes as base64 text, because JSON has no bytes."""
+    return base64.b64encode(value).decode()
 
 
 class Codec(Protocol):
