@@ -9,7 +9,6 @@ budget lasts for a day.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -33,25 +32,6 @@ SHARES = 2
 """Number of equal parts into which the remaining budget is divided: one for base, one for tracking."""
 
 
-@dataclass(slots=True)
-class SnapshotPace:
-    """The pace at which one reader takes snapshots of a subscription.
-
-    - `last` is when the reader took its last snapshot, by this machine's clock.
-    - `reading` is the reading of that snapshot. It says within which time the next one is promised.
-    """
-
-    last: datetime | None = None
-    reading: Reading | None = None
-
-    @property
-    def clock_behind(self) -> timedelta:
-        """Lower bound for how far this machine's clock was behind the server's clock at the last reading."""
-        if self.last is None or self.reading is None:
-            return ZERO
-        return max(self.reading.observed_at - self.last, ZERO)
-
-
 class Spending:
     """Decides when the next reading of a backlog is due. It counts this process's usage of Pub/Sub, and the usage that
     other processes recorded in the tracking log. Thread-safe.
@@ -71,7 +51,8 @@ class Spending:
         self._account = Account()
         self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
         self._reached = dict[str, datetime]()  # smallest publish time in the last tick that pulled any message
-        self._paces = defaultdict[tuple[str, str], SnapshotPace](SnapshotPace)
+        self._taken = dict[tuple[str, str], Reading]()
+        """Each user's last reading by snapshot, by subscription. `answered_at` is by this machine's clock."""
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 
@@ -127,12 +108,14 @@ class Spending:
         """
         now = self.clock.now()
         with self._lock:
-            pace = self._paces[path, user]
-            age = self._age(path, now + pace.clock_behind)
+            taken = self._taken.get((path, user))
+            age = self._age(path, now if taken is None else now + taken.clock_is_behind_by)
             if self._budget is None or age is None:
                 return None, False
-            last, interval = pace.last or self._began, self._interval(self._price(path, age))
-            wait = interval if pace.reading is None else min(pace.reading.next_within, interval)
+            interval = self._interval(self._price(path, age))
+            last, wait = self._began, interval
+            if taken is not None:
+                last, wait = taken.answered_at or last, min(taken.next_within, interval)
             # A tick may be slightly early or late, and a clock may be set back.
             is_due = not ZERO <= now - last < wait - self._tick / 2
             return None if is_due else last + wait, interval >= LONGEST
@@ -141,24 +124,23 @@ class Spending:
         """Record a reading by snapshot, and return it with `next_within`, the time within which the next reading will
         be made."""
         with self._lock:
-            pace = self._paces[path, user]
             self._oldest[path] = reading.oldest_unacked
             age = self._age(path, reading.observed_at)
             price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
             wait = ZERO if self._budget is None else self._interval(price)
             taken = replace(reading, next_within=ZERO if wait <= self._tick else wait)
-            pace.last, pace.reading = self.clock.now(), taken
+            self._taken[path, user] = replace(taken, answered_at=self.clock.now())
             return taken
 
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
         if reading is None:
             return
         self._oldest[path] = reading.oldest_unacked
-        pace, newest = self._paces[path, ""], reading.newest
-        is_new = pace.reading is None or newest.observed_at > pace.reading.observed_at
+        taken, newest = self._taken.get((path, "")), reading.newest
+        is_new = taken is None or newest.observed_at > taken.observed_at
         if newest.source == "snapshot" and is_new:
-            pace.last, pace.reading = min(newest.observed_at, self.clock.now()), newest
+            self._taken[path, ""] = replace(newest, answered_at=min(newest.observed_at, self.clock.now()))
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         known = [known[path] for known in (self._oldest, self._reached) if path in known]
