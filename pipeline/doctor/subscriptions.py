@@ -42,10 +42,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
         yield warning(f"{error}; without this permission, a change of a subscription goes unnoticed")
         return
     yield from (broken(sentence) for sentence in drift.breaks)
-    yield from (warning(sentence) for sentence in drift.dangers)
-    for sentence in drift.differences:
-        if " expires after " not in sentence:  # already reported as a danger
-            yield warning(sentence)
+    yield from (warning(sentence) for sentence in (*drift.dangers, *drift.differences))
     yield from (ok(sentence) for sentence in drift.promises)
     yield from map(warning, ignored(pubsub))
     if not drift.breaks:

@@ -178,11 +178,6 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
             f"{name} keeps unacknowledged messages for {format_duration(kept)}, but pubsub.retention is "
             f"{format_duration(settings.retention)}: {remedy}"
         )
-    if (expiry := _expires_after(found)) is not None:
-        yield (
-            f"{name} expires after {format_duration(expiry)} without use, but should never expire: run "
-            f"`{update} --expiration-period=never`"
-        )
     if found.enable_exactly_once_delivery:
         yield (
             f"{name} delivers exactly once, which tidemark does not need and which is slower: run "
@@ -203,7 +198,8 @@ def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
     `attach`, another application reads base, so options that remove unread messages from base are reported too."""
     if attach and role == "base":
         yield from _unread(found)
-    if (expiry := _expires_after(found)) is not None:
+    expiry = found.expiration_policy.ttl if "expiration_policy" in found else DEFAULT_EXPIRY
+    if expiry:  # without a TTL, it never expires
         yield (
             f"Pub/Sub will DELETE the {role} subscription {found.name}, with all undelivered messages, if "
             f"nothing pulls from it for {format_duration(expiry)}: run `{_update(found)} --expiration-period=never` now"
@@ -225,14 +221,6 @@ def _unread(found: Any) -> Iterator[str]:
         )
     if found.state == found.State.RESOURCE_ERROR:
         yield f"{name} cannot deliver (RESOURCE_ERROR): until it can, nothing is acknowledged, and the watermark holds"
-
-
-def _expires_after(found: Any) -> timedelta | None:
-    """Return the time without use after which Pub/Sub deletes the subscription; None means never."""
-    if "expiration_policy" not in found:
-        return DEFAULT_EXPIRY
-    ttl: timedelta = found.expiration_policy.ttl
-    return ttl or None
 
 
 def _update(found: Any) -> str:

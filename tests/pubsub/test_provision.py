@@ -142,9 +142,11 @@ def test_options_that_would_make_the_subscriptions_differ_are_refused_on_either(
     assert existing(role).name in reason
 
 
-def test_a_subscription_that_would_expire_is_a_danger() -> None:
-    (said,) = dangers("tracking", existing("tracking", expiration_policy={"ttl": timedelta(days=2)}))
+@pytest.mark.parametrize(("policy", "after"), [({"ttl": timedelta(days=2)}, "2d"), (None, "31d")])
+def test_a_subscription_that_would_expire_is_a_danger(policy: Any, after: str) -> None:
+    (said,) = dangers("tracking", existing("tracking", expiration_policy=policy))
     assert "will DELETE the tracking subscription" in said
+    assert f"for {after}:" in said
 
 
 def test_both_subscriptions_must_have_the_filter_of_the_settings_and_are_created_with_it() -> None:
@@ -193,8 +195,6 @@ def test_metadata_only_is_for_tracking_alone_and_refused_where_the_contract_need
     ("change", "said"),
     [
         ({"message_retention_duration": timedelta(days=8)}, "pubsub.retention is 7d: set pubsub.retention to 8d"),
-        ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
-        ({"expiration_policy": None}, "expires after 31d"),
         ({"enable_exactly_once_delivery": True}, "delivers exactly once"),
         ({"enable_message_ordering": True}, "delivers in order"),
     ],
