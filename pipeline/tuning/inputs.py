@@ -120,20 +120,18 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
 
 def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
     """Return all figures as plain values for JSON, including the report of each cohort."""
-
-    def facts(cohort: Cohort) -> dict[str, Any]:
-        figures = {} if cohort.report is None else facts_of(cohort.report)
-        return {
-            "value": cohort.value,
-            "share": cohort.messages / found.messages,
-            "all_messages": cohort.messages,
-            **figures,
-        }
-
     return {
         "by": str(found.by),
         "together": facts_of(found.together),
-        "cohorts": [facts(part) for part in found.parts],
+        "cohorts": [
+            {
+                "value": part.value,
+                "share": part.messages / found.messages,
+                "all_messages": part.messages,
+                **({} if part.report is None else facts_of(part.report)),
+            }
+            for part in found.parts
+        ],
         "values_in_rest": found.values_in_rest,
     }
 
