@@ -6,8 +6,8 @@ class TidemarkError(Exception):
 
 
 class InvalidSettings(TidemarkError):
-    """A setting is unknown, unreadable or out of range, or `windows.length` differs from the length of the computed
-    windows. The error names the setting, its value and its source.
+    """A setting is unknown, unreadable or out of range, or differs from what the lake has: the length of the computed
+    windows, or the kind of a field. The error names the setting, its value and its source.
 
     Correct the setting."""
 

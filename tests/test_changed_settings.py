@@ -530,7 +530,7 @@ def rows(
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the_recipe(
+def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_computed_anew_by_the_recipe(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = place.elsewhere(tmp_path / "here")
@@ -543,6 +543,9 @@ def test_windows_of_another_length_are_refused_in_words_and_computed_anew_by_the
             refused()
     (found,) = [said for said in doctor.check_windowed_tables(Setup(changed, SystemClock())) if said]
     assert (found[0], "another-window-length" in found[1]) == (Level.BROKEN, True)
+    of_another_kind = here.settings(merged(here.tree(), {"message": {"fields": {"load": "text"}}}))
+    ((level, said),) = doctor.check_windowed_tables(Setup(of_another_kind, SystemClock()))
+    assert (level, "message.fields.load = 'text'" in said) == (Level.BROKEN, True)
 
     for folder in ("heartbeat_diffs", "stream_status", "streams", "corrections", "tables"):
         shutil.rmtree(here.folder / "lake" / folder, ignore_errors=True)

@@ -222,9 +222,13 @@ a commit 0.1 s. With 500,000 windows, each takes about a second, and a process n
 
 
 def check_windowed_tables(setup: Setup) -> Iterator[Said]:
-    """Check that each table's computed windows have the configured length, and are not too many for a Delta table.
-    Yields nothing if both hold."""
+    """Check that the compared fields have the kinds of their columns, and that each table's computed windows have the
+    configured length and are not too many for a Delta table. Yields nothing if all of this holds."""
     settings, lake = setup.settings, lake_of(setup)
+    try:
+        lake.heartbeats().check()
+    except InvalidSettings as error:
+        yield broken(str(error))
     lengths = {HEARTBEAT_DIFFS: settings.windows.length}
     with suppress(InvalidSettings):  # `check_own_tables` reports it
         for name, definition in own_tables(settings).items():

@@ -26,7 +26,7 @@ from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, TableConflict
+from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeError, LakeFull, LakeUnreachable, TableConflict
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
@@ -91,7 +91,7 @@ def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(la
     land(lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats(), 1.0)
     changed = lake_of(lake_settings, {"load": FieldKind.TEXT})
     for _ in range(2):  # and again, when it has been looked at once
-        with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or restore"):
+        with pytest.raises(InvalidSettings, match=r"message\.fields\.load = 'text'.*double.*another name, or restore"):
             land(changed.heartbeats(), "high")
     assert len(rows_of(changed)) == 1
 
@@ -101,7 +101,7 @@ def test_a_file_that_was_written_before_the_column_had_another_kind_is_not_added
     early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
     if is_old:
         (before := lake_in(tmp_path, {}).heartbeats()).complete(before.schema)
-    with pytest.raises(LakeError, match=r"message\.fields\.load"):
+    with pytest.raises(InvalidSettings, match=r"message\.fields\.load"):
         land(late.heartbeats(), "high", meanwhile=lambda: land(early.heartbeats(), 1.0))
     assert len(rows_of(early)) == 1
 

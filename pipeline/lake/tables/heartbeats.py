@@ -18,7 +18,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import MESSAGE_COLUMNS, MOMENT, Column, described
 from tidemark.pipeline.contract.places import ELEMENT
-from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, as_data_files, rows_of
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -150,7 +150,7 @@ class Heartbeats(LakeTable):
         there = {column.name: pa.field(column) for column in table.schema().fields}
         for name, kind in self._fields.items():
             if name in there and there[name].type != ARROW_TYPES[kind]:
-                raise LakeError(
+                raise InvalidSettings(
                     f"message.fields.{name} = {str(kind)!r}, but the column {name} of {self.uri} has the type "
                     f"{there[name].type}; give the field another name, or restore its kind"
                 )

@@ -394,8 +394,8 @@ class LakeTable:
         return found
 
     def check(self) -> None:
-        """Raise LakeError if the table's columns do not match the settings. The base class checks nothing; subclasses
-        may."""
+        """Raise InvalidSettings if the table's columns do not match the settings. The base class checks nothing;
+        subclasses may."""
 
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
         """Add durable files to the table in one transaction. `says` is the transaction's metadata. Creates the table,
