@@ -185,12 +185,10 @@ def without_requeued(
     suspects = good["message_id"].filter(pc.and_(is_element, pc.is_in(messages, bad["message_id"].combine_chunks())))
     if not len(suspects):
         return good
-    times = [
-        heartbeats.published_between(since, before, LANDINGS, damaged),
-        quarantine.published_between(since, before, LANDINGS),
-    ]
+    landed = heartbeats.published_between(since, before, LANDINGS, damaged)
+    rejected = quarantine.published_between(since, before, LANDINGS)
     landed, rejected = (
-        rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in times if rows
+        rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in (landed, rejected)
     )
     landed = landed.filter(pc.is_in(landed["message_id"], suspects.combine_chunks()))
     landed = landed.append_column("message", messages_of(landed["message_id"]))
@@ -198,11 +196,9 @@ def without_requeued(
     return without(good, both.filter(pc.greater(both["landed_at_min"], both["landed_at_min_rejected"]))["message_id"])
 
 
-def with_seconds(rows: pa.Table | None) -> pa.Table:
+def with_seconds(rows: pa.Table) -> pa.Table:
     """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add the
     event second of the row's cell in the histogram (`event`), which is never after `second`."""
-    if rows is None:
-        return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
     for name, column in (("second", "publish_time"), ("event", "event_time")):
         if column in rows.column_names:
@@ -336,10 +332,8 @@ def _compared(
     rejected = by_second(distinct_messages(of_bad))
     counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times, damaged)
     landed = by_second(distinct_messages(pa.concat_tables([counted, of_bad])))
-    has_event = pc.greater(cells["event"], COPY)
-    empty = cells.filter(has_event)
-    if "event" in of_good.column_names:
-        empty = empty.join(of_good, ["second", "event"], join_type="left anti", use_threads=False)
+    timed = cells.filter(pc.greater(cells["event"], COPY))
+    empty = timed.join(of_good, ["second", "event"], join_type="left anti", use_threads=False)
     unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
     # A damaged file may contain landed messages of the same second.
     nothing_landed = (landed == 0) & (not damaged)

@@ -37,8 +37,6 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
-    if rows is None:
-        return Counts()
     lag_us = microseconds(rows["publish_time"]) - microseconds(rows["event_time"])
     beyond = rows.filter(lag_us > duration_us(max_lag))
     by_stream = Counter(beyond["stream_id"].to_pylist()).most_common()
@@ -65,10 +63,7 @@ def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetim
     Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
     the last columns of a wide table, is not reported. Raises LakeError.
     """
-    names, since_us = list(names), to_us(since)
-    files = heartbeats.landed() if names else pa.table({})
-    if "rows" not in files.column_names:
-        return 0, []
+    files, since_us = heartbeats.landed(), to_us(since)
     known = [name for name in names if f"null_count.{name}" in files.column_names]
     rows, first_us = files["rows"].to_pylist(), microseconds(files["first"]).tolist()
     recent = int((microseconds(files["last"]) >= since_us).sum())

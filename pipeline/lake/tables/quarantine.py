@@ -243,6 +243,8 @@ class Reasons:
 class Quarantine(LakeTable):
     """The `quarantine` table: reads and counts rejected messages."""
 
+    schema = QUARANTINE
+
     def rows_of(self, meant: Rejected = EVERY) -> int:
         """Return an upper bound of the number of rows that match the filter `meant`. It counts the rows of whole days,
         whatever their reason. Reads only file statistics."""
@@ -310,13 +312,9 @@ def rejected_payloads(
     MOST_PAYLOADS, those with the earliest publish times are returned. If the contract reads the stream or the event
     time from the payload, the list is empty. Raises LakeError.
     """
-    rows = (
-        None
-        if contract.needs_payload
-        else quarantine.published_between(since, before, ("message_id", "reason", "publish_time", "attributes"))
-    )
-    if rows is None:
+    if contract.needs_payload:
         return []
+    rows = quarantine.published_between(since, before, ("message_id", "reason", "publish_time", "attributes"))
     rows = without(rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value)), requeued)
     if len(rows) > MOST_PAYLOADS:
         rows = rows.take(pc.select_k_unstable(rows, MOST_PAYLOADS, [("publish_time", "ascending")]))

@@ -130,6 +130,9 @@ class LakeTable:
     thread-safe. Releases the GIL while it waits for a bucket's response.
     """
 
+    schema: pa.Schema
+    """The columns that tidemark writes, in the tables `heartbeats` and `quarantine`."""
+
     def __init__(self, lake: LakeSettings, name: str, partition_column: str, kept_bytes: int = 0) -> None:
         """Prepare the table `name` of a lake. `kept_bytes` is the size of the cache for its files in a bucket."""
         self.uri, self.storage_options = table_uri(lake, name), storage_options(lake)
@@ -280,11 +283,13 @@ class LakeTable:
         end: datetime,
         columns: Sequence[str] = ("message_id", "publish_time"),
         damaged: dict[str, str] | None = None,
-    ) -> pa.Table | None:
-        """Return the rows published in `[start, end)`, with these columns; None if the table does not exist. If the
-        dict `damaged` is given, damaged files are skipped and added to it, as in `rows`."""
+    ) -> pa.Table:
+        """Return the rows published in `[start, end)`, with these columns. If the dict `damaged` is given, skip damaged
+        files and add them to it, as in `rows`."""
         wanted, partitions = self.published_in(start, end)
-        return None if self._table is None else self.rows(self._table, columns, wanted, partitions, damaged)
+        if self._table is None:
+            return pa.schema(map(self.schema.field, columns)).empty_table()
+        return self.rows(self._table, columns, wanted, partitions, damaged)
 
     def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
         """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
@@ -292,9 +297,8 @@ class LakeTable:
         which takes seconds for a year of rows."""
         published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
         files, reached = self.listed(), pa.scalar(start - CUT, MOMENT)  # the newest time may be truncated
-        if {"min.publish_time", "max.publish_time"} <= {*files.column_names}:
-            first, last = (files[f"{bound}.publish_time"].cast(MOMENT) for bound in ("min", "max"))
-            files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, reached)), True))
+        first, last = _bounds(files, "publish_time")
+        files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, reached)), True))
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= since) & (published < before), partitions
 
@@ -327,10 +331,7 @@ class LakeTable:
             columns = {**NO_FILES, f"partition.{self.partition_column}": pa.string()}
             return pa.schema(columns).empty_table()
         files = pa.table(table.get_add_actions(flatten=True))
-        oldest, newest = (
-            files[name].cast(MOMENT) if name in files.column_names else pa.chunked_array([pa.nulls(len(files), MOMENT)])
-            for name in ("min.event_time", "max.event_time")
-        )
+        oldest, newest = _bounds(files, "event_time")
         # The Delta library truncates a file's newest time to milliseconds.
         newest = pc.add(newest, pa.scalar(CUT, pa.duration("us")))
         return files.append_column("oldest", oldest).append_column("newest", newest)
@@ -347,11 +348,8 @@ class LakeTable:
         `listed`, the number of rows (`rows`), and the landing times of the file's first and last row (`first`, `last`;
         the epoch if unknown)."""
         files = self.listed()
-        if "max.landed_at" not in files.column_names:
-            columns = {"path": pa.string(), "first": MOMENT, "last": MOMENT, "rows": pa.int64()}
-            return pa.schema(columns).empty_table()
-        for name, bound in (("first", "min"), ("last", "max")):
-            files = files.append_column(name, pc.fill_null(files[f"{bound}.landed_at"].cast(MOMENT), from_us(0)))
+        for name, bound in zip(("first", "last"), _bounds(files, "landed_at"), strict=True):
+            files = files.append_column(name, pc.fill_null(bound, from_us(0)))
         return files.append_column("rows", pc.fill_null(files["num_records"], 0)).sort_by([("last", "descending")])
 
     def landed_since(self, since: datetime) -> tuple[int, list[str]]:
@@ -515,6 +513,13 @@ def microseconds(times: pa.ChunkedArray) -> Ints:
     """Return times as an array of microseconds since the epoch."""
     values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
     return values
+
+
+def _bounds(files: pa.Table, column: str) -> list[pa.ChunkedArray]:
+    """Return the minimum and the maximum of a column of times in each file, null if a file lacks this statistic.
+    `files` is a result of `LakeTable.listed`."""
+    unknown, names = pa.chunked_array([pa.nulls(len(files), MOMENT)]), (f"min.{column}", f"max.{column}")
+    return [files[name].cast(MOMENT) if name in files.column_names else unknown for name in names]
 
 
 def of_partitions(files: pa.Table, partition_column: str, partitions: Collection[str]) -> pa.Table:
