@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.failures import FailedRun, FailedTick, FailedTicks, 
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind, SlotFile
-from tidemark.pipeline.lake.tables.table import DataFile
+from tidemark.pipeline.lake.tables.table import DataFile, by_partition
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -354,10 +354,7 @@ class Failing:
 def computed_at(files: Iterable[DataFile]) -> dict[str, datetime]:
     """Return, for each window key, the time at which the window was last computed. `files` are the files of a windowed
     table."""
-    found = dict[str, datetime]()
-    for file in files:
-        found[file.partition] = max(file.added_at, found.get(file.partition, file.added_at))
-    return found
+    return {key: max(file.added_at for file in of_window) for key, of_window in by_partition(files).items()}
 
 
 def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import ClassVar
 
 import orjson
@@ -34,7 +33,6 @@ from tidemark.pipeline.quality.landings import (
     StaleWindow,
     TableComparison,
     earliest,
-    files_by_hour,
     first_landings,
     ids_of,
     missed_by,
@@ -218,7 +216,7 @@ class Staleness:
 
     def _still_damaged(self, heartbeats: DeltaTable, damaged: Mapping[str, str]) -> set[str]:
         found = set[str]()
-        for file in chain.from_iterable(files_by_hour(self.heartbeats.listed(heartbeats), damaged.values()).values()):
+        for file in self.heartbeats.files(set(damaged.values()), heartbeats):
             try:
                 if file.path in damaged:
                     read_rows(self.heartbeats, file, NONE)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock, format_duration, iso
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
+from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import REFUSALS
@@ -145,17 +146,13 @@ def check_windows(
         )
         if reached := [each for each in near if file.may_have(each.start - lookback, each.end)]:
             needed[file] = reached
-    heartbeats = lake.table(HEARTBEATS)
-    inputs = [
-        DamagedInput(f"{heartbeats.uri}/{file.path}", why, needed[file])
-        for file, why in _looked_at(heartbeats, list(needed), tell)
-    ]
-    for name in (QUARANTINE, CORRECTIONS):
+    inputs = list[DamagedInput]()
+    for name in (HEARTBEATS, QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            since = [file for file in table.files() if file.partition >= first_day(start)]
-            for file, why in _looked_at(table, since, tell):
-                inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, ()))
+            by_day = (file for file in table.files() if file.partition >= first_day(start))
+            for file, why in _looked_at(table, list(needed if name == HEARTBEATS else by_day), tell):
+                inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, needed.get(file, ())))
         except CorruptObject as error:
             unknown.append(str(error))
     broken = [
@@ -432,7 +429,7 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
     if computed:
         with suppress(ValueError):  # the windows had another length
             known.append(windowing.named(max(computed)).end)
-    floor = max((watermark for watermark in known if watermark is not None), default=None)
+    floor = newest_of(*known)
     log.forget(number, "an operator called it lost", floor)
     return floor
 

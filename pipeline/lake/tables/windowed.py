@@ -36,7 +36,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, of_partitions, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, by_partition, of_partitions, table_errors
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -259,10 +259,8 @@ class WindowedTable:
         ]
 
     def _files_by_window(self, windows: set[str], table: DeltaTable | None) -> dict[str, frozenset[str]]:
-        found: dict[str, set[str]] = {key: set() for key in windows}
-        for file in self.table.files(windows, table):
-            found[file.partition].add(file.path)
-        return {key: frozenset(paths) for key, paths in found.items()}
+        found = by_partition(self.table.files(windows, table))
+        return {key: frozenset(file.path for file in found.get(key, ())) for key in windows}
 
     def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
         self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
@@ -386,11 +384,10 @@ class OwnTable(WindowedTable):
     def made(self) -> MadeWindows:
         """Return the origin of each computed window. Raises LakeError."""
         found = dict[str, Made]()
-        for file in self.table.files():
-            parts = file.path.split("/")
+        for key, files in by_partition(self.table.files()).items():
+            parts = files[-1].path.split("/")
             version, _, digest = (parts[2] if len(parts) == len(PARTS) else "").partition(".")
-            others = found[file.partition].rows if file.partition in found else 0
-            found[file.partition] = Made(version, digest, run_of(file.path), file.rows + others)
+            found[key] = Made(version, digest, run_of(files[-1].path), sum(file.rows for file in files))
         return MadeWindows(found, self._inputs)
 
     def read(
@@ -398,7 +395,8 @@ class OwnTable(WindowedTable):
     ) -> pa.Table:
         """Like `WindowedTable.read`. Without `columns`, return all columns that the table has in the lake. Raises
         LakeError."""
-        self.schema = self._stored() or self.schema
+        if (table := self.table.current()) is not None:
+            self.schema = pa.schema(table.schema().to_arrow())
         return super().read(windows, where, columns)
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
@@ -419,10 +417,6 @@ class OwnTable(WindowedTable):
             return self.manifest(run).inputs or {}
         except (ObjectMissing, CorruptObject):
             return {}
-
-    def _stored(self) -> pa.Schema | None:
-        table = self.table.current()
-        return None if table is None else pa.schema(table.schema().to_arrow())
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
