@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import decode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 ENTRIES = 1000
 """Minimum number of log entries per archive, except in the last archive that a packing writes. Once an archive has
@@ -156,7 +156,5 @@ class LogPacking:
 
 
 def _decided(entry: Entry) -> datetime | None:
-    decision = entry.decision if isinstance(entry, DecisionRecord) else None
-    if isinstance(entry, Compacted):
-        decision = entry.state.decision
+    decision = WatermarkState().after(0, entry).decision
     return None if decision is None else decision.at

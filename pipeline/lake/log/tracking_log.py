@@ -26,6 +26,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
+from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, lost_end
@@ -219,11 +220,9 @@ class TrackingLog:
         newest, entries = found
         watermark, contract, record = seen.watermark, seen.contract, seen.record
         for entry in entries:
-            stated, judged_by = _stated(entry)
-            watermark = max((one for one in (watermark, stated) if one is not None), default=None)
-            contract = judged_by or contract
-            if isinstance(entry, DecisionRecord | Compacted):
-                record = entry if isinstance(entry, DecisionRecord) else entry.state.record
+            alone = WatermarkState().after(newest, entry)  # what the entry states by itself
+            watermark = newest_of(watermark, alone.watermark)
+            contract, record = alone.contract or contract, alone.record or record
         self._looked, self._looked_at = Newest(newest, watermark, contract, record), looks_at
         return self._looked
 
@@ -455,19 +454,6 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
     for number, entry in reversed(entries):
         state = state.after(number, entry)
     return state
-
-
-def _stated(entry: Entry) -> tuple[datetime | None, str]:
-    match entry:
-        case Lost():
-            return entry.watermark_at_least, entry.contract
-        case Snapshot():
-            return None, entry.contract
-        case DecisionRecord():
-            return entry.decision.watermark, entry.contract
-        case Compacted():
-            return entry.state.watermark, entry.state.contract
-    return None, ""
 
 
 def _refuse(contract: str, newest: str) -> None:
