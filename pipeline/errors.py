@@ -252,3 +252,10 @@ class SampleUnusable(TidemarkError):
     """A file for `tidemark try` cannot be read, or there are no samples or too many.
 
     Choose another file."""
+
+
+UNREADABLE = (ObjectMissing, CorruptObject)
+"""The errors of an object that is gone or damaged."""
+
+REFUSALS = (LakeUnreachable, LakeUnwritable, LakeFull)
+"""The errors of the lake's storage itself. They say nothing about a table or an object."""

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import LakeError, ObjectMissing, TableConflict
-from tidemark.pipeline.lake.store.disk import REFUSALS
+from tidemark.pipeline.errors import REFUSALS, LakeError, ObjectMissing, TableConflict
+from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import by_partition, table_errors
@@ -87,7 +87,7 @@ def _stretches(
     corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
     noted = corrections.noted(newest.table_id)
-    after = max((version for version in (looked, noted) if version is not None), default=None)
+    after = newest_of(looked, noted)
     if after is not None and after > newest.version:
         logger.warning(
             "%s is at version %d, but its corrections are recorded up to version %d: the table was restored to an "

@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from deltalake.table import FilterConjunctionType
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
-from tidemark.pipeline.errors import LakeError, LakeFull, TidemarkError
+from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.store.disk import REFUSALS, why_unwritable
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, table_errors

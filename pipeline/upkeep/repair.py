@@ -19,11 +19,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock, format_duration, iso
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
+from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from tidemark.pipeline.lake.store.disk import REFUSALS
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of

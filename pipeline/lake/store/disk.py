@@ -29,9 +29,6 @@ FULL_BYTES = 1 << 20
 """A disk with less free space than this counts as full. A tick writes at least about ten kilobytes, so the space is
 enough for a hundred ticks at most."""
 
-REFUSALS = (LakeUnreachable, LakeUnwritable, LakeFull)
-"""Errors of the storage itself. They say nothing about a table or a file."""
-
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Readers ignore such files. A crash may leave one behind."""
 
@@ -47,12 +44,9 @@ class DiskObjects:
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name
         with _disk_errors(path):
-            try:
-                with _written_beside(path, content) as temporary:
-                    os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
-                sync(path.parent)  # makes the new name itself durable
-            except FileExistsError as error:
-                raise ObjectExists(f"{self.uri}/{name} already exists") from error
+            with _written_beside(path, content) as temporary:
+                os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
+            sync(path.parent)  # makes the new name itself durable
 
     def read(self, name: str) -> bytes:
         path = self._folder / name
@@ -69,15 +63,12 @@ class DiskObjects:
     def replace(self, name: str, content: bytes, generation: int) -> int:
         path = self._folder / name
         with _disk_errors(path):
-            try:
-                with _written_beside(path, content) as temporary, locked(path.parent):
-                    there = _generation_of(path.read_bytes()) if path.exists() else 0
-                    if there != generation:
-                        raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
-                    temporary.replace(path)
-                sync(path.parent)
-            except BlockingIOError as error:
-                raise ObjectReplaced(f"another writer is replacing {self.uri}/{name}") from error
+            with _written_beside(path, content) as temporary, locked(path.parent):
+                there = _generation_of(path.read_bytes()) if path.exists() else 0
+                if there != generation:
+                    raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
+                temporary.replace(path)
+            sync(path.parent)
         return _generation_of(content)
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -97,6 +88,10 @@ class DiskObjects:
 def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
+    except FileExistsError as error:
+        raise ObjectExists(f"file:{path} already exists") from error
+    except BlockingIOError as error:
+        raise ObjectReplaced(f"another writer is replacing file:{path}") from error
     except OSError as error:
         raise storage_error(str(path), error.strerror or str(error)) from error
 

@@ -23,14 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import AwareDatetime, PlainSerializer, TypeAdapter, ValidationError
 
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    DamagedNote,
-    NewerFormat,
-    ObjectExists,
-    ObjectMissing,
-    ObjectReplaced,
-)
+from tidemark.pipeline.errors import UNREADABLE, DamagedNote, NewerFormat, ObjectExists, ObjectMissing, ObjectReplaced
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
@@ -157,7 +150,7 @@ class Notes(Generic[Content]):
         """Yield each key with the content of its note. Skips notes that are missing, damaged or of a newer format. Use
         it only where an incomplete result does no harm."""
         for key in keys:
-            with suppress(ObjectMissing, CorruptObject, NewerFormat):
+            with suppress(*UNREADABLE, NewerFormat):
                 yield key, self.read(key)
 
     def find(self, key: str) -> Content | None:

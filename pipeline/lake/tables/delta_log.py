@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.errors import CorruptObject, ObjectMissing
+from tidemark.pipeline.errors import UNREADABLE, CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, table_errors
@@ -113,7 +113,7 @@ class Follower:
                 except ObjectMissing:
                     _remember(self._table, found)
                     return found[1:]
-        except (ObjectMissing, CorruptObject):
+        except UNREADABLE:
             pass
         return None
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.contract.messages import Column, described
-from tidemark.pipeline.errors import CorruptObject, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
@@ -113,7 +113,7 @@ class Streams:
                 if OF_TABLE in commit.says or commit.added or commit.removed:
                     break  # later commits, such as those of a vacuum, changed no row
             rows = self.table.rows(table, STREAMS.names).cast(STREAMS)
-        except (ObjectMissing, CorruptObject) as error:  # the library deletes old commits
+        except UNREADABLE as error:  # the library deletes old commits
             logger.info("the streams are rebuilt, because %s", error)
             return KnownStreams()
         if OF_TABLE not in commit.says or THROUGH not in commit.says:

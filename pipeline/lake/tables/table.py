@@ -26,14 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.messages import MOMENT as MOMENT
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeUnreachable,
-    NewerFormat,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.address import arrow_files, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import admission_to
 from tidemark.pipeline.lake.store.disk import storage_error
@@ -221,7 +214,7 @@ class LakeTable:
         try:
             with table_errors(self.uri):
                 return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
-        except (LakeUnreachable, NewerFormat):
+        except (*REFUSALS, NewerFormat):
             raise
         except LakeError as error:
             raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error

@@ -24,14 +24,7 @@ from pydantic import Field
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, parse_duration, to_us
 from tidemark.pipeline.contract.messages import Column
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    InvalidSettings,
-    LakeError,
-    LakeUnreachable,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import UNREADABLE, InvalidSettings, LakeError, LakeUnreachable, TableConflict
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
@@ -193,7 +186,7 @@ class WindowedTable:
         """Return the version of `heartbeats` that a run read; None if the run's manifest is gone or damaged."""
         try:
             return self.manifest(run).heartbeats_version
-        except (ObjectMissing, CorruptObject):
+        except UNREADABLE:
             return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
@@ -415,7 +408,7 @@ class OwnTable(WindowedTable):
         an empty mapping, so that the windows are recomputed. Raises LakeError."""
         try:
             return self.manifest(run).inputs or {}
-        except (ObjectMissing, CorruptObject):
+        except UNREADABLE:
             return {}
 
 
