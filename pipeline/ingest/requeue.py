@@ -21,7 +21,7 @@ from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import EVERY, NOTHING_TOLD, TOLD, Rejected, judged_otherwise, without
+from tidemark.pipeline.lake.tables.quarantine import EVERY, TOLD, Rejected, judged_otherwise, without
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
@@ -68,7 +68,7 @@ class Requeuer:
         the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(meant.since):
-            notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
+            notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
             columns = [*TOLD, *(column.name for column in message_columns())]
             told_us = pc.max(told["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
             for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):

@@ -13,16 +13,7 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.quarantine import (
-    EVERY,
-    NOTHING_TOLD,
-    PARTITION,
-    QUARANTINE,
-    Quarantine,
-    Reasons,
-    Rejected,
-    without,
-)
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Reasons, Rejected, without
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, first_day, microseconds, table_errors
 from tidemark.pipeline.quality.landings import Counts
 
@@ -98,11 +89,11 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
     quarantine, requeued = lake.quarantine(), lake.requeued()
     since = first_day(meant.since)
     gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
-    columns = [name for name in QUARANTINE.names if name != PARTITION]
+    columns = [name for name in quarantine.schema.names if name != quarantine.partition_column]
     order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]
 
     def waiting(day: str) -> Iterator[pa.Table]:
-        for rows in quarantine.rejected(columns, meant, day, told.get(day, NOTHING_TOLD)):
+        for rows in quarantine.rejected(columns, meant, day, told[day]):
             yield without(rows, gone)
 
     return quarantine.newest_by_day(meant.since, limit, waiting, lambda rows: rows.sort_by(order))

@@ -6,7 +6,7 @@ contract all messages were last judged. The next requeue derives a lost object a
 """
 
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -111,8 +111,9 @@ class Rejudged(OfDays):
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
         """Return the newest reason and detail of the messages that were judged again, by the day on which they were
         rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason`, `detail`
-        and `judged_at_us`. Days without such messages are left out."""
-        return {day: _newest(self.rows(of_day)) for day, of_day in groupby(self.between(since, until), _day_of)}
+        and `judged_at_us`. For every other day, the mapping returns an empty table."""
+        days = groupby(self.between(since, until), _day_of)
+        return defaultdict(lambda: NOTHING_TOLD, {day: _newest(self.rows(of_day)) for day, of_day in days})
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
         """Record the new reasons and details of messages that were rejected on `day`. `at` is the time of the new
