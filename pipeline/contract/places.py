@@ -103,31 +103,17 @@ class Place:
         return finder(self.name)(payload)
 
 
-class WholePayload:
-    """A parsed payload that is shared by its elements. Each path is looked up once."""
-
-    __slots__ = ("_found", "_payload")
-
-    def __init__(self, payload: Any) -> None:
-        self._payload, self._found = payload, dict[str, Any]()
-
-    def find(self, path: str) -> Any:
-        """Return the value at a path, or None."""
-        if path not in self._found:
-            self._found[path] = finder(path)(self._payload)
-        return self._found[path]
-
-
 class Element(NamedTuple):
-    """An element of an array in a payload: its number in the array, its value, and the whole payload."""
+    """An element of an array in a payload: its number in the array and its value. `whole` returns the value at a path
+    of the whole payload, or None."""
 
     number: int
     value: Any
-    whole: WholePayload
+    whole: Callable[[str], Any]
 
     def find(self, place: Place) -> Any:
         """Return the value at a place in the element or the whole payload, or None."""
-        return finder(place.name)(self.value) if place.kind is PlaceKind.EACH else self.whole.find(place.name)
+        return finder(place.name)(self.value) if place.kind is PlaceKind.EACH else self.whole(place.name)
 
 
 @cache
@@ -304,7 +290,7 @@ def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> lis
     if len(found) * (length := _length(attributes)) > MOST_REPEATED:
         wrong = f"{each} has {len(found)} elements, each of which would repeat {length} characters of attributes"
         return Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
-    whole = WholePayload(payload)
+    whole = cache(lambda path: finder(path)(payload))  # each path is looked up once for all elements
     return [Element(number, value, whole) for number, value in enumerate(found)]
 
 

@@ -184,8 +184,7 @@ class Histogram:
         older = self.newest_valid_bucket(before=bucket)
         if older is None:
             return None
-        low, high = self._span(older, older)
-        return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
+        return int(self.last_publish_us[self._valid(older, older)].max())
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
         """Return an upper bound of `publish time - event time` of the messages published in a bucket. It exceeds the

@@ -20,7 +20,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
-from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
+from tidemark.pipeline.contract.places import Element, Place, PlaceKind, finder, id_of
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
 
@@ -96,7 +96,7 @@ def as_messages(contract: MessageContract, one: Any) -> list[tuple[Heartbeat, st
         return ["NO_ELEMENTS"]
     reader, judged = HeartbeatReader(contract), list[tuple[Heartbeat, str | None, list[Any]] | str]()
     for number, value in enumerate(found):
-        element = Element(number, value, WholePayload(payload))
+        element = Element(number, value, lambda path: finder(path)(payload))
         verdict = reader.read(one.attributes, element, to_us(published_at(one)))
         if not isinstance(verdict, Heartbeat):
             judged.append(verdict.reason.value)

@@ -198,8 +198,10 @@ class _Checking:
 
     def _define(self, schema: Mapping[str, Any], kind: str, name: str, depth: int) -> AvroType:
         if kind == "enum":
-            made = {"type": kind, "name": name, "symbols": schema["symbols"]}
-            return AvroType(made, 1, 1, _varint, _symbol(frozenset(schema["symbols"])), name)
+            made, symbols = {"type": kind, "name": name, "symbols": schema["symbols"]}, schema["symbols"]
+            return AvroType(
+                made, 1, 1, _varint, _checked(symbols.__contains__, "a text that is not a symbol of its enum"), name
+            )
         if kind == "fixed":
             made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
             return _converted(schema, AvroType(made, max(0, size), 1, _fixed(size), _fixed_text(size), name))
@@ -329,15 +331,6 @@ def _map(item: Read) -> Read:
     return lambda value: {key: item(one) for key, one in _of(dict, value, "a map").items()}
 
 
-def _symbol(symbols: frozenset[str]) -> Read:
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or value not in symbols:
-            raise ValueError("a text that is not a symbol of its enum")
-        return value
-
-    return read
-
-
 def _fixed_text(size: int) -> Read:
     def read(value: Any) -> Any:
         held = _bytes(value)
@@ -354,13 +347,18 @@ def _of(kind: type, value: Any, words: str) -> Any:
     return value
 
 
-def _whole(bits: int) -> Read:
+def _checked(is_valid: Callable[[Any], bool], words: str) -> Read:
     def read(value: Any) -> Any:
-        if type(value) is not int or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-            raise ValueError(f"a {type(value).__name__} where a whole number of {bits} bits is expected")
+        if not is_valid(value):
+            raise ValueError(words.format(type(value).__name__))
         return value
 
     return read
+
+
+def _whole(bits: int) -> Read:
+    limit, words = 1 << (bits - 1), f"a {{}} where a whole number of {bits} bits is expected"
+    return _checked(lambda value: type(value) is int and -limit <= value < limit, words)
 
 
 def _number(value: Any) -> float:
