@@ -81,16 +81,15 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
     attributes, payloads = decoded
     published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload
-    unread = _unread(payloads)
-    are_unread = frozenset(unread)
-    known = _known(payloads, unread) if needs_payload else ()
+    unread = {row for row, one in enumerate(payloads) if type(one) is Rejection or type(one) is Undecided}
+    known = _known(payloads) if needs_payload else ()
     stream_ids = _stream_ids(attributes, known, contract.stream_id)
     event_us, is_heartbeat = _event_times(attributes, known, published_us, contract)
     is_heartbeat &= pc.fill_null(pc.greater(pc.binary_length(stream_ids), 0), False).to_numpy(zero_copy_only=False)
     rejections, undecided, named = dict[int, Rejection](), dict[int, Undecided](), dict[int, str]()
     has_attributes = any(place.kind is PlaceKind.ATTRIBUTE for place in (contract.event_time, *contract.stream_id))
     for row in np.flatnonzero(~is_heartbeat).tolist():
-        if needs_payload and row in are_unread:
+        if needs_payload and row in unread:
             continue  # unread payloads are judged below
         payload = known[row] if needs_payload else None
         verdict = reader.read(attributes.of(row) if has_attributes else {}, payload, int(published_us[row]))
@@ -98,7 +97,7 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
             is_heartbeat[row], named[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
         else:
             rejections[row] = verdict
-    for row, unread_one in ((row, payloads[row]) for row in unread):
+    for row, unread_one in ((row, payloads[row]) for row in sorted(unread)):
         is_heartbeat[row] = False
         if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
@@ -108,15 +107,8 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
     return Judged(messages, attributes, payloads, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
 
 
-def _unread(payloads: Sequence[Payload]) -> list[int]:
-    return [row for row, one in enumerate(payloads) if type(one) is Rejection or type(one) is Undecided]
-
-
-def _known(payloads: Sequence[Payload], unread: Sequence[int]) -> list[Any]:
-    known = list(payloads)
-    for row in unread:
-        known[row] = None
-    return known
+def _known(payloads: Sequence[Payload]) -> list[Any]:
+    return [None if type(one) is Rejection or type(one) is Undecided else one for one in payloads]
 
 
 def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.StringArray:
@@ -198,7 +190,7 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
     """Return each row's publisher id, or null. If all elements of a message share one id, the element's number is
     appended."""
-    known = _known(judged.payloads, _unread(judged.payloads)) if contract.needs_payload else ()
+    known = _known(judged.payloads) if contract.needs_payload else ()
     ids = _not_empty(_ids(judged.attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
         return ids

@@ -95,9 +95,9 @@ class TuningReport:
 def make_report(
     workload: Workload, disorder: Disorder, source: str, asked: Asked, *, with_quantiles: bool = True
 ) -> TuningReport:
-    """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`. With
-    `with_quantiles`, also replay them with SHOWN_QUANTILE. If the settings derive the slack from the band, it is
-    derived anew from each band."""
+    """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`, with the quantile in
+    the settings. If there is none, `with_quantiles` also tries SHOWN_QUANTILE. If the settings derive the slack from
+    the band, it is derived anew from each band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -105,18 +105,12 @@ def make_report(
         return settings.model_copy(update={"watermark": watermark}).policy
 
     present = settings.policy
-    variants = variants_of(present)[: None if with_quantiles else 2]
+    quantiles = [0.0, SHOWN_QUANTILE] if with_quantiles and not present.quantile else [present.quantile]
+    variants = [variant for each in quantiles for variant in (Variant("band", each), Variant("frontier", each))]
     bands, targets = {*asked.bands, present.band}, {*asked.targets, asked.target}
     tuning = tune(workload, variants, policy_of, bands, targets)
     own = variants[1 if present.rule == "frontier" else 0]
     return TuningReport(source, asked.made_at, own, present.band, asked.target, tuning, disorder)
-
-
-def variants_of(present: Policy) -> list[Variant]:
-    """Return the variants to try. Without a quantile in the policy, these are the rules `band` and `frontier`, each
-    without a quantile and with SHOWN_QUANTILE. Otherwise, these are both rules with the policy's quantile."""
-    quantiles = [present.quantile] if present.quantile else [0.0, SHOWN_QUANTILE]
-    return [variant for each in quantiles for variant in (Variant("band", each), Variant("frontier", each))]
 
 
 def sentences(report: TuningReport) -> list[str]:
