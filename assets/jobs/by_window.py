@@ -110,10 +110,8 @@ class WindowsAsset:
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
             yield event(self.key, partition=key, metadata={**which(windows), **said(windows)}, tags=tags)
         for key in self.partitions.beside(held):
-            if not self._is_complete(key, index, done, least=1):
-                continue
             known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
-            if not known.records:
+            if not known.records and self._is_complete(key, index, done, least=1):
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
 
     def _is_complete(self, key: str, index: WindowIndex, done: ReplacedWindows, least: int = 0) -> bool:
