@@ -36,7 +36,7 @@ from tidemark.pipeline.lake.store.address import (
 from tidemark.pipeline.lake.store.admission import FORMATS, Admission
 from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects, check_folder, storage_error
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ObjectStore, counted_calls
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import FORMAT
 
@@ -239,6 +239,15 @@ def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_server: Clo
     for use in (lambda: objects.create("name", b""), lambda: objects.read("name"), lambda: list(objects.names(""))):
         with pytest.raises(LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):
             use()
+
+
+@pytest.mark.gcs
+def test_a_process_looks_once_for_a_bucket(gcs_lake_settings: LakeSettings) -> None:
+    for _ in range(2):
+        listed_before = counted_calls().get("list", 0)
+        with pytest.raises(ObjectMissing):
+            open_objects(gcs_lake_settings).read("name")
+    assert counted_calls().get("list", 0) == listed_before
 
 
 @pytest.mark.gcs

@@ -59,6 +59,10 @@ each 404. Each such read costs a call, and needs a permission that the role role
 include."""
 
 
+_found_buckets = set[str]()
+"""The buckets that a request of this process has found. From then on, a 404 means that an object is missing."""
+
+
 class CloudStorageObjects:
     """An ObjectStore of the objects in a bucket, below a prefix. Thread-safe.
 
@@ -80,8 +84,7 @@ class CloudStorageObjects:
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
-        self._is_bucket_known = False
-        """True after a request has found the bucket. From then on, a 404 means that an object is missing."""
+        self._place = f"gs://{parsed.netloc}{self._at_endpoint}"
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
@@ -167,7 +170,7 @@ class CloudStorageObjects:
             raise self._bucket_missing() from error
         except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
             raise self._explained(error, "list", prefix) from error
-        self._is_bucket_known = True
+        _found_buckets.add(self._place)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(ObjectMissing):
@@ -198,9 +201,9 @@ class CloudStorageObjects:
         except api_errors.NotFound as error:
             if call == "create":
                 raise self._bucket_missing() from error
-            if call == "get" and not once and not self._is_bucket_known:
+            if call == "get" and not once and self._place not in _found_buckets:
                 next(self.names(name), None)  # raises if the bucket itself is missing
-                self._is_bucket_known = True
+                _found_buckets.add(self._place)
             raise ObjectMissing(f"{self.uri}/{name} does not exist") from error
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
             raise self._explained(error, call, name) from error
@@ -208,7 +211,7 @@ class CloudStorageObjects:
     def _bucket_missing(self) -> BucketMissing:
         bucket = f"gs://{self._bucket.name}"
         return BucketMissing(
-            f"there is no bucket {bucket}{self._at_endpoint}; create it (gcloud storage buckets create {bucket} "
+            f"there is no bucket {self._place}; create it (gcloud storage buckets create {bucket} "
             "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another bucket"
         )
 
