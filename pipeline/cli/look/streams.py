@@ -20,6 +20,9 @@ from tidemark.pipeline.windows import Window, Windowing
 
 WINDOWS_SHOWN = 12
 
+SILENT_SHOWN = ("stream_id", "last_event_time", "silent_for", "first_event_time")
+"""The printed columns of silent streams."""
+
 SHOWN = {
     StatusKind.STOPPED: ("that stopped", ("last_event_time",)),
     StatusKind.STARTED: ("that started", ("first_event_time", "heartbeats")),
@@ -97,20 +100,11 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
 
 def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -> None:
     silent = known.silent_since(newest.start)
-    rows = [
-        {
-            "stream_id": row["stream_id"],
-            "last_event_time": row["last_event_time"],
-            "silent_for": timedelta(seconds=round((newest.end - row["last_event_time"]).total_seconds())),
-            "first_event_time": row["first_event_time"],
-        }
-        for row in silent.slice(0, limit).to_pylist()
-    ]
-    print_rows(
-        rows,
-        f"{len(rows)} of {silent.num_rows} silent streams, without a heartbeat from {iso(newest.start)} on",
-        as_json=as_json,
-    )
+    rows = silent.slice(0, limit).to_pylist()
+    for row in rows:
+        row["silent_for"] = timedelta(seconds=round((newest.end - row["last_event_time"]).total_seconds()))
+    said = f"{len(rows)} of {silent.num_rows} silent streams, without a heartbeat from {iso(newest.start)} on"
+    print_rows(rows, said, SILENT_SHOWN, as_json=as_json)
 
 
 def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_json: bool) -> None:
