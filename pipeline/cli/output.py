@@ -25,8 +25,6 @@ from tidemark.pipeline.phrases import printable
 FILE_WIDTH = 150
 """Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
 
-WARNING = "[yellow]warning[/] "
-
 
 def console() -> Console:
     """Return the console for human-readable output. It is as wide as the terminal, or FILE_WIDTH without a terminal."""
@@ -99,12 +97,11 @@ def _strict(value: Any) -> Any:
             return value
 
 
-def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_names: bool = False) -> Table:
-    """Build a table without a header. The rows are in Rich's markup. The last column wraps. With `bold_names`, the
-    first column is bold."""
+def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2) -> Table:
+    """Build a table without a header. The rows are in Rich's markup. The last column wraps."""
     table = Table.grid(padding=(0, gap))
     for column in range(columns):
-        table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
+        table.add_column(no_wrap=column < columns - 1)
     for row in rows:
         table.add_row(*row)
     return table
@@ -112,7 +109,7 @@ def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2, bold_name
 
 def facts_table(facts: Mapping[str, object]) -> Table:
     """Build a table of names in bold and their values. Both may be external text."""
-    return grid(2, ((safe(name), safe(value)) for name, value in facts.items()), gap=3, bold_names=True)
+    return grid(2, ((f"[bold]{safe(name)}[/]", safe(value)) for name, value in facts.items()), gap=3)
 
 
 def columns(
@@ -164,10 +161,12 @@ def write_text(file: Path, text: str, what: str, named_by: str) -> None:
         ) from error
 
 
-def warn(terminal: Console, sentences: Iterable[str]) -> None:
-    """Print warnings, with an empty line before each."""
+def warn(terminal: Console, *sentences: str, apart: bool = False) -> None:
+    """Print warnings, which may contain external text. With `apart`, an empty line precedes each warning."""
     for sentence in sentences:
-        terminal.print(f"\n{WARNING}{safe(sentence)}")
+        if apart:
+            terminal.print()
+        terminal.print(f"[yellow]warning[/] {safe(sentence)}", soft_wrap=not apart)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def explain(
         show_explanation(said, explanation, found[0], facts["problem"], console())
         show_rejected(of_streams["rejected_payloads_by_stream"], of_streams["rejected_payloads_that_pin"], console())
         show_passed_over(over, console())
-        warn(console(), [*ticks.sentences, *of_runs(failed)])
+        warn(console(), *ticks.sentences, *of_runs(failed), apart=True)
 
 
 def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:

@@ -5,9 +5,8 @@ from dataclasses import asdict
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, DryRun
-from tidemark.pipeline.cli.output import console, print_json
+from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 
@@ -22,8 +21,8 @@ def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
         chores.append(chore)
         if not as_json:
             colour = "red" if chore.failed else "dim" if chore.is_idle else "green"
-            out.print(f"[{colour}]{chore.name:<17}{chore.about:<16}[/]", end="")
-            out.print(printable(chore.failed or chore.says), markup=False, soft_wrap=True)
+            about = f"[{colour}]{chore.name:<17}{chore.about:<16}[/]"
+            out.print(about + safe(chore.failed or chore.says), soft_wrap=True)
     if as_json:
         print_json({"dry_run": dry_run, "chores": [asdict(chore) for chore in chores]})
     if any(chore.failed for chore in chores):

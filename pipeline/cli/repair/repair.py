@@ -23,14 +23,13 @@ from tidemark.pipeline.cli.options import (
     option,
     window_named,
 )
-from tidemark.pipeline.cli.output import console, print_json, progress_bar
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
-from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
@@ -98,7 +97,7 @@ def repair(
 
     def say(text: str) -> None:
         if not as_json:
-            out.print(printable(text), markup=False, soft_wrap=True)
+            out.print(safe(text), soft_wrap=True)
 
     if not as_json:
         _show(survey, clock.now())
@@ -199,8 +198,8 @@ def _show(survey: Survey, now: datetime) -> None:
     for finding in findings(survey, now):
         shown[finding.kind] += 1
         if shown[finding.kind] <= NAMED_OF_A_KIND:
-            out.print(f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]", end="")
-            out.print(printable(finding.text), markup=False, soft_wrap=True)
+            kind = f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]"
+            out.print(kind + safe(finding.text), soft_wrap=True)
     for kind, count in shown.items():
         if count > NAMED_OF_A_KIND:
             out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")

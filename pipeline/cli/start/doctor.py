@@ -10,7 +10,7 @@ import typer
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.options import AsJson, only_with, option
-from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import columns, console, counted, print_json, progress_bar, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
@@ -49,8 +49,7 @@ def doctor(
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
-        listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
-        print_json({"findings": listed, "broken": broken, "warnings": warnings})
+        print_json({"findings": [asdict(one) for one in findings], "broken": broken, "warnings": warnings})
     else:
         _print(findings)
         verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
@@ -116,9 +115,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     terminal.print(columns("call", right=("count", "p50", "largest"), rows=called))
     charged = counted(facts.charged_bytes, "byte")
     terminal.print(f"publishing and pulling are charged as {charged}: {facts.dollars:.6f} dollars at list price")
-    for row in table_rows:
-        if row.then:
-            terminal.print(f"{WARNING}{safe(row.fact)}: {safe(row.then)}", soft_wrap=True)
+    warn(terminal, *(f"{row.fact}: {row.then}" for row in table_rows if row.then))
     for name in facts.swept:
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
     follows_what = "on a busy topic, delays may be larger than measured here" if found else "none"
@@ -133,10 +130,10 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
     """Print which settings were written to the settings file, with their previous values."""
     terminal, file = console(), safe(config_file())
     if settings.emulated:
-        terminal.print(
-            f"{WARNING}nothing was written: {safe(settings.pubsub.emulator_host)} is an emulator, so the results do "
-            "not apply to Google's service. Measure with an empty pubsub.emulator_host",
-            soft_wrap=True,
+        warn(
+            terminal,
+            f"nothing was written: {settings.pubsub.emulator_host} is an emulator, so the results do not apply to "
+            "Google's service. Measure with an empty pubsub.emulator_host",
         )
     elif not written:
         terminal.print(f"nothing was written into {file}", soft_wrap=True)
@@ -145,6 +142,6 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
         before = "not set" if one.before is None else safe(f'"{one.before}"')
         terminal.print(f'wrote {name} = "{value}" into {file}; it was {before}', soft_wrap=True)
         if one.overridden_by:
-            terminal.print(f"{WARNING}the variable {one.overridden_by} overrides this setting", soft_wrap=True)
+            warn(terminal, f"the variable {one.overridden_by} overrides this setting")
     if written:
         terminal.print("running processes keep the old settings until they are restarted")

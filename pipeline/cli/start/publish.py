@@ -16,7 +16,7 @@ from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
-from tidemark.pipeline.cli.output import WARNING, print_json, safe, text_of
+from tidemark.pipeline.cli.output import print_json, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.phrases import printable
@@ -95,8 +95,7 @@ def publish(
     source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
     now = clock.now()
     begin = since_when(since, now) or now
-    for warning in _checked(source, shape, settings, now):
-        told.print(f"{WARNING}{safe(warning)}", soft_wrap=True)
+    warn(told, *_checked(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
@@ -117,10 +116,10 @@ def publish(
             stop=stopped.is_set,
         )
     if not published.messages:
-        told.print(
-            f"{WARNING}no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
+        warn(
+            told,
+            f"no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
             f"{text_of(period)}; name a longer --for, or begin earlier with --since 5m",
-            soft_wrap=True,
         )
     facts: dict[str, Any] = {
         "published": published.messages,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
-from tidemark.pipeline.cli.output import WARNING, columns, console, counted, print_json, safe
+from tidemark.pipeline.cli.output import columns, console, counted, print_json, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -128,8 +128,7 @@ def _print(trial: Trial, settings: Settings) -> None:
         if not verdict.is_heartbeat:
             text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
             terminal.print(text, soft_wrap=True)
-    for sentence in _warnings(trial):
-        terminal.print(f"{WARNING}{safe(sentence)}", soft_wrap=True)
+    warn(terminal, *_warnings(trial))
     terminal.print(
         f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
         f"{trial.rejected.total():,} rejected[/]"

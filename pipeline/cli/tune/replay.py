@@ -24,7 +24,7 @@ from tidemark.pipeline.cli.options import (
     since_when,
     time_option,
 )
-from tidemark.pipeline.cli.output import WARNING, columns, console, facts_table, print_json, progress_bar, safe, text_of
+from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, progress_bar, safe, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.phrases import words
@@ -165,12 +165,13 @@ def _of_trace(
     rows = {"messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""), **sentences_of(outcome)}
     terminal.print(facts_table(rows if out is None else {**rows, "decisions": out}))
     if extent.acknowledged_early:
-        terminal.print(
-            f"{WARNING}{extent.acknowledged_early:,} messages were acknowledged before their publish time, because "
-            "clocks disagree; these messages count from their acknowledgement on"
+        warn(
+            terminal,
+            f"{extent.acknowledged_early:,} messages were acknowledged before their publish time, because clocks "
+            "disagree; these messages count from their acknowledgement on",
         )
     if trace.is_taken_for_utc:
-        terminal.print(f"{WARNING}the trace's times have no time zone and were read as UTC")
+        warn(terminal, "the trace's times have no time zone and were read as UTC")
 
 
 def _of_lake(
@@ -253,9 +254,8 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
     if verdict.compacted:
         terminal.print(f"[dim]and {verdict.compacted:,} compacted entries follow from the entries before them[/]")
     if verdict.unknowable:
-        terminal.print(
-            f"{WARNING}{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
-        )
+        said = f"{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
+        warn(terminal, said)
 
 
 def _print_what_if(
