@@ -165,7 +165,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
     """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
-    end of its stderr."""
+    end of its stderr. Ctrl-C does not reach it, because it has a session of its own, so it cannot fail by that."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,
@@ -173,6 +173,7 @@ def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path
         capture_output=True,
         text=True,
         timeout=DAGSTER_ENDS_WITHIN_SECONDS,
+        start_new_session=True,
         check=False,
     )
     if done.returncode:

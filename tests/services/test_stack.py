@@ -1,6 +1,7 @@
 """Starting what stands in for Pub/Sub."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from tidemark.local.services.stack import (
     dagster_environment,
     emulator_is_absent,
     is_ours_to_start,
+    run_dagster,
     start_emulator,
     start_stack,
 )
@@ -110,3 +112,13 @@ def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
     assert page_sentence(metrics) == f"the status page, from the first tick on: http://127.0.0.1:{port}/"
     with socket.create_server(("127.0.0.1", port)):
         assert page_sentence(metrics).startswith(f"no status page: something listens at 127.0.0.1:{port} already")
+
+
+def test_ctrl_c_does_not_reach_the_program_that_creates_dagsters_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "dagster"
+    program.write_text(f"#!{sys.executable}\nimport os\nassert os.getsid(0) == os.getpid()\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")
