@@ -114,9 +114,7 @@ def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
         assert page_sentence(metrics).startswith(f"no status page: something listens at 127.0.0.1:{port} already")
 
 
-def test_ctrl_c_does_not_reach_the_program_that_creates_dagsters_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "dagster"
     program.write_text(f"#!{sys.executable}\nimport os\nassert os.getsid(0) == os.getpid()\n")
     program.chmod(0o700)
