@@ -86,8 +86,8 @@ class CompleteWindows:
         ]
 
     def _is_of_a_shorter(self, instance: dg.DagsterInstance, asset: dg.AssetKey, partition: Window) -> bool:
-        """True if the newest materialization of a partition is of a shorter one with the same start: the watermark had
-        not passed all of it. The window length has changed since."""
+        """Return whether a partition was last materialized before the watermark had passed its end. This happens if the
+        window length has changed: a shorter partition had the same key."""
         wanted = dg.AssetRecordsFilter(asset, asset_partitions=[partition.key])
         found = instance.fetch_materializations(wanted, limit=1).records
         metadata: Any = found[0].asset_materialization.metadata if found and found[0].asset_materialization else {}

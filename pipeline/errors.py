@@ -233,7 +233,7 @@ class ServiceFailed(TidemarkError):
     """A process that tidemark started has ended or is not ready in time, a port is taken, or Dagster did not accept a
     requested run.
 
-    Read the end of the process's log, or Dagster's answer, in the error."""
+    The error quotes the end of the process's log, or Dagster's answer: look there for the cause."""
 
 
 class AlreadyRunning(ServiceFailed):

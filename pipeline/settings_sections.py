@@ -328,7 +328,7 @@ class WindowSettings(Section):
 
     length: Annotated[Duration, AfterValidator(_divides_a_day), Effect.REFUSED] = timedelta(minutes=5)
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
-    results come sooner, and more input is read again for the lookback of later windows."""
+    results come sooner, but more lookback is read in total."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
     """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, and earlier windows
     are not requested."""
@@ -377,7 +377,7 @@ class TableSettings(Section):
     )
     """Columns that identify a row of a window."""
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
-    """How long before a window's start the window's input begins; less than 100 windows."""
+    """Time before a window's start from which the window reads heartbeats; less than 100 windows."""
     window: Annotated[OptionalBound, Effect.REFUSED] = None
     """Length of the table's windows: a multiple of `windows.length` that divides a day. Empty: `windows.length`."""
 

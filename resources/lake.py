@@ -54,8 +54,8 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def of(self, user: str) -> OpenLake:
-        """Return the lake with open tables, cached log entries and a window index that no other user shares. Each call
-        of one user returns the same object."""
+        """Return the user's own OpenLake, with open tables, cached log entries and a window index. All calls with the
+        same `user` return the same object."""
         lake = self.settings.lake, self.settings.message.kinds, self.clock
         return self.kept.get((user, "lake"), lambda: OpenLake(*lake))
 

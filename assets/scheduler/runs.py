@@ -152,12 +152,12 @@ def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 _ahead: dict[str, tuple[list[datetime], datetime]] = {}
-"""For each unfinished run whose last sign of life was in the future when it was looked at, because the clock was set
-back: its signs of life, and when this process first saw them."""
+"""Signs of life that were in the future when they were read, because the clock was set back. Maps the id of an
+unfinished run to its signs of life, and to the time at which this process first saw them."""
 
 
 def _last_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> datetime:
-    """Return when a run gave its last sign of life. If that is in the future, return when it was first seen."""
+    """Return the time of a run's last sign of life. If that is in the future, return when it was first seen."""
     run, heard = record.dagster_run.run_id, _heard(instance, record)
     if max(heard) <= now:
         return max(heard)

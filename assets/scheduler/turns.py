@@ -145,14 +145,14 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
 def room_for_older(
     front: Front, at_once: int, working: Attempts, ended: Attempts, now: datetime, *, waited: timedelta, live_due: bool
 ) -> tuple[int, str]:
-    """Return the number of older windows that a run may compute now and, if the number is 0, the reason.
+    """Return the number of older windows that a new run may compute now. If the number is 0, also return the reason.
 
-    - `at_once` is the maximum number of runs at the same time. If it is 1, older windows are computed between runs over
-      live windows. If there is no time in between, they get a short run once they have waited for PATIENCE. If
+    - `at_once` is the maximum number of runs at the same time. If it is 1, a run over older windows must fit before the
+      next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
-    - `waited` is how long older windows have waited.
-    - `ended` are ended runs, newest first. The size of the next run follows from the duration of the last run over
-      older windows.
+    - `waited` is the time for which older windows have waited.
+    - `ended` are ended runs, newest first. The size of the new run is estimated from the last successful run over older
+      windows: from its number of windows and its duration.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:

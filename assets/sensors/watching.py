@@ -111,5 +111,5 @@ def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
 
 
 def plain(settings: Settings, name: str) -> str:
-    """Strip the pipeline's prefix from a name in Dagster."""
+    """Return the name of a job or sensor in Dagster without the pipeline's prefix."""
     return name.removeprefix(name_of(settings, ""))

@@ -40,7 +40,7 @@ storage = "dagster"
 web_port = {web}
 code_port = {code}
 """
-"""The settings of the services that a played pipeline starts, with their ports."""
+"""The settings of the services that the demonstration's pipeline starts, with their ports."""
 
 TEMPLATE = """\
 # Written by the demonstration. `make up` opens its lake in the Dagster UI.

@@ -133,8 +133,8 @@ def messages(
 
 
 class _Plan:
-    """Computes the rows of a run by period. Period n is the event time from `start + n * period` to `start + (n + 1) *
-    period`."""
+    """Computes the rows of the range `[start, end)`, one period at a time. Period n has the event times from
+    `start + n * period` to `start + (n + 1) * period`."""
 
     def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
         if end <= start:

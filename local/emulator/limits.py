@@ -70,7 +70,7 @@ def publishable(request: Any) -> None:
         if attributes and ("" in attributes or message.ByteSize() > KEY_BYTES):
             _attributes(attributes)
         if message.ordering_key and len(message.ordering_key.encode()) > ORDERING_KEY_BYTES:
-            raise Invalid(f"an ordering key has more than {ORDERING_KEY_BYTES} bytes, the maximum")
+            raise Invalid(f"an ordering key is too long; the maximum is {ORDERING_KEY_BYTES} bytes")
 
 
 def _attributes(attributes: Any) -> None:
@@ -80,7 +80,7 @@ def _attributes(attributes: Any) -> None:
         if not key or len(key.encode()) > KEY_BYTES:
             raise Invalid(f"an attribute's key must have 1 to {KEY_BYTES} bytes, not {len(key.encode())}")
         if len(value.encode()) > VALUE_BYTES:
-            raise Invalid(f"the value of the attribute {key!r} has more than {VALUE_BYTES} bytes, the maximum")
+            raise Invalid(f"the value of the attribute {key!r} is too long; the maximum is {VALUE_BYTES} bytes")
 
 
 def ack_ids(ids: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def ack_ids(ids: Sequence[str]) -> None:
     if not ids:
         raise Invalid("there is no acknowledgement id")
     if sum(map(len, ids)) > BYTES_OF_IDS:
-        raise Invalid(f"the acknowledgement ids of one request have more than {BYTES_OF_IDS} bytes, the maximum")
+        raise Invalid(f"the acknowledgement ids of one request are too long; the maximum is {BYTES_OF_IDS} bytes")
 
 
 def durations(subscription: Any) -> None:

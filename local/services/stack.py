@@ -165,7 +165,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
     """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
-    end of its stderr. Ctrl-C does not reach it, because it has a session of its own, so it cannot fail by that."""
+    end of its stderr. It has a session of its own, so Ctrl-C does not reach it and cannot make it fail."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,

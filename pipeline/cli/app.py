@@ -123,7 +123,7 @@ def print_version(asked: bool) -> None:
 def settings_file(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The settings file; else $TIDEMARK_CONFIG, else tidemark.toml."),
+        typer.Option("--config", "-c", help="The settings file; default: $TIDEMARK_CONFIG or tidemark.toml."),
     ] = None,
     version: Annotated[  # noqa: ARG001 its callback does it
         bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)

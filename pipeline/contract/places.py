@@ -158,8 +158,9 @@ def finder(path: str) -> Callable[[Any], Any]:
 
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
-    """If the path ends with `[]`, such as `readings[]`, return the function that finds the array before the brackets.
-    The caller must replace each element that is an array with that array's elements. Return None for other paths."""
+    """Return a function that finds the array at a plain path that ends with `[]`, such as `readings[]`; None for any
+    other path. The brackets mean that nested arrays are flattened by one level, which is left to the caller: it must
+    replace each element that is an array with that array's elements."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 

@@ -109,7 +109,7 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
     if access.get("publicAccessPrevention") != "enforced":
         yield warning(f"gs://{name} could be made public: run `{update} --public-access-prevention`")
     if not access.get("uniformBucketLevelAccess", {}).get("enabled"):
-        yield warning(f"gs://{name} allows access lists per object: run `{update} --uniform-bucket-level-access`")
+        yield warning(f"gs://{name} allows per-object ACLs: run `{update} --uniform-bucket-level-access`")
     yield ok(f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there")
 
 

@@ -294,8 +294,9 @@ class Batches:
                 return
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
-        """Return whether the backlog seems to be gone after a batch. If the reading fails, the backlog counts as gone,
-        and the next tick continues."""
+        """Return whether the backlog seems to be gone after a batch that began at the time `began`: according to a
+        reading or, if none is made, because the batch is small. If the reading fails, the backlog counts as gone, and
+        the next tick continues."""
         if self.backlog is None or self.waits:
             return is_small
         try:

@@ -188,7 +188,8 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Send no further pulls, because the batch is complete. Pulls in flight continue."""
+        """Stop sending pulls at the end of a batch. Pulls in flight continue. Without `keeps`, their messages and
+        all messages that were not taken are given back."""
         self._failed = None
         with self._lock:
             self._wanted = 0

@@ -166,9 +166,9 @@ class TickNotes:
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """Record a successful tick. If the tick had to leave messages unread, `waits` says why. The first successful
-        tick of a sensor, in this process or after a failure, also deletes what the lake has recorded about the
-        sensor."""
+        """Record a tick that did not fail. It counts as successful unless it had to leave messages unread; `waits` then
+        says why, and is recorded. The first successful tick of a sensor, in this process or after a failure, also
+        deletes what the lake has recorded about the sensor."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return

@@ -39,8 +39,8 @@ class Watermark:
 
     @property
     def decided_at(self) -> datetime | None:
-        """The time of the newest decision; None before the first one. A running pipeline decides every tick, so an old
-        decision means that the pipeline has stopped."""
+        """The time of the newest decision; None before the first one. A running pipeline decides at every tick, so an
+        old decision means that the pipeline has stopped."""
         return None if self.decision is None else self.decision.at
 
     @property

@@ -22,8 +22,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Number of new rows that `Totals` collects before it merges them into its table; if the table has more rows than this,
-it collects as many as the table has. A merge rewrites the whole table, so it is too costly for fewer rows."""
+"""Minimum number of new rows that `Totals` collects before it merges them into its table. If the table has more rows,
+it collects that many. A merge rewrites the whole table, so it is too costly for fewer rows."""
 
 
 class Totals:

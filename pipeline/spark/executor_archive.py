@@ -77,8 +77,8 @@ LINK = """\
 # The archive that this executor unpacked when it started.
 exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
 """
-"""The only file of the link archive: a program that starts `bin/python` of the full archive. A session gets the link
-archive if its server was started with the full one, which executors have then already unpacked."""
+"""The only file of the link archive: a program that starts `bin/python` of the full archive. If a server was started
+with the full archive, its executors have already unpacked it, so its sessions get only the link archive."""
 
 
 @dataclass(frozen=True, slots=True)

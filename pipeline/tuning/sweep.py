@@ -41,7 +41,7 @@ class Variant:
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""A function that returns the policy in the settings, changed to a given variant and band."""
+"""A function that returns the policy in the settings with the given variant and band in place of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ class Reason(StrEnum):
     The watermark moves after a new message, or with `watermark.idle = "advance"`.
     """
     RELEASED = "RELEASED"
-    """An operator released messages. Base is treated as if it had acknowledged everything published before the
-    release's time.
+    """An operator released the messages published before a chosen time. Base is treated as if it had acknowledged
+    them.
 
     The watermark moves again when base lands the released messages, or when you release more.
     """

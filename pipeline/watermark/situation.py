@@ -20,7 +20,8 @@ class Situation:
     `histogram` has every message published at `complete_from` or later that is acknowledged on tracking. Its buckets
     below `pruned_before` were dropped; their frontier is `pruned_frontier`. `base` and `tracking` are the effective
     readings. Tracking is read only after its acknowledged messages were persisted. `previous` is the last decision of
-    the same log, `watermark` the highest known watermark. `released_before` is the time of an operator's release.
+    the same log, `watermark` the highest known watermark. `released_before`: an operator released the messages
+    published before this time.
     """
 
     histogram: Histogram
@@ -49,7 +50,7 @@ class Situation:
     @property
     def oldest_base(self) -> datetime:
         """B: base has acknowledged every message published before this moment, apart from released messages. It is
-        base's reading after slack, or the time of an operator's release if base has not passed it."""
+        base's reading after slack or, until base has passed it, the time before which an operator released messages."""
         return self.release or self.base_after_slack
 
     @property
@@ -59,7 +60,7 @@ class Situation:
 
     @property
     def release(self) -> datetime | None:
-        """The time of the operator's release; None once base has passed it."""
+        """The publish time before which an operator released messages; None once base has passed it."""
         before = self.released_before
         return before if before is not None and before > known(self.base).oldest_unacked else None
 

@@ -102,7 +102,7 @@ class WatermarkState:
       is 0 if all readings were right.
     - `is_missing_entries` is True after a `Lost` entry, until a decision has taken the loss into account.
     - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
-    - `released_before` is the time of an operator's release. It applies until base is sought.
+    - `released_before`: an operator released the messages published before this time, until base is sought.
     - `account` is the usage that entries of the last day recorded.
     - `contract` identifies the newest contract by which messages are judged.
     - `rejected` is the number of rejected messages, including pruned cells. Redelivered messages are counted again, and

@@ -47,7 +47,7 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
         (Level.WARNING, "--no-versioning"),
         (Level.WARNING, "for 7 more days"),
         (Level.WARNING, "could be made public"),
-        (Level.WARNING, "access lists per object"),
+        (Level.WARNING, "per-object ACLs"),
     ]
     for finding, (level, said) in zip(wrong, expected, strict=True):
         assert (finding.level, said in finding.said) == (level, True)

@@ -25,8 +25,8 @@ SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The event times that are written into messages broken for these reasons, one per variant. None means that the message
-has no event time."""
+"""The invalid event times in messages that must be rejected for these reasons, one per variant. None means that the
+message has no event time."""
 
 BYTES_CUT = 3
 """Number of bytes cut off a payload's end to make it unreadable."""
@@ -93,7 +93,7 @@ class Beat(NamedTuple):
         return ABSENT[self.variant] if self.broken is RejectionReason.NO_STREAM_ID else self.stream
 
     def broken_payload(self, payload: bytes, other: bytes) -> bytes:
-        """Return `payload`. If this heartbeat must be unreadable, return a truncated payload (variant 0) or `other`."""
+        """Return `payload` or, if this heartbeat must be unreadable, a truncated payload (variant 0) or `other` (1)."""
         if self.broken is not RejectionReason.UNREADABLE_PAYLOAD:
             return payload
         return (payload[:-BYTES_CUT], other)[self.variant]

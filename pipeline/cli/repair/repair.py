@@ -53,11 +53,11 @@ def repair(
     ] = DEFAULT_GRACE,
     wait: Annotated[timedelta, duration_option("Wait until the windows are computed, at most this long.")] = NO_TIME,
     recompute: Annotated[
-        bool, option("Instead, recompute all windows --from … --to, even intact ones.", "--recompute")
+        bool, option("Only recompute the windows --from … --to, even intact ones.", "--recompute")
     ] = False,
     table: Annotated[str | None, option("With --recompute: a custom table instead of heartbeat_diffs.")] = None,
     forget: Annotated[
-        int | None, option("Instead, give up this lost entry of the tracking log.", min=0, metavar="<entry>")
+        int | None, option("Only record this entry of the tracking log as lost.", min=0, metavar="<entry>")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -27,7 +27,7 @@ def doctor(
     parts: Annotated[
         list[Component] | None, option("Check this part's permissions; repeat for more.", "--part")
     ] = None,
-    measures: Annotated[bool, option("Instead, measure how Pub/Sub behaves.", "--measure")] = False,
+    measures: Annotated[bool, option("Only measure how Pub/Sub behaves.", "--measure")] = False,
     writes: Annotated[bool, option("With --measure: write the derived settings to the file.", "--write")] = False,
     as_json: AsJson = False,
 ) -> None:

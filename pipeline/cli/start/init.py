@@ -22,7 +22,7 @@ def init(
     dagster: Annotated[bool, option("Also write workspace.yaml and dagster.yaml, to be edited.", "--dagster")] = False,
     ports: Annotated[
         int | None,
-        option("The first port; more follow it.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
+        option("The first port; others follow.", min=1024, max=65_535 - own_files.MOST_PORTS, metavar="<first port>"),
     ] = None,
     topic: Annotated[str | None, option("The topic: projects/P/topics/T, or a name on the emulator.")] = None,
     first: Annotated[
@@ -30,7 +30,7 @@ def init(
     ] = None,
     shape: Annotated[ShapeName, option("Write settings for this format of `tidemark publish`.")] = ShapeName.JSON,
     cohort: Annotated[
-        list[str] | None, option("Write a project with a pipeline per cohort; repeat this.", metavar="[NAME=]FILTER")
+        list[str] | None, option("Write a project: a pipeline per cohort; repeat for more.", metavar="[NAME=]FILTER")
     ] = None,
 ) -> None:
     """Write a settings file with every setting explained.

@@ -24,12 +24,12 @@ MARKS = {
 
 
 def provision(
-    connector: Annotated[bool, option("Instead, fetch the JAR with which Spark uses gs://.", "--connector")] = False,
+    connector: Annotated[bool, option("Only fetch the JAR with which Spark uses gs://.", "--connector")] = False,
     source: Annotated[
         str | None, option("With --connector: fetch from here, not from Maven Central.", metavar="<file|url>")
     ] = None,
     executors: Annotated[
-        Path | None, option("Instead, pack tidemark for Spark's executors into this .tar.gz file.", metavar="<file>")
+        Path | None, option("Only pack tidemark for Spark's executors into this .tar.gz file.", metavar="<file>")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,7 +55,7 @@ def provision(
     if executors is not None:
         packed, manifest, file = pack(executors), own_manifest(), printable(str(executors))
         print(
-            f"packed {len(packed)} distributions, tidemark {manifest.tidemark} among them, for Python "
+            f"packed {len(packed)} distributions, including tidemark {manifest.tidemark}, for Python "
             f"{manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MB"
         )
         print(f'next: [spark] executor_environment = "{file}"')

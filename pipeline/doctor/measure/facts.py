@@ -234,8 +234,8 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` names the leftovers of killed measurements that this measurement
-    removed."""
+    """The results of one measurement. `swept` names the resources that killed measurements had left behind, and
+    that this one removed."""
 
     server: str
     at: datetime

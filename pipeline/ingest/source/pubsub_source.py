@@ -302,7 +302,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         self._available_at = self._connections.clock.now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
-        """Return one partition per reader of the batch that ends at `end`. Their number and names depend only on `end`.
+        """Return one partition per reader of the batch that ends at `end`, or none if `start` equals `end`. Their
+        number and names depend only on `end`.
 
         Raises InvalidSettings if the batch in the checkpoint does not land in the lake that the options name.
         """

@@ -158,8 +158,8 @@ survive a loss of that folder."""
 
 
 class LogWitness:
-    """Records the number of a log's last entry outside the log. Not thread-safe, but several instances may share the
-    records."""
+    """Records, in objects outside of the log, the number of the log's last entry. Not thread-safe, but several
+    instances may share the records."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, NOTED)

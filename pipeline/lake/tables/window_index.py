@@ -122,8 +122,8 @@ class KeptWindows:
         self._windowing = windowing
 
     def since(self) -> datetime | None:
-        """Return the start of the first window whose heartbeats are all kept; None if none have been deleted. Raises
-        LakeError."""
+        """Return the start of the first window whose heartbeats are all kept; None if retention has deleted no
+        heartbeats. Raises LakeError."""
         if not (keys := self._notes.listed()):
             return None
         noted = start_of(keys[-1])  # the window length may have changed since

@@ -41,8 +41,8 @@ LENGTH = "tidemark.window_length"
 
 EVIDENT = 8
 """Minimum number of computed windows from which their length is derived, if the table lacks the property LENGTH. The
-length is the smallest distance between two of them. With fewer windows, a large distance may only mean that the topic
-was silent."""
+length is the smallest distance between the starts of two windows. If there are only a few windows, no two may be
+adjacent, because the topic was silent in between."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per run. An attempt fails if another run commits first."""
@@ -350,7 +350,7 @@ class MadeWindows(dict[str, Made]):
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """Return the keys of the windows that were computed from the input that they have now. `inputs` has the current
+        """Return the keys of the windows whose input has not changed since they were computed. `inputs` has the current
         digest of each window's input, by window key.
 
         If all windows of a run are unchanged, the digest in their files' paths shows it. Otherwise the run's manifest
