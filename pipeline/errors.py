@@ -185,9 +185,10 @@ class ContractReplaced(LakeError):
 
 
 class LakeOwned(LakeError):
-    """Another pipeline, which the error names, writes to the lake. Nothing was pulled or written.
+    """Another pipeline, which the error names, writes to the lake, or has written it for another topic. Nothing was
+    pulled or written.
 
-    Set another `lake.uri` for this pipeline, or stop the other pipeline."""
+    Set another `lake.uri` for this pipeline, or, if the topic is the same, stop the other pipeline."""
 
 
 class TableConflict(LakeError):

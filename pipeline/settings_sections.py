@@ -248,7 +248,7 @@ class ServerSettings(Section):
 class PubSubSettings(ServerSettings):
     """The topic, its two subscriptions, and how they are read."""
 
-    project: Annotated[str, Effect.ANEW] = Field("tidemark-local", min_length=3)
+    project: Annotated[str, Effect.REFUSED] = Field("tidemark-local", min_length=3)
     """Your Google Cloud project."""
     topic: Annotated[ResourceId, Effect.REFUSED] = "heartbeats"
     """Topic of the messages."""

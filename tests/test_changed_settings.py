@@ -28,6 +28,7 @@ from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
+from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -260,6 +261,9 @@ def build(place: Place) -> None:
     settings = place.settings(place.tree())
     provision_here(settings, SystemClock())
     pipeline = Pipeline(place, settings)
+    owner = Ownership(settings, pipeline.clock, up=place.folder / "tidemark.toml")
+    owner.state()
+    owner.end()
     beats(pipeline, 0, ["rare"])
     reject(pipeline)
     pipeline.minutes(0, 13, ["a", "b"])
@@ -274,9 +278,8 @@ def build(place: Place) -> None:
     for stretch in runs_of_neighbours(first):  # it is stale
         compute_here(pipeline.lake(), settings, stretch)
     lake = pipeline.lake()
-    follow(
-        lake.corrections(), FollowedTable("heartbeat_diffs", lake.diffs(), ("stream_id", "event_time")), pipeline.clock
-    )
+    followed = FollowedTable("heartbeat_diffs", lake.diffs(), ("stream_id", "event_time"))
+    follow(lake.corrections(), followed, pipeline.clock)
     pipeline.wait(LATER - (pipeline.clock.now() - at(0)).total_seconds())
     pipeline.minutes(LATER, 30, ["a", "b"])
     pipeline.compute()
@@ -360,6 +363,7 @@ class Probe:
         if lake.folder is None:
             return Seen(places)
         try:
+            Ownership(settings, self.clock).allow()
             made = provision_here(settings, self.clock)
             names = settings.pubsub.topic_path, settings.pubsub.base_path, settings.pubsub.tracking_path
             created = [name for name in made.created if name in names]
@@ -486,10 +490,8 @@ def check(place: Place, folder: Path, declared: Effect, was: Tree, now: Tree) ->
 def goes_on(place: Place, was: Tree, now: Tree) -> None:
     """What is there stays as it is, and what comes follows the new settings."""
     earlier = Pipeline(place, place.settings(was), NEWEST).lake()
-    landed, computed = (
-        rows(earlier, HEARTBEATS),
-        {key: earlier.diffs().runs()[key] for key in earlier.diffs().computed()},
-    )
+    landed, made = rows(earlier, HEARTBEATS), earlier.diffs().runs()
+    computed = {key: made[key] for key in earlier.diffs().computed()}
     decided, watermark = list(earlier.tracking_log().numbers()), earlier.tracking_log().newest().watermark
     settings = place.settings(now)
     pipeline = Pipeline(place, settings, NEWEST)

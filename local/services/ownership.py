@@ -3,7 +3,8 @@ then refused.
 
 Each process writes the record once, before its first write to the lake. Later, the newest entry of the tracking log
 shows that the owner is alive. Ownership is only advisory: two simultaneous starts or a changed clock may cause a wrong
-refusal or two writing pipelines, but never the loss of a message.
+refusal or two writing pipelines, but never the loss of a message. A lake whose log has entries is never taken over by a
+pipeline of another topic: the log would seem to know messages that only the other topic had at that time.
 """
 
 import logging
@@ -134,6 +135,10 @@ class Ownership:
         """True if the owner is another pipeline."""
         return owner.pipeline != self._pipeline
 
+    def is_of_another_topic(self, owner: Owner) -> bool:
+        """True if the lake's tracking log counts the messages of another topic. Raises LakeError."""
+        return owner.pipeline.topic != self._pipeline.topic and self._log.newest().number >= 0
+
     def sentence(self, owner: Owner) -> str:
         """Describe an owner: its pipeline, its process, and its last sign of life."""
         return f"{owner.pipeline}, {self._whose(owner)}"
@@ -144,7 +149,10 @@ class Ownership:
         if there is None:
             return False
         is_up = there.folder != "" and there.process != self._process
-        if not (self.is_other(there) or is_up) or (life := self._life(there)) is Life.DEAD:
+        if not (self.is_other(there) or is_up):
+            return False
+        life = self._life(there)
+        if life is Life.DEAD and not self.is_of_another_topic(there):
             return False
         if self.is_other(there):
             raise LakeOwned(printable(self.refusal(there)))
@@ -183,9 +191,11 @@ class Ownership:
 
     def refusal(self, there: Owner) -> str:
         """Say why this pipeline is refused, and what to do."""
+        lake, writes = self._notes.place(OWNER.key).removesuffix(f"/{NAME}"), "wrote" if there.ended else "writes"
+        instead = ": a lake is for one topic" if self.is_of_another_topic(there) else f", or {self._how_to_stop(there)}"
         return (
-            f"another pipeline writes {self._notes.place(OWNER.key).removesuffix(f'/{NAME}')}: {self.sentence(there)}. "
-            f"This pipeline is {self._pipeline}. Give it another lake (lake.uri), or {self._how_to_stop(there)}"
+            f"another pipeline {writes} {lake}: {self.sentence(there)}. This pipeline is {self._pipeline}. Give it "
+            f"another lake (lake.uri){instead}"
         )
 
     def _second(self, there: Owner) -> str:

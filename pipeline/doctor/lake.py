@@ -157,7 +157,7 @@ def check_owner(setup: Setup) -> Iterator[Said]:
         yield ok("no pipeline has written the lake yet")
     elif not ownership.is_other(there):
         yield ok(f"the lake is this pipeline's: {ownership.sentence(there)}")
-    elif life is Life.DEAD:
+    elif life is Life.DEAD and not ownership.is_of_another_topic(there):
         yield warning(
             f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this "
             "pipeline takes over the lake; to prevent this, set lake.uri to another lake"
