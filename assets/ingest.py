@@ -227,7 +227,7 @@ def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PL
 
 
 def caught_up_lately(runs: Runs, now: datetime) -> bool:
-    """True if the last successful run caught up and ended less than AGAIN_WITHIN ago."""
+    """Return True if the last successful run caught up and ended less than AGAIN_WITHIN ago."""
     done = runs.newest(INGEST, 1, [dg.DagsterRunStatus.SUCCESS])
     if not done or not is_recent(ended_at(done[0]), now, AGAIN_WITHIN):
         return False

@@ -146,8 +146,8 @@ def _compute(
 
 
 def _ran(mark: str, failed: dg.RunRecord) -> bool:
-    """True if a failed run used the version of the table's file that `mark` identifies. Only failures with the current
-    version delay the next run."""
+    """Return True if a failed run used the version of the table's file that `mark` identifies. Only failures with the
+    current version delay the next run."""
     return failed.dagster_run.tags.get(DEFINITION) == mark
 
 

@@ -90,9 +90,9 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """True if quarantined messages need not be judged again: they were last judged by the current contract, there are
-    none, or this is the lake's first check. The first check only records the contract, so that later changes are
-    noticed."""
+    """Return True if quarantined messages need not be judged again: they were last judged by the current contract,
+    there are none, or this is the lake's first check. The first check only records the contract, so that later changes
+    are noticed."""
     judged_by, digest = lake.judged_by(), settings.judged_by
     there = judged_by.digest()
     if there is not None and there != digest and lake.quarantine().days():

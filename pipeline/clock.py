@@ -51,8 +51,8 @@ def duration_us(duration: timedelta) -> int:
 
 
 def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
-    """True if `moment` and `now` differ by less than `within`. `moment` may be in the future, if the clock was set
-    back."""
+    """Return True if `moment` and `now` differ by less than `within`. `moment` may be in the future, if the clock was
+    set back."""
     return abs(now - moment) < within
 
 

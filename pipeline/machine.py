@@ -46,17 +46,17 @@ class ProcessName:
         return f"process {self.process} on {self.host} since {self.since:%Y-%m-%dT%H:%M:%SZ}"
 
     def is_near(self) -> bool:
-        """True if the calling process can see this process: both are in one scope of PIDs or, if no scope is known, on
-        one host."""
+        """Return True if the calling process can see this process: both are in one scope of PIDs or, if no scope is
+        known, on one host."""
         ids = _ids()
         return self.ids == ids and (ids != "" or self.host == socket.gethostname())
 
     def runs(self) -> bool:
-        """True if the process is alive and visible to the calling process."""
+        """Return True if the process is alive and visible to the calling process."""
         return self.running() is not None
 
     def has_ended(self) -> bool:
-        """True if the process has surely ended: the calling process would see it if it were alive."""
+        """Return True if the process has surely ended: the calling process would see it if it were alive."""
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":
@@ -111,7 +111,7 @@ def host_name(host: str) -> str:
 
 
 def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool = False) -> bool:
-    """True if a request with these `Host` headers names this machine, by a loopback name or an allowed name.
+    """Return True if a request with these `Host` headers names this machine, by a loopback name or an allowed name.
 
     `any_address` also accepts any IP address, which no name server resolves, and a request without a `Host` header,
     which no browser sends.
@@ -123,7 +123,7 @@ def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool
 
 
 def is_loopback(host: str) -> bool:
-    """True if the host is `localhost` or a loopback address, which only this machine can reach."""
+    """Return True if the host is `localhost` or a loopback address, which only this machine can reach."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
@@ -135,7 +135,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def listens(host: str, port: int) -> bool:
-    """True if anything accepts connections at this address."""
+    """Return True if anything accepts connections at this address."""
     with suppress(OSError):
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
         return True

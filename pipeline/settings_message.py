@@ -106,7 +106,7 @@ def _usable_as_columns(value: dict[str, ComparedField]) -> dict[str, ComparedFie
     for name in value:
         if not FIELD_NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
-        if name.lower() in RESERVED_FIELD_NAMES:  # Spark and others take names for the same whatever their case
+        if name.lower() in RESERVED_FIELD_NAMES:  # Spark and others ignore the case of names
             raise ValueError(f"{name!r} cannot be a field's name: the tables already have a column of this name")
     columns = [one.lower() for name, compared in value.items() for one in compared_columns(name, compared.kind)]
     twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})

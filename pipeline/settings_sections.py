@@ -50,7 +50,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """True for an address with a scheme, such as gs://bucket/x. False for a path on this machine."""
+    """Return True for an address with a scheme, such as gs://bucket/x. False for a path on this machine."""
     return len(urlparse(text).scheme) > 1
 
 

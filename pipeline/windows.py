@@ -36,7 +36,7 @@ class Window:
         return self.start.strftime(KEY_FORMAT)
 
     def is_closed_at(self, watermark: datetime | None) -> bool:
-        """True if the watermark has passed the whole window."""
+        """Return True if the watermark has passed the whole window."""
         return watermark is not None and self.end <= watermark
 
     def __str__(self) -> str:

@@ -89,7 +89,7 @@ class PageGuard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """True if an origin is the requested host, or a host that the settings allow."""
+        """Return True if an origin is the requested host, or a host that the settings allow."""
         try:
             named = urlsplit(origin)
         except ValueError:

@@ -115,8 +115,8 @@ class WindowsAsset:
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
 
     def _is_complete(self, key: str, index: WindowIndex, done: ReplacedWindows, least: int = 0) -> bool:
-        """True if a partition has closed, all of its windows with heartbeats are computed, and at least `least` of its
-        windows are computed."""
+        """Return True if a partition has closed, all of its windows with heartbeats are computed, and at least `least`
+        of its windows are computed."""
         (bounds,), windowing = self.partitions.windows_in([key]), self.partitions.windowing
         if not windowing.numbered(bounds.stop - 1).is_closed_at(done.watermark):
             return False
@@ -176,7 +176,7 @@ def batch_parts(
     used."""
 
     heartbeats = lake.of("run").heartbeats()
-    with ThreadPoolExecutor() as pool:  # an error of an opening comes again when the table is used
+    with ThreadPoolExecutor() as pool:  # an error in opening a table occurs again when it is used
         for opened in (heartbeats, *(each.table for each in tables)):
             pool.submit(opened.current)
         watermark = lake.watermark()

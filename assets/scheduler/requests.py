@@ -196,8 +196,8 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """True if the last check found no due window, was based on facts equal to `known`, and is less than LOOK_EVERY
-        ago."""
+        """Return True if the last check found no due window, was based on facts equal to `known`, and is less than
+        LOOK_EVERY ago."""
         return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
 
 

@@ -146,8 +146,8 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> bool:
-    """True if a run's last sign of life is less than SILENT_FOR from now. False if it is further in the future, because
-    the clock was set back: such a run may be dead."""
+    """Return True if a run's last sign of life is less than SILENT_FOR from now. False if it is further in the future,
+    because the clock was set back: such a run may be dead."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
 
 

@@ -236,7 +236,7 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
     """Print the commands with which the user can explore the lake."""
     started = Path(sys.argv[0])
     program = shown(started) if started.stem == "tidemark" else "tidemark"
-    console.print("\nLook closer:", style="bold")
+    console.print("\nTo look closer, run:", style="bold")
     for command, why in (
         ("explain", "why the watermark stands where it stands"),
         ("diffs --stream stream-00042 --limit 5", "the differences between one stream's heartbeats"),

@@ -139,7 +139,7 @@ class Unacknowledged:
                 self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
-        """True if the message's newest lease belongs to this delivery and has not ended."""
+        """Return True if the message's newest lease belongs to this delivery and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 

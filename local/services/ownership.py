@@ -132,11 +132,11 @@ class Ownership:
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 
     def is_other(self, owner: Owner) -> bool:
-        """True if the owner is another pipeline."""
+        """Return True if the owner is another pipeline."""
         return owner.pipeline != self._pipeline
 
     def is_of_another_topic(self, owner: Owner) -> bool:
-        """True if the lake's tracking log counts the messages of another topic. Raises LakeError."""
+        """Return True if the lake's tracking log counts the messages of another topic. Raises LakeError."""
         return owner.pipeline.topic != self._pipeline.topic and self._log.newest().number >= 0
 
     def sentence(self, owner: Owner) -> str:
@@ -144,7 +144,7 @@ class Ownership:
         return f"{owner.pipeline}, {self._whose(owner)}"
 
     def _stands(self, there: Owner | None) -> bool:
-        """True if the owner `there` is this pipeline's living `tidemark up`, whose record must be kept. Raises
+        """Return True if the owner `there` is this pipeline's living `tidemark up`, whose record must be kept. Raises
         LakeOwned and AlreadyRunning."""
         if there is None:
             return False
@@ -190,7 +190,7 @@ class Ownership:
             self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
-        """Say why this pipeline is refused, and what to do."""
+        """Return a text that says why this pipeline is refused, and what to do."""
         lake, writes = self._notes.place(OWNER.key).removesuffix(f"/{NAME}"), "wrote" if there.ended else "writes"
         instead = ": a lake is for one topic" if self.is_of_another_topic(there) else f", or {self._how_to_stop(there)}"
         return (
@@ -226,7 +226,7 @@ class Ownership:
 
 
 def _has_left_services(owner: Owner) -> bool:
-    """True if the owner is a `tidemark up` on this machine, and services that it started are still running."""
+    """Return True if the owner is a `tidemark up` on this machine, and services that it started are still running."""
     with suppress(NewerFormat, ServiceFailed):
         return bool(owner.folder) and bool(noted_in(Path(owner.folder)).alive())
     return False

@@ -130,8 +130,8 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def holds(self, name: str, port: int) -> bool:
-        """True if a started service itself listens at this port. If another process took the port first, Google's
-        emulator keeps running without a port."""
+        """Return True if a started service itself listens at this port. If another process took the port first,
+        Google's emulator keeps running without a port."""
         try:
             sockets = next(one.process for one in self.running if one.spec.name == name).net_connections()
         except psutil.Error as error:
@@ -150,7 +150,7 @@ class Supervisor:
             lines = why_ended(self.log_file(one.spec.name), one.log_from) if code else []  # 0: it was asked to end
             self.say("\n  ".join([f"{one.spec.name} ended with code {code}: starting it again", *lines]))
             _kill(_orphans_of(one.process.pid))
-            is_counted = why_unwritable(self.state_folder) is None  # on a full disk Dagster ends until there is room
+            is_counted = why_unwritable(self.state_folder) is None  # on a full disk, Dagster ends again and again
             self.running[index] = replace(self._started(one.spec), restarts=one.restarts + is_counted)
             with self._going_on():
                 self._note()
@@ -198,8 +198,8 @@ class Supervisor:
         except OSError as error:
             if not self._has_warned:
                 self.say(
-                    f"{error.filename or self.state_folder}: {error.strerror}. Services keep running. Make room there "
-                    "or make it writable: until then logs lack lines, and a later start may not know all services"
+                    f"{error.filename or self.state_folder}: {error.strerror}. Services keep running. Free some space "
+                    "or make it writable. Until then, logs lack lines, and a later start may not know all services"
                 )
             self._has_warned = True
 

@@ -62,7 +62,7 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
 
 
 def emulator_is_absent(settings: Settings) -> bool:
-    """True if the settings name an emulator on this machine, and nothing listens at its address."""
+    """Return True if the settings name an emulator on this machine, and nothing listens at its address."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     return is_loopback(host) and not listens(host, int(port))
 
@@ -186,7 +186,7 @@ def token_environment() -> dict[str, str]:
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """True if `spark.remote` is an address on this machine where nothing listens, and this pipeline computes
+    """Return True if `spark.remote` is an address on this machine where nothing listens, and this pipeline computes
     windows."""
     host, port = host_and_port(settings.spark.remote)
     is_remote = not settings.spark.is_classic and not settings.pubsub.attach

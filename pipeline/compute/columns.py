@@ -15,8 +15,8 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 
 NUMBER = "_window_number"
-"""The column with the index of the row's window in the computed range. It is used in place of the window's key. Columns
-of a computation begin with an underscore, which no compared field's name may have."""
+"""The column with the index of the row's window in the computed range. It is used in place of the window's key. Names
+of temporary columns begin with an underscore; names of compared fields cannot."""
 
 ID = pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id")).alias("_id")
 """The id by which copies of a message are recognized: the publisher's id or, without one, the message id. A redelivery

@@ -217,7 +217,7 @@ TRACKING = "tracking"
 
 
 def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
-    """True if an event that should happen at the interval `every`, and last happened at `since`, is overdue."""
+    """Return True if an event that should happen at the interval `every`, and last happened at `since`, is overdue."""
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 

@@ -52,15 +52,15 @@ class Watermark:
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """True if the watermark has reached `event_time`. Every earlier heartbeat has then landed. Raises ValueError
-        if `event_time` has no time zone."""
+        """Return True if the watermark has reached `event_time`. Every earlier heartbeat has then landed. Raises
+        ValueError if `event_time` has no time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone; pass a datetime with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end. Raises
-        ValueError for a text that is not a window's key, and for a time without a time zone."""
+        """Return True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end.
+        Raises ValueError for a text that is not a window's key, and for a time without a time zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:

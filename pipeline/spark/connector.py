@@ -53,7 +53,8 @@ def storage_config(settings: Settings) -> dict[str, str]:
 
 
 def wants_connector(settings: Settings) -> bool:
-    """True if Spark needs tidemark's connector: the lake is in a bucket, and the user has not set `spark.jars`."""
+    """Return True if Spark needs tidemark's connector: the lake is in a bucket, and the user has not set
+    `spark.jars`."""
     return settings.lake.folder is None and JARS not in settings.spark.config
 
 
@@ -97,7 +98,7 @@ def naming_what_lacks() -> Iterator[None]:
 
 
 def is_there(file: Path) -> bool:
-    """True if the file exists and has the connector's checksum."""
+    """Return True if the file exists and has the connector's checksum."""
     if not file.is_file() or file.stat().st_size != JAR_SIZE:
         return False
     with file.open("rb") as content:

@@ -266,13 +266,13 @@ def carry_environment(session: SparkSession, archive: str) -> None:
 
 
 def is_brought(session: SparkSession) -> bool:
-    """True if the session's Spark was started with an archive for executors."""
+    """Return True if the session's Spark was started with an archive for executors."""
     named = (session.conf.get(ARCHIVES, "") or "").split(",")
     return any(name.strip().endswith(f"#{FOLDER}") for name in named)
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """True if streaming queries of this session cannot use its archive. This is so if the archive is only in the
+    """Return True if streaming queries of this session cannot use its archive. This is so if the archive is only in the
     session's folder, because the Python workers of streaming queries start in the executor's folder."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
 
@@ -299,5 +299,5 @@ def identity(archive: str) -> str:
 
 
 def is_connected(session: SparkSession) -> bool:
-    """True if the session is on a Spark Connect server."""
+    """Return True if the session is on a Spark Connect server."""
     return ".connect." in type(session).__module__

@@ -263,8 +263,8 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """True if PySpark's client uses TLS for the address: it requests TLS, or there is a token and the host is not
-    localhost."""
+    """Return True if PySpark's client uses TLS for the address: it requests TLS, or there is a token and the host is
+    not localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 

@@ -1,5 +1,5 @@
-"""Finds and deletes orphans: files of a lake that no table or manifest refers to. They are left behind by runs, drains
-and writes that were killed.
+"""Finds and deletes orphans: files of a lake that no table or manifest refers to. They are left behind by
+killed runs and writes.
 
 No reader uses an orphan. However, nothing refers to the files of a running run either, until the run commits. So a file
 only counts as an orphan after a grace time that is longer than any run or write.

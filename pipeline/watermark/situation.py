@@ -106,19 +106,19 @@ def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
-    """True if the next reading is overdue by more than `max_reading_age`. If there is a reading at each tick, the next
-    one is due at once."""
+    """Return True if the next reading is overdue by more than `max_reading_age`. If there is a reading at each tick,
+    the next one is due at once."""
     return at - reading.next_by > policy.max_reading_age
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
-    """True if the subscription was sought back after `before`, the reading of the previous decision."""
+    """Return True if the subscription was sought back after `before`, the reading of the previous decision."""
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
 def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
-    """True if the oldest unacknowledged message was at most `near_real_time` plus `beyond` old when the backlog was
-    read."""
+    """Return True if the oldest unacknowledged message was at most `near_real_time` plus `beyond` old when the backlog
+    was read."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
 
 

@@ -52,7 +52,7 @@ class Account:
         sums = dict(self.hours)
         sums[hour] = sums.get(hour, Usage()) + usage
         kept = sorted(each for each in sums.items() if each[0] > hour - HOURS)
-        return Account(tuple(kept[: 2 * HOURS]))  # with hours that are later than `at`, if a clock is or was wrong
+        return Account(tuple(kept[: 2 * HOURS]))  # a wrong clock may have counted hours after `at`
 
     def last_day(self, at: datetime) -> Usage:
         """Return the sum of the last 24 hours, including the hour of `at`."""

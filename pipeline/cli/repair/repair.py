@@ -175,7 +175,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """True if every window in `before` has files now that differ from its files in `before`."""
+    """Return True if every window in `before` has files now that differ from its files in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 

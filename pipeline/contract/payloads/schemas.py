@@ -168,8 +168,8 @@ def revision_of(attributes: Mapping[str, str]) -> str:
 
 
 def is_json(attributes: Mapping[str, str]) -> bool:
-    """True if a message's payload is in the JSON encoding of its schema. Without the attribute SCHEMA_ENCODING it is
-    binary. Raises Unreadable if the attribute is invalid."""
+    """Return True if a message's payload is in the JSON encoding of its schema. Without the attribute SCHEMA_ENCODING
+    it is binary. Raises Unreadable if the attribute is invalid."""
     encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
     if encoding not in ("JSON", "BINARY"):
         raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")

@@ -101,7 +101,7 @@ class DataFile:
     version: int = -1
 
     def may_have(self, start: datetime, end: datetime) -> bool:
-        """True if the file may contain event times in `[start, end]`."""
+        """Return True if the file may contain event times in `[start, end]`."""
         return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
 
 

@@ -132,7 +132,7 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """Say what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not
+    """Explain what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not
     above the watermark, and the band must move past them."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
@@ -145,8 +145,8 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 
 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
-    """Say what moves the watermark by the rule `frontier`: the event times of all messages that base may still deliver,
-    and the frontier, must be above the watermark."""
+    """Explain what moves the watermark by the rule `frontier`: the event times of all messages that base may still
+    deliver, and the frontier, must be above the watermark."""
     until, later = None, None
     least, _, _ = least_published(s, s.oldest_base, AFTER_ALL)
     if least is not None and least.min_event_time <= watermark:
@@ -158,8 +158,8 @@ def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvid
 
 
 def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
-    """Say what base and tracking must do. Base must acknowledge all messages published before `until`. Tracking must
-    read past the message that the text `later` describes, by at least the band. A condition is already met if its
+    """Explain what base and tracking must do. Base must acknowledge all messages published before `until`. Tracking
+    must read past the message that the text `later` describes, by at least the band. A condition is already met if its
     argument is None."""
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
@@ -205,7 +205,7 @@ def _lands(until: datetime, s: Situation) -> str:
 
 
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
-    """Say what to do while base is behind. The watermark would move if base's messages published before `until`
+    """Advise what to do while base is behind. The watermark would move if base's messages published before `until`
     were released. `until` is None if no release would move it."""
     if s.release is not None:
         yield (
