@@ -2,7 +2,7 @@
 resource "google_monitoring_alert_policy" "oldest_unacked" {
   for_each              = local.subscriptions
   project               = var.project
-  display_name          = "tidemark: old messages on ${each.key}"
+  display_name          = "${var.name}: old messages on ${each.key}"
   combiner              = "OR"
   notification_channels = var.notification_channels
 
@@ -32,7 +32,7 @@ resource "google_monitoring_alert_policy" "oldest_unacked" {
 # ../kubernetes/status.yaml. It is absent until the first line is logged.
 resource "google_logging_metric" "watermark_lag" {
   project         = var.project
-  name            = "tidemark/watermark_lag_seconds"
+  name            = "${var.name}/watermark_lag_seconds"
   filter          = "jsonPayload.behind_now >= 0"
   value_extractor = "EXTRACT(jsonPayload.behind_now)"
 
@@ -53,7 +53,7 @@ resource "google_logging_metric" "watermark_lag" {
 
 resource "google_monitoring_alert_policy" "watermark_lag" {
   project               = var.project
-  display_name          = "tidemark: the watermark is behind"
+  display_name          = "${var.name}: the watermark is behind"
   combiner              = "OR"
   notification_channels = var.notification_channels
 

@@ -8,8 +8,9 @@ locals {
   }
   scopes = {
     for name, role in local.roles : name => {
-      part  = split(".", name)[0]
-      scope = split(".", name)[1]
+      part = split(".", name)[0]
+      # Provisioning looks at resources that need not exist yet, and a sample has a subscription of its own.
+      scope = startswith(name, "provision.") ? "project" : split(".", name)[1]
     } if contains(keys(var.accounts), split(".", name)[0]) && (split(".", name)[1] != "signal" || var.signal_topic != null)
   }
   subscriptions = {
@@ -42,7 +43,7 @@ resource "google_service_account" "account" {
 resource "google_project_iam_custom_role" "part" {
   for_each    = local.scopes
   project     = var.project
-  role_id     = "tidemark.${each.key}"
+  role_id     = "${var.name}.${each.key}"
   title       = local.roles[each.key].title
   description = local.roles[each.key].description
   stage       = local.roles[each.key].stage
@@ -52,14 +53,6 @@ resource "google_project_iam_custom_role" "part" {
 resource "google_project_iam_member" "part" {
   for_each = { for name, of in local.scopes : name => of if of.scope == "project" }
   project  = var.project
-  role     = google_project_iam_custom_role.part[each.key].id
-  member   = local.member_of[each.key]
-}
-
-resource "google_pubsub_topic_iam_member" "part" {
-  for_each = { for name, of in local.scopes : name => of if of.scope == "topic" }
-  project  = var.project
-  topic    = local.topic
   role     = google_project_iam_custom_role.part[each.key].id
   member   = local.member_of[each.key]
 }

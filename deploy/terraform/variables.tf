@@ -8,6 +8,17 @@ variable "project" {
   }
 }
 
+variable "name" {
+  description = "What the names of roles, metric and alerts begin with. A project's further pipelines have others, and other accounts."
+  type        = string
+  default     = "tidemark"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9_]{1,29}$", var.name))
+    error_message = "A name of 2 to 30 lower-case letters, digits and underscores that begins with a letter."
+  }
+}
+
 variable "region" {
   description = "Where the bucket is: near to what runs tidemark, or every call is slow and paid for as traffic."
   type        = string
@@ -160,7 +171,7 @@ variable "oldest_unacked_seconds" {
 }
 
 variable "status_logged_by" {
-  description = "What logs `tidemark status --json`: k8s_container for a CronJob on GKE, gce_instance for a machine with the Ops Agent."
+  description = "What logs `tidemark status --json`: k8s_container for a CronJob on GKE, gce_instance for a machine whose Ops Agent parses the journal's MESSAGE as JSON."
   type        = string
   default     = "k8s_container"
 }
