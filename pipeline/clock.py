@@ -98,8 +98,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Format a duration, rounded to the millisecond, as the shortest text that `parse_duration` reads. A negative
-    duration begins with `-`, which `parse_duration` refuses."""
+    """Format a duration, rounded to the millisecond, as `parse_duration` reads it: in the largest units, such as
+    `1m30s`. A negative duration begins with `-`, which `parse_duration` refuses."""
     sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
     if left and left % timedelta(seconds=1):
         left = timedelta(seconds=round(left.total_seconds(), 3))

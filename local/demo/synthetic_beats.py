@@ -38,7 +38,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Minimum number of rows in a piece that `messages` yields, except in the last one."""
+"""Number of generated rows after which `messages` yields a piece, at the end of a period."""
 
 ROW = np.dtype(
     [
@@ -114,8 +114,8 @@ def messages(
 ) -> Iterator[Rows]:
     """Yield all messages with event times in `[start, end)`, in pieces, in the order of publication.
 
-    The rows do not depend on how they are cut into pieces. A piece covers whole periods, and has at least
-    `rows_at_least` rows. Only one piece is in memory, plus the delayed messages that belong to later pieces.
+    The rows do not depend on how they are cut into pieces. A piece ends with a period, once `rows_at_least` rows were
+    generated since the last piece. Only one piece is in memory, plus the delayed messages that belong to later pieces.
     """
     plan = _Plan(source, start, end)
     waiting, gathered = [np.empty(0, ROW)], 0

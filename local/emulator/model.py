@@ -113,7 +113,7 @@ class PubSubModel(Catalogue):
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid if an id belongs to another subscription. On an error, nothing is acknowledged.
+        Raises NotFound, and Invalid if an id belongs to another subscription; nothing is acknowledged then.
         """
         self._before()
         state = self._state_at(subscription, at)

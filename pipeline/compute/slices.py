@@ -145,8 +145,8 @@ def place_of(path: str) -> str:
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
     """Cut contiguous windows into slices with about equal row counts.
 
-    - There is at most one slice per window. Within this limit, there are at least `cores` slices, and at most about
-      ROWS_OF_A_SLICE rows per slice.
+    - There is at most one slice per window. Within this limit, there are usually at least `cores` slices, and at most
+      about ROWS_OF_A_SLICE rows per slice.
     - A slice with more than MOST_ROWS rows is cut into parts by stream. Each part reads the same files.
     """
     ends = [windows[0].start, *(window.end for window in windows)]

@@ -165,8 +165,8 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """Yield a sentence for each option of an existing subscription that differs from the settings. `role` is tracking
-    or base. Yields nothing if another application reads the subscription."""
+    """Yield a sentence for each option of an existing subscription that differs from the settings, or that tidemark
+    does not need. `role` is tracking or base. Yields nothing if another application reads the subscription."""
     if found.name == settings.read_by_others:
         return
     name, update = found.name, _update(found)

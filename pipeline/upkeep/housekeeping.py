@@ -115,7 +115,7 @@ def target_bytes(size: int) -> int:
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
     """Delete the files and commits that only belong to old versions of a table, and return the numbers of both. A
     version is old if a later one replaced it more than `keep` ago. `keep` must be in whole hours. Also write a
-    checkpoint, so that the table opens quickly.
+    checkpoint, so that the table opens quickly. With `dry_run`, only count the files.
 
     Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
     processes. Raises LakeError.
@@ -144,8 +144,8 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
     """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
-    Their files stay until `trim` deletes them. Raises TableConflict if another process changes these partitions at the
-    same time, and LakeError."""
+    Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict if another
+    process changes these partitions at the same time, and LakeError."""
     current = table.current()
     old = [file for file in table.files(at=current) if file.partition < before]
     if old and current is not None and not dry_run:

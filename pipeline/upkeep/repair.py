@@ -343,8 +343,8 @@ class Surveyor:
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
-        window that is computed or has a landed heartbeat, and `last` is the last closed window. Return None if there is
-        no such window. Raises ValueError if `last` is before `first`."""
+        window that is computed or has a landed heartbeat, and whose heartbeats are all kept; `last` is the last closed
+        window. Return None if there is no such window. Raises ValueError if `last` is before `first`."""
         if first is None or last is None:
             windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
             index = self.lake.window_index(windowing, self._settings.windows.lookback).update()

@@ -25,9 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`, but also finds a decision that was made after the clock was set back to before the
-    log's first decision. That search reads only the newest decisions and about SAMPLES earlier ones, so it may miss a
-    set-back that few decisions followed."""
+    """Like `decision_in_force`, but also finds a later decision with an earlier time than the log's first one, made
+    after the clock was set back. To find it, only the newest decisions and about SAMPLES earlier ones are read, so it
+    may be missed if few decisions followed."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found
@@ -63,8 +63,8 @@ def first_decision(log: TrackingLog) -> DecisionRecord | None:
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Return at most SAMPLES of the decisions from `since` up to the log entry `number`, evenly spaced and in order.
-    Raises LakeError."""
+    """Return at most SAMPLES decisions, evenly spaced and in order: from the one in force at `since` up to the log
+    entry `number`. Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]

@@ -98,8 +98,8 @@ class NewFiles:
         """Add files to the table in one transaction. `says` is the transaction's metadata. Creates the table, and
         columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see none of the rows,
-        unless only the response to the transaction was lost. In that case they see all rows.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see either none or all
+        of the rows: all, if only the response to the transaction or the sync after it failed.
         """
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column

@@ -392,9 +392,9 @@ class LakeTable:
         """Add durable files to the table in one transaction. `says` is the transaction's metadata. Creates the table,
         and columns that the table lacks. When the call returns, every reader sees the files.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, none of the files was added,
-        unless only the response was lost. In that case all were added. The messages in them are redelivered and land
-        again, and the computation of windows drops the copies.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, either none or all of the files
+        were added: all, if only the response or the sync after the commit failed. The messages in them are then
+        redelivered and land again, and the computation of windows drops the copies.
         """
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
         for changes in range(SCHEMA_CHANGES):
