@@ -603,8 +603,8 @@ class MetricsSettings(Section):
     nothing is recorded."""
     listen: OptionalAddress = None
     """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty:
-    `127.0.0.1:9464` with `export = "prometheus"` or `tidemark attach`, else nothing is served. Beyond loopback,
-    restrict who can reach it (SECURITY.md)."""
+    `127.0.0.1:9464` with `tidemark up`, `tidemark attach` or `export = "prometheus"`, else nothing is served. Beyond
+    loopback, restrict who can reach it (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:

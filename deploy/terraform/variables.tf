@@ -82,7 +82,7 @@ variable "filter" {
 
   validation {
     condition     = length(var.filter) <= 256
-    error_message = "Pub/Sub takes a filter of at most 256 characters."
+    error_message = "Pub/Sub takes a filter of at most 256 bytes."
   }
 }
 
