@@ -109,14 +109,8 @@ def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:
         file.write_text(file.read_text().replace("/opt/tidemark/bin", str(programs)))
     units = [str(file) for pattern in ("*.service", "*.target", "*.timer") for file in folder.glob(pattern)]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"}
-    done = subprocess.run(
-        [analyze, "verify", "--man=no", *units],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [analyze, "verify", "--man=no", *units]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert str(folder) not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
 
@@ -140,6 +134,9 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
         assert "latest" not in str(one["image"])
     code, status = containers()
     check_grpc(code["dagsterApiGrpcArgs"])
+    runs = yaml_of("kubernetes/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
+    assert not code["includeConfigInLaunchedRuns"]["enabled"], "runs would get the server's account and resources"
+    assert (runs["containerConfig"]["env"], runs["podSpecConfig"]["volumes"]) == (code["env"], code["volumes"])
     check_command(status["command"])
     assert {pair["name"]: pair["value"] for pair in code["env"]}["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
