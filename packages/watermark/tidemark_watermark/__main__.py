@@ -1,5 +1,5 @@
 """`tidemark-watermark`: show the watermark of a lake, or wait for it, with the options and exit codes of
-`tidemark watermark`."""
+`tidemark watermark`, except `--computed`."""
 
 import argparse
 import json
