@@ -137,6 +137,7 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     runs = yaml_of("kubernetes/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
     assert not code["includeConfigInLaunchedRuns"]["enabled"], "runs would get the server's account and resources"
     assert (runs["containerConfig"]["env"], runs["podSpecConfig"]["volumes"]) == (code["env"], code["volumes"])
+    assert runs["podTemplateSpecMetadata"]["labels"] == code["labels"], "the network policies go by them"
     check_command(status["command"])
     assert {pair["name"]: pair["value"] for pair in code["env"]}["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
