@@ -79,8 +79,8 @@ class ShowsAcknowledgementsLate(PubSubModel):
 
 
 class DeviatesOtherwise(PubSubModel):
-    """A snapshot's expiry is rounded down to the minute, a filter is kept and every message passes, and a redelivery
-    has another publish time."""
+    """A snapshot's expiry is a whole minute, at least one too early, a filter is kept and every message passes, and a
+    redelivery has another publish time."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -88,7 +88,7 @@ class DeviatesOtherwise(PubSubModel):
 
     def create_snapshot(self, *args: Any, **named: Any) -> Any:
         snapshot = super().create_snapshot(*args, **named)
-        snapshot.expire_time.seconds -= snapshot.expire_time.seconds % 60
+        snapshot.expire_time.seconds -= 60 + snapshot.expire_time.seconds % 60
         snapshot.expire_time.nanos = 0
         return snapshot
 
