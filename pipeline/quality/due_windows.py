@@ -21,9 +21,6 @@ from tidemark.pipeline.windows import Spans, Window, Windowing
 
 NO_TIME = timedelta(0)
 
-NO_INPUT = f"{0:016x}"
-"""The digest of the input of a window without input."""
-
 
 @dataclass(frozen=True, slots=True)
 class ComputedWindows:
@@ -53,17 +50,24 @@ class ComputedWindows:
         input, in order. The table has the windowing `own` and this lookback. A digest has 16 hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-        low = np.searchsorted(self.numbers, reached * ratio - back)
-        high = np.searchsorted(self.numbers, (reached + 1) * ratio)
-        digests, has_any = self.sums[high] - self.sums[low], high > low
+        digests, has_any = self._digests(reached, ratio, back)
         found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
         return {number: f"{digest:016x}" for number, digest in found}
 
-    def digests(self, windows: Iterable[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
+    def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
         """Return the digest of each of these windows' inputs, by the window's key. They are windows of a custom table
-        with the windowing `own` and this lookback."""
-        inputs = self.inputs(own, lookback)
-        return {window.key: inputs.get(own.number_of(window.start), NO_INPUT) for window in windows}
+        with the windowing `own` and this lookback. A window without input has the digest 0."""
+        numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
+        digests, _ = self._digests(numbers, *self._measures(own, lookback))
+        return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}
+
+    def _digests(
+        self, numbers: npt.NDArray[np.int64], ratio: int, back: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+        """Return the digest of the input of each of a custom table's windows, and whether the window has any input."""
+        low = np.searchsorted(self.numbers, numbers * ratio - back)
+        high = np.searchsorted(self.numbers, (numbers + 1) * ratio)
+        return self.sums[high] - self.sums[low], high > low
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at

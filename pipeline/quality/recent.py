@@ -2,7 +2,7 @@
 in all rows, and messages in quarantine."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -47,13 +47,15 @@ class NullField:
         return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
 
 
-def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> tuple[int, list[NullField]]:
+def read_null_fields(heartbeats: LakeTable, names: Collection[str], since: datetime) -> tuple[int, list[NullField]]:
     """Return the approximate number of rows that landed at `since` or later, and the fields among `names` that are null
     in all of them. Each of these fields comes with the time since which it has been null.
 
     Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
     the last columns of a wide table, is not reported. Raises LakeError.
     """
+    if not names:
+        return 0, []
     files, since_us = heartbeats.landed(), to_us(since)
     known = [name for name in names if f"null_count.{name}" in files.column_names]
     rows, first_us = files["rows"].to_pylist(), microseconds(files["first"]).tolist()
