@@ -1,4 +1,4 @@
-"""An hour of a table of one's own, in SQL, beside DuckDB with the same query on the same files."""
+"""Computes an hour of a custom table in SQL, and runs the same query in DuckDB over the same files."""
 
 import shutil
 from datetime import timedelta
@@ -100,4 +100,4 @@ def _refuse_other_rows(world: World, theirs: list[tuple[Any, ...]]) -> None:
     table = world.lake.own_table("per_status")
     rows = table.read(table.made()).select(["window", "status", "heartbeats", "streams", "greatest"])
     if {tuple(row.values()) for row in rows.to_pylist()} != set(theirs):
-        raise ServiceFailed("DuckDB and compute_windows make different rows; mend benchmarks/own_table.py")
+        raise ServiceFailed("DuckDB and compute_windows return different rows; correct benchmarks/own_table.py")

@@ -80,7 +80,7 @@ def compaction(pieces: int) -> str:
 
 
 def readers(settings: Settings, rate: int) -> None:
-    """What one reader takes of a round at this rate: its seconds, the bytes of its file and of its histogram."""
+    """Print the cost of one reader's part of a round at this rate: its time, and its file's and histogram's sizes."""
     source = replace(REGULAR, streams=rate * 30)
     clock, reader, messages = SystemClock(), reader_of(settings.contract, settings.pubsub), int(rate * 5)
     heartbeats, quarantine = new_files(Lake(settings.lake, settings.message.kinds, clock), clock)
@@ -119,7 +119,7 @@ class Made(MadeSubscription):
         super().__init__(source, START, START + ROUND * 2)  # type: ignore[arg-type]
 
     def answer(self, messages: int) -> bytes:
-        """So many messages as Pub/Sub answers a pull."""
+        """Return this many messages, encoded as an answer to a pull."""
         made = [message for rows in self._next(messages) for message in self._messages(rows)]
         received = [{"message": message, "ack_id": f"{message.message_id:0>{ID_BYTES}}"} for message in made]
         return bytes(ANSWER(received_messages=received).SerializeToString())
