@@ -102,7 +102,7 @@ class OwnBatch(WindowBatch):
         landed = self.spark.read.schema(columns).parquet(*files.paths)
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
-            placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, ["_file", "_row"], "left")
+            placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, list(PLACE), "left")
             is_dropped = F.col("_is_dropped")
             is_kept, late = is_dropped.isNull() | ~is_dropped, late & is_dropped.isNull()
             landed = placed.where(is_kept)
@@ -123,10 +123,9 @@ class OwnBatch(WindowBatch):
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
-        search = Search(slices, self.heartbeats.storage_options)
-        found = answers_to(self.spark, search, COPIES).select([*PLACE, "is_dropped"])
-        names = [f"_{name}" for name in found.column_names]  # a compared field may be named file
-        return self.spark.createDataFrame(found.rename_columns(names)) if len(found) else None
+        search = Search(slices, self.heartbeats.fields, self.heartbeats.storage_options)
+        found = answers_to(self.spark, search, COPIES).select([*PLACE, "_is_dropped"])
+        return self.spark.createDataFrame(found) if len(found) else None
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:

@@ -56,13 +56,13 @@ ANSWER = pa.schema(
 task returns a single row with the reason in `unable`."""
 
 
-PLACE = ("file", "row")
+PLACE = ("_file", "_row")
 """The columns that identify a row of the table `heartbeats`: the last two parts of its file's path, and its row number
 in the file, from 0."""
 
-COPIES = pa.schema({"unable": pa.string(), "file": pa.string(), "row": pa.int64(), "is_dropped": pa.bool_()})
+COPIES = pa.schema({"unable": pa.string(), "_file": pa.string(), "_row": pa.int64(), "_is_dropped": pa.bool_()})
 """Schema of the rows that a task of `Search` returns. Each identifies a heartbeat in the table `heartbeats`. If
-`is_dropped` is true, the heartbeat is a copy to drop. Otherwise it is kept, and its `late` becomes false, because a
+`_is_dropped` is true, the heartbeat is a copy to drop. Otherwise it is kept, and its `late` becomes false, because a
 copy of it landed in time."""
 
 
@@ -116,6 +116,7 @@ class Search:
     same slice. Most heartbeats have no copies, so the tasks return few rows."""
 
     slices: Sequence[Slice]
+    fields: Mapping[str, FieldKind]
     storage_options: Mapping[str, str]
 
     def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
@@ -125,7 +126,9 @@ class Search:
         if moments.n_unique() == len(moments):  # the usual case, for which two columns suffice
             return
         of_files = [
-            scan(replace(one, paths=[path]), {}, self.storage_options, "row").with_columns(file=pl.lit(place_of(path)))
+            scan(replace(one, paths=[path]), self.fields, self.storage_options, "_row").select(
+                pl.exclude("_row"), pl.lit(place_of(path)).alias("_file"), "_row"
+            )
             for path in one.paths
         ]
         read = pl.concat(of_files).collect()
@@ -133,8 +136,8 @@ class Search:
         kept = without_copies(shared.lazy()).collect()
         dropped = shared.join(kept, on=PLACE, how="anti")
         in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
-        yield from dropped.select(*PLACE, is_dropped=True).to_dicts()
-        yield from in_time.select(*PLACE, is_dropped=False).to_dicts()
+        yield from dropped.select(*PLACE, _is_dropped=True).to_dicts()
+        yield from in_time.select(*PLACE, _is_dropped=False).to_dicts()
 
 
 def place_of(path: str) -> str:

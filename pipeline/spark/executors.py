@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import ExecutorsUnable
 
-CONTRACT = 5
+CONTRACT = 6
 """Version of the tasks' input data and algorithm. An executor with another version of tidemark can run tasks only if
 its CONTRACT is the same."""
 

@@ -95,7 +95,7 @@ def append(table: LakeTable, rows: pa.Table) -> None:
 
 def append_beats(heartbeats: Heartbeats, columns: Mapping[str, Sequence[Any]]) -> None:
     """Land messages that are given by column."""
-    append(heartbeats, heartbeat_rows(columns, heartbeats._fields))
+    append(heartbeats, heartbeat_rows(columns, heartbeats.fields))
 
 
 def append_rejected(quarantine: Quarantine, *messages: Mapping[str, Any]) -> None:

@@ -183,12 +183,14 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     @windowed(lookback=lookback)
     def single(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         own = heartbeats.where("event_time >= window_start")
-        return own.select("window", "stream_id", "event_time", "message_id", "publish_time", "late")
+        return own.select("window", "stream_id", "event_time", "message_id", "publish_time", "late", "status")
 
     names = dict.fromkeys(("file", "row", "number", "is_dropped"), FieldKind.TEXT)  # columns of ours begin with _
     lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), {**FIELDS, **names}, ManualClock(at(2000)))
     landed_in_time = Beat("a", 10, "2", "x", published=70)  # and published after the copy that landed late
     beats = [*dirty(20_261_125), Beat("a", 10, "1", "x", published=11, late=True), landed_in_time]
+    before_a_field, with_it = Beat("b", 40, "3"), Beat("b", 40, "3", values={"status": "ok"})
+    beats = [before_a_field, *beats, with_it]
     for first in range(batches):
         append_beats(lake.heartbeats(), landed(beats[first::batches]))
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(900)))

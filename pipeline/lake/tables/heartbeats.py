@@ -138,7 +138,7 @@ class Heartbeats(LakeTable):
 
     def __init__(self, lake: LakeSettings, name: str, fields: Mapping[str, FieldKind], kept_bytes: int = 0) -> None:
         super().__init__(lake, name, PARTITION, kept_bytes)
-        self._fields = fields
+        self.fields = fields
         self.schema = heartbeat_schema(fields)
         self._checked: DeltaTable | None = None
 
@@ -148,13 +148,13 @@ class Heartbeats(LakeTable):
         if (table := self.current()) is None:
             return
         there = {column.name: pa.field(column) for column in table.schema().fields}
-        for name, kind in self._fields.items():
+        for name, kind in self.fields.items():
             if name in there and there[name].type != ARROW_TYPES[kind]:
                 raise InvalidSettings(
                     f"message.fields.{name} = {str(kind)!r}, but the column {name} of {self.uri} has the type "
                     f"{there[name].type}; give the field another name, or restore its kind"
                 )
-        self._checked = table if self._fields.keys() <= there.keys() else None  # another process may add a column
+        self._checked = table if self.fields.keys() <= there.keys() else None  # another process may add a column
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. Opens only files
