@@ -1,4 +1,4 @@
-"""A pipeline inside your Dagster project, beside other pipelines and definitions."""
+"""A pipeline inside your Dagster project, along with other pipelines and definitions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A tidemark pipeline as a Dagster component.
 
     `config` is the settings file, relative to the component's folder. `name` and `topic` have the same meaning as in
-    `tidemark.dagster.pipeline`. `topic` is a text, such as `kafka/orders`.
+    `tidemark.dagster.pipeline`. `topic` is a string, such as `kafka/orders`.
     """
 
     config: str = "tidemark.toml"

@@ -1,5 +1,5 @@
-"""Converts windows to Dagster partitions, and to the texts in a run's config and tag, such as `first..last` for a range
-of windows. A partition is an hour of windows, or a single window of an hour or longer.
+"""Converts windows to Dagster partitions, and to the strings in a run's config and tag, such as `first..last` for a
+range of windows. A partition is an hour of windows, or a single window of an hour or longer.
 
 Dagster lists only the partitions of recent years. The lake and the requests for runs use windows, not partitions.
 """
@@ -87,7 +87,7 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 
 def stretch_named(text: str, windowing: Windowing) -> range:
-    """Parse the text of `windows_tag`, or one of the texts of `stretch_texts`, into a range of window numbers. A tag
+    """Parse a result of `windows_tag`, or one of the results of `stretch_texts`, into a range of window numbers. A tag
     does not show gaps between windows, so the range includes them. Raises ValueError."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last

@@ -45,7 +45,7 @@ HEADING, LEGEND_ROW, BETWEEN = 26, 16, 10
 """Height of a chart's title in a picture, height of a row of its legend, and gap between two charts."""
 
 LETTER = 6.6
-"""Average width of a letter in units of the drawing, for estimating the width of a text."""
+"""Average width of a letter in units of the drawing, for estimating the width of a string."""
 
 ZERO_GAP = 0.1
 """Gap between zero and the lowest power of ten on the axis of `shares`, as a fraction of the axis. Zero has no
@@ -173,8 +173,8 @@ class Chart:
         return "".join(parts)
 
     def label(self, mark: Mark, number: int) -> tuple[float, float, str]:
-        """Return the position of a mark's label: x, y, and `start` or `end`, the side of the text at that x. The labels
-        of vertical lines are stacked by `number`."""
+        """Return the position of a mark's label: x, y, and the text anchor, `start` or `end`, which says whether the
+        text begins or ends at x. The labels of vertical lines are stacked by `number`."""
         x, side = self.across(mark.x or 0), "end" if mark.text_at_left else "start"
         if mark.y is not None:
             x, side = (self.left + 4, "start") if mark.text_at_left else (self.right - 4, "end")
@@ -220,7 +220,8 @@ def picture(charts: Sequence[Chart], title: str = "", columns: int = 1, has_one_
 
 
 def _legend(chart: Chart, width: int) -> tuple[list[tuple[Line, float, int]], int]:
-    """Return the named lines with the places of their samples, in rows of at most `width`, and the rows' height."""
+    """Lay out the legend in rows of at most `width`. Return each named line with the x and y of its sample, and the
+    total height of the rows."""
     samples, x, y = list[tuple[Line, float, int]](), 14.0, 0
     for line in (line for line in chart.lines if line.name):
         room = 34 + LETTER * len(line.name)

@@ -16,7 +16,7 @@ class Kept:
         self._at_most = at_most
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return the object of this key; the first call creates it. Threads that create it at once all get the same
+        """Return the object of this key; the first call creates it. Concurrent first calls all return the same
         object."""
         with suppress(KeyError):
             return cast("Made", self._made[key])

@@ -56,7 +56,7 @@ class ProcessName:
         return self.running() is not None
 
     def has_ended(self) -> bool:
-        """Return True if the process has surely ended: the calling process would see it if it were alive."""
+        """Return True if the process has certainly ended: the calling process would see it if it were alive."""
         return self.is_near() and not self.runs()
 
     def running(self) -> "psutil.Process | None":

@@ -164,9 +164,9 @@ class Settings(BaseSettings):
         """The Spark master of a classic session, or of the server that `tidemark up` starts: `spark.master` in
         `[spark.config]` if set, otherwise this machine.
 
-        On this machine there are WINDOW_SLOTS task slots for windows, and further slots for readers. In `continuous`
-        mode, each reader has its own slot. In `ticks` mode, readers get one slot of their own, which makes enough slots
-        for readers of both subscriptions.
+        On this machine there are WINDOW_SLOTS task slots for windows, and more slots for readers: in `continuous` mode,
+        one per reader; in `ticks` mode, only one. With the slots for windows, this is enough for readers of both
+        subscriptions.
         """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"

@@ -1,7 +1,7 @@
 """The running version, and the mark that it leaves in every stored object.
 
-A mark is two short texts: the version that wrote an object, and the object's format. They are stored in the metadata of
-a Parquet file, among the keys of a JSON object, and in the properties of a Delta table.
+A mark is two short strings: the version that wrote an object, and the object's format. They are stored in the metadata
+of a Parquet file, among the keys of a JSON object, and in the properties of a Delta table.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def without_marks(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_of(marked: Mapping[Any, Any]) -> int:
-    """Return the format in a mark. Keys and values are texts, or bytes as in Parquet."""
+    """Return the format in a mark. Keys and values are strings, or bytes as in Parquet."""
     written = _value(marked, WRITTEN_IN) or "1"
     return int(written) if written.isdecimal() else FORMAT + 1
 

@@ -30,7 +30,7 @@ NEWEST_FOLD = "newest fold"
 """The key of the NewestFold in `LakeResource.kept`."""
 
 FOLDS_SERVE = 2
-"""Maximum age, in ticks of the sensor `tracking`, of a WatermarkState that other sensors reuse."""
+"""Number of tick intervals for which other sensors reuse the WatermarkState of the sensor `tracking`."""
 
 
 @dataclass

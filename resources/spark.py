@@ -18,7 +18,8 @@ from tidemark.pipeline.spark.session import check_answers, classic_session, shar
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """A Spark session that is created on first use. On a Spark Connect server, all runs share one session.
 
-    If the server is unreachable, `session` raises SparkUnreachable at once. Spark's client would retry for ten minutes.
+    If the server is unreachable, `session` raises SparkUnreachable immediately. Spark's client would retry for ten
+    minutes.
     """
 
     server_log: str = ""

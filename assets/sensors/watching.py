@@ -29,7 +29,7 @@ tick on another pipeline's lake."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]
-"""A sensor's function. If it returns a text, nothing is requested, and the text gives the reason."""
+"""A sensor's function. If it returns a string, nothing is requested, and the string gives the reason."""
 
 
 def keep_observer(

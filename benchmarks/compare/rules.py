@@ -92,9 +92,9 @@ source."""
 
 
 def beam(traffic: Traffic) -> Watermark:
-    """Apache Beam's open-source Pub/Sub source: the least event time read within the last minute of processing time, or
-    pulled and not yet read; the present, after a minute in which nothing was read; the least of all readers. The runner
-    keeps it from going back. It has no bound to set.
+    """Apache Beam's open-source Pub/Sub source: the earliest event time read within the last minute of processing time,
+    or pulled and not yet read; the present, after a minute in which nothing was read; the earliest of all readers. The
+    runner keeps it from going back. It has no bound to set.
 
     Source: `PubsubUnboundedSource.PubsubReader.getWatermark` and `MovingFunction` in apache/beam.
     """
@@ -153,7 +153,7 @@ def policy_of(rule: Literal["band", "frontier"], band: timedelta, *, slack: bool
 
 
 def dataflow(ticks: list[Tick], band: timedelta) -> Watermark:
-    """Dataflow's method, as Google described it: the least event time of `[min(B, T - D), T]`, without an anchor.
+    """Dataflow's method, as Google described it: the earliest event time of `[min(B, T - D), T]`, without an anchor.
 
     Source: its author on Stack Overflow, question 42169004. Dataflow reads backlogs by a private call, so no slack.
     """

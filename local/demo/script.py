@@ -63,7 +63,7 @@ endpoint = "{endpoint}"
 """
 
 IN_THE_FOLDER = LakeSettings(uri="file:lake")
-"""The default lake: a folder beside the settings file."""
+"""The default lake: a folder next to the settings file."""
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
@@ -195,8 +195,9 @@ def run_demo(
     """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
     the progress and the summary, and stop all started services.
 
-    The lake is kept, in `root` or in a bucket. Raises ToolMissing at once if Java is missing, LakeError if a bucket has
-    objects under the lake's prefix, and ServiceFailed if `root` has files that are not an earlier demonstration's.
+    The lake is kept, in `root` or in a bucket. Raises ToolMissing before it starts anything if Java is missing,
+    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not an
+    earlier demonstration's.
     """
     find_java()
     refuse_used(lake)

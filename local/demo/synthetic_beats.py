@@ -70,7 +70,7 @@ class SyntheticSource:
       `jitter` after its event time. A straggler is published another `straggler_delay` later. Without stragglers and
       late copies, the disorder is at most `jitter`.
     - A duplicate is a second copy of a message. A `duplicate_delay_share` of the duplicates is published
-      `duplicate_delay` later than the original, the others at once.
+      `duplicate_delay` later than the original, the others immediately after it.
     - Broken messages are added evenly over time, with each reason of the shape in turn.
     - A share `silent` of the heartbeats is not published.
 

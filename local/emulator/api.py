@@ -32,7 +32,7 @@ silent for 15 s after its request."""
 
 PULLS_WAIT_AT_MOST = 192
 """Maximum number of pulls that wait for messages. Each one occupies a thread, and other calls need threads too. Further
-pulls are answered at once, and further streams are refused."""
+pulls are answered immediately, and further streams are refused."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
 """A waiting pull ends this long before its caller's deadline. After the deadline, it would lease messages to a caller

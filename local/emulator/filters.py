@@ -116,7 +116,7 @@ class _Parser:
 
 
 def _meant(escape: str) -> str:
-    """Return the character for an escape without its backslash."""
+    """Return the character that an escape stands for. `escape` is given without its backslash."""
     if escape[0] in "ux":
         return chr(int(escape[1:], 16))
     return chr(int(escape, 8)) if escape[0].isdigit() else MEANT.get(escape, escape)

@@ -101,8 +101,8 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Decide at random whether the fault `empty_answer` happens. If True, a pull must be answered at once, without
-        messages."""
+        """Decide at random whether the fault `empty_answer` happens. If True, a pull must be answered immediately,
+        without messages."""
         return self._happens(self.faults.empty_answer)
 
     def delay(self) -> timedelta:
@@ -136,7 +136,7 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """Lease messages for `seconds` from `at`. With 0 seconds, they can be delivered again at once. The call has no
+        """Lease messages for `seconds` from `at`. With 0 seconds, they can be redelivered immediately. The call has no
         effect on messages whose leases have ended. Raises the errors of `acknowledge`."""
         self._before()
         state = self._state_at(subscription, at)

@@ -113,7 +113,7 @@ def given_home() -> Path | None:
 
 def dagster_home(settings: Settings) -> Path:
     """Return the folder for DAGSTER_HOME: the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`.
-    Otherwise copy the installed files to a folder beside Dagster's storage, and return that folder. Raises
+    Otherwise copy the installed files to a folder next to Dagster's storage, and return that folder. Raises
     ServiceFailed."""
     if (given := given_home()) is not None:
         return given

@@ -47,7 +47,7 @@ class Life(Enum):
 class Ownership:
     """The ownership of a lake, as one process sees it. Thread-safe.
 
-    `up` is the settings file if the process is a `tidemark up`. `say` receives texts for the user, such as which
+    `up` is the settings file if the process is a `tidemark up`. `say` receives messages for the user, such as which
     pipeline owned the lake before.
     """
 
@@ -190,7 +190,7 @@ class Ownership:
             self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
-        """Return a text that says why this pipeline is refused, and what to do."""
+        """Return a message that says why this pipeline is refused, and what to do."""
         lake, writes = self._notes.place(OWNER.key).removesuffix(f"/{NAME}"), "wrote" if there.ended else "writes"
         instead = ": a lake is for one topic" if self.is_of_another_topic(there) else f", or {self._how_to_stop(there)}"
         return (

@@ -51,7 +51,8 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. `otherwise` is what the error message calls a text that is not a time."""
+    """Parse a time with its time zone. `otherwise` says in the error message what other texts are, such as `not a
+    time`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(

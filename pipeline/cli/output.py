@@ -32,8 +32,8 @@ def console() -> Console:
 
 
 def safe(value: object, at_most: int | None = None) -> str:
-    """Convert an external value to text that Rich prints literally, without control characters. A text longer than
-    `at_most` is cut, and ends with an ellipsis."""
+    """Convert an external value to a string that Rich prints literally, without control characters. A string longer
+    than `at_most` is cut, and ends with an ellipsis."""
     text = text_of(value)
     if at_most is not None and len(text) > at_most:
         text = f"{text[: at_most - 1]}…"
@@ -41,7 +41,7 @@ def safe(value: object, at_most: int | None = None) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, but for a text of several lines. All lines except the first are indented."""
+    """Like `safe`, but for a string of several lines. All lines except the first are indented."""
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
@@ -74,7 +74,7 @@ def counted(number: int, thing: str) -> str:
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. Durations are in seconds. Times have milliseconds or, with `exact`, microseconds.
 
-    A number that JSON cannot express becomes a text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
+    A number that JSON cannot express becomes a string: `"Infinity"`, `"-Infinity"` or `"NaN"`.
     """
 
     def plain(value: object) -> Any:
@@ -152,7 +152,8 @@ def print_rows(
 
 
 def write_text(file: Path, text: str, what: str, named_by: str) -> None:
-    """Write a text to the file that the option `named_by` names. Raises TidemarkError."""
+    """Write `text` to the file that was given with the option `named_by`. `what` says what the text is, for the error
+    message. Raises TidemarkError."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,6 @@
 """Replaces `pyspark.daemon`, the process that forks Spark's Python workers. The modules of a micro-batch are imported
-before the process forks, so that new workers start at once. New workers are often needed, because Spark ends idle ones
-after a minute."""
+before the process forks, so that new workers start immediately. New workers are often needed, because Spark ends idle
+ones after a minute."""
 
 import gc
 

@@ -74,7 +74,7 @@ def read_event_time(
     """Return an event time in microseconds since the epoch, exact and rounded down; None if it cannot be read. Never
     raises.
 
-    - A number may be a JSON number or a text.
+    - A number may be a JSON number or a string.
     - With the unit RFC_3339, or with a `timezone`, a space may replace the T.
     - With a `timezone`, the zone may be missing. If a clock change repeats a local time, the result is the earlier
       moment. If it skips a local time, the offset from before the change applies.

@@ -119,7 +119,7 @@ class Element(NamedTuple):
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
     """Return a function that finds the value at a JMESPath in a parsed payload, or None. The returned function never
-    raises. Paths of plain names joined by dots are looked up without jmespath. Raises ValueError if the path is
+    raises. Paths that consist of names joined by dots are looked up without jmespath. Raises ValueError if the path is
     invalid.
     """
     if len(path) > LONGEST_PATH:
@@ -159,8 +159,8 @@ def finder(path: str) -> Callable[[Any], Any]:
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
     """Return a function that finds the array at a plain path that ends with `[]`, such as `readings[]`; None for any
-    other path. The brackets mean that nested arrays are flattened by one level, which is left to the caller: it must
-    replace each element that is an array with that array's elements."""
+    other path. In JMESPath, the brackets also flatten nested arrays by one level. The returned function does not do
+    that. The caller must replace each element that is an array with that array's elements."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
@@ -183,8 +183,8 @@ def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
 
 
 def id_of(value: Any) -> str | None:
-    """Convert a value of a payload to an id: a text, or a whole number of at most 64 bits. Return None for any other
-    value, for an empty text, and for a text longer than `LONGEST_ID`."""
+    """Convert a value of a payload to an id. The value must be a string or a whole number of at most 64 bits. Return
+    None for any other value, for an empty string, and for a string longer than `LONGEST_ID`."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64

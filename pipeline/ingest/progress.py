@@ -37,7 +37,7 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """A decision, whose readings tell of the backlogs. `used` is the total usage of Pub/Sub up to the decision."""
+    """The backlogs at one moment, as read for a decision. `used` is the total usage of Pub/Sub up to the decision."""
 
     decision: Decision
     used: Usage = NOTHING
@@ -87,7 +87,7 @@ class Progress:
         holds = f"the oldest message of {self.side} is {rough(self.age)} old"
         if self.left is None:
             return f"falling behind: {self.rate:,.0f} messages/s are read, and {holds}"
-        return f"catching up: {self.rate:,.0f} messages/s, about {rough(self.left)}; {holds}"
+        return f"catching up: {self.rate:,.0f} messages/s, about {rough(self.left)} left; {holds}"
 
 
 def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:

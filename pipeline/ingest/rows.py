@@ -54,8 +54,8 @@ class JudgedRows:
 
 
 Leave = Callable[[Ints, Ints], Ints]
-"""Function that returns the positions of messages that are left for later, given the event time and the position of the
-message of each heartbeat in a part."""
+"""Function that chooses the messages to leave for later, and returns their positions. Its arguments are two arrays with
+an element per heartbeat: the event time, and the position of the heartbeat's message."""
 
 
 def judged_rows(
@@ -66,7 +66,7 @@ def judged_rows(
     leave: Leave = lambda _event_us, owners: owners[:0],
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
-    late. The time in `asking` becomes the column `landed_at`. The messages that `leave` names have no rows."""
+    late. The time in `asking` becomes the column `landed_at`. The messages that `leave` chooses have no rows."""
     for judged in judged_parts(messages, reader, asking):
         yield _rows_of(judged, reader.contract, watermark, asking.at_us, leave)
 
@@ -162,7 +162,7 @@ def _field(
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
     """Like `field_column`, for a value of the whole payload. The value is read once per message, and repeated for each
-    element. A text longer than LONGEST_ID becomes null, because a message may have many elements."""
+    element. A string longer than LONGEST_ID becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

@@ -45,7 +45,7 @@ FURTHER_SECONDS = 2.0
 """Maximum duration of a pull that follows a small batch, in seconds."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""The backlog counts as gone if its oldest message was published less than this before the batch began. Reason:
+"""The backlog counts as gone if its oldest message was published less than this time before the batch began. Reason:
 messages become visible a moment after they are published, and clocks differ."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
@@ -56,7 +56,7 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 200
-"""Maximum number of event hours that a reader takes at once, because it writes a file for each hour. The newest hours
+"""Maximum number of event hours that a reader takes together, because it writes a file for each hour. The newest hours
 are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed this limit, once
 per take."""
 
@@ -120,8 +120,9 @@ class Landing:
             yield judged
 
     def _beyond_hours(self, event_us: Ints, owners: Ints) -> Ints:
-        """Return the positions of the messages beyond the newest event hours, of which at most HOURS_AT_ONCE are kept.
-        If messages have heartbeats on both sides of this limit, one of these messages is kept whole."""
+        """Return the positions of the messages to give back: those with a heartbeat outside of the event hours that the
+        reader keeps, which are the newest ones, at most HOURS_AT_ONCE. Exception: if some of these messages also have
+        heartbeats inside of these hours, the first of them is kept with all of its heartbeats."""
         hours = event_us // HOUR_US
         new = sorted(set(hours.tolist()) - self._hours, reverse=True)
         self._hours.update(new[: HOURS_AT_ONCE - len(self._hours)])
@@ -253,8 +254,9 @@ class Batches:
     - A reading of `backlog` after a batch that is not full shows that the backlog is gone. An empty pull does not prove
       this.
     - With `backlog`, SMALL_BATCHES batches in a row were small.
-    - A batch is small, and no reading is made: there is no `backlog`, its reading is postponed, or `waits` is true.
-      With `waits`, an undecided message stays in the backlog, so that no reading would find the backlog gone.
+    - A batch is small, and the backlog is not read: there is no `backlog`, its reading is postponed, or `waits` is
+      true. `waits` is true while an undecided message stays in the backlog, because a reading would then never find the
+      backlog gone.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
     pull is short.

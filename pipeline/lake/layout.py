@@ -40,7 +40,7 @@ PARTITIONS = {
     STREAMS: "",
     CORRECTIONS: corrections.PARTITION,
 }
-"""The partition column of each built-in table. An empty text means that the table has no partitions."""
+"""The partition column of each built-in table. An empty string means that the table has no partitions."""
 
 
 KEPT_BYTES = 64 << 20

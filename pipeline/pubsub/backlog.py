@@ -62,13 +62,13 @@ class ReadingTimes:
     """Determines when a reading was observed: by this machine's clock or, if the server's clock is known to be ahead,
     by the server's clock.
 
-    Each answer proves that the server's clock had reached the answer's time. Since then, at least the time counted by
-    the monotonic clock has passed. So a reading does not look older than it is if the local clock is behind or set
-    back.
+    Each answer contains a time that the server's clock had reached. That time, plus the time that the monotonic clock
+    has counted since, is a lower bound of the server's current time. With this bound, a reading does not look older
+    than it is if the local clock is behind or was set back.
 
-    Both subscriptions share an instance. Tracking is read first, so the server's clock had reached tracking's reading
-    `T` before base was read. If base's reading is earlier than `T` by more than `A_MESSAGE`, it cannot be the creation
-    time of an empty snapshot. So it is the publish time of a message, whatever the local clock shows.
+    Both subscriptions share an instance, and tracking is read first. So the server's clock had reached tracking's
+    reading `T` before base's snapshot was created. If base's reading is earlier than `T` by more than `A_MESSAGE`, it
+    is therefore not the creation time of an empty snapshot, but the publish time of a message.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,5 +1,5 @@
-"""Pulls messages with unary calls that are never cancelled. Pulls are sent in advance, several at once if answers are
-slow, and continue between batches.
+"""Pulls messages with unary calls that are never cancelled. Pulls are sent in advance, several at the same time if
+answers are slow, and continue between batches.
 
 If a client cancels a pull, the server may still answer it, and the messages of this answer stay leased until the ack
 deadline (google-cloud-python #8087). So the deadline of a pull is longer than the service waits for messages. An answer
@@ -46,9 +46,9 @@ LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
 """Limits for the time that a message waits in memory before `take` returns it, as fractions of the ack deadline.
 
-After LATE, `take` extends the message's lease at once. Without that, the lease might end too early: pulling the rest of
-the batch may take a third of the deadline, and it takes another third until the batch's leases are extended for the
-first time. After OVER, the message is dropped, because it may be redelivered.
+After LATE, `take` extends the message's lease immediately. Without that, the lease might end too early: pulling the
+rest of the batch may take a third of the deadline, and it takes another third until the batch's leases are extended for
+the first time. After OVER, the message is dropped, because it may be redelivered.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
@@ -102,7 +102,7 @@ def received_of(answer: bytes) -> pa.Table:
 
 
 def table_of(messages: Iterable[Any]) -> pa.Table:
-    """Convert plain protobuf messages to the columns of MESSAGE."""
+    """Convert protobuf messages to the columns of MESSAGE."""
     answer = ANSWER(received_messages=[{"message": message} for message in messages])
     return received_of(answer.SerializeToString()).drop_columns(ACK_ID)
 
@@ -110,11 +110,11 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 class Pulls:
     """The pulls in flight of one subscription, and the received messages that wait for `take`.
 
-    When a pull returns messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. Besides
-    the wanted messages, at most one answer per pull in flight can be waiting. `take` extends the leases of messages
-    that waited long. Messages whose leases are nearly over are dropped, and Pub/Sub redelivers them.
+    When a pull returns messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. Up to one
+    answer per pull in flight may be waiting in addition to the wanted messages. `take` extends the leases of messages
+    that have waited long. It drops messages whose leases have nearly ended, and Pub/Sub redelivers them.
 
-    With `keeps`, answers that arrive between batches are kept; otherwise they are given back at once. `on_call` is
+    With `keeps`, answers that arrive between batches are kept; otherwise they are given back immediately. `on_call` is
     called, from any thread, for each pull that is sent. Only one thread at a time may call the public methods.
     """
 

@@ -24,7 +24,7 @@ LIST = "pubsub.schemas.listRevisions"
 
 AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
 """Minimum times in microseconds before a schema's revisions are listed again: AGAIN_US after a success,
-AFTER_FAILURE_US after a failure. If the clock was set back, they are listed again at once."""
+AFTER_FAILURE_US after a failure. If the clock was set back, they are listed again immediately."""
 
 MOST_SCHEMAS = 20
 """Maximum number of schemas that are looked up per batch, and that are cached. Usually there is only one: several are

@@ -176,9 +176,9 @@ class BudgetedBacklog:
     minutes old, so it may be below an earlier reading from a snapshot. It is then ignored, and not mistaken for a seek.
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
-    log records when its next reading is due. Other users ask whether there is more to pull,
-    for which `monitoring` is too old. So only for decisions, `monitoring` is also read if no snapshot is due, or if a
-    snapshot would exceed the budget.
+    log records when its next reading is due. For this user, `monitoring` is also read if no snapshot is due, or if a
+    snapshot would exceed the budget. Other users only ask whether there is more to pull, for which `monitoring` is too
+    old.
     """
 
     snapshot: Backlog
@@ -216,7 +216,8 @@ class BudgetedBacklog:
 
 
 def _instead(why: PubSubError, monitoring: Backlog | None) -> Reading:
-    """Return a reading of `monitoring`, or raise the reason `why` there is none by snapshot."""
+    """Return a reading of `monitoring` in place of a snapshot. If that is impossible too, raise `why`, the reason for
+    which there is no snapshot."""
     if monitoring is None:
         raise why
     try:

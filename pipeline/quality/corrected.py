@@ -1,7 +1,7 @@
 """Follows the log of a windowed table, and records in `corrections` which rows changed when a window was recomputed.
 
 A follower reads only what runs have committed, so it never blocks a run. Each replaced window is recorded once, even if
-several followers run at once or are killed at any point.
+several followers run at the same time or are killed at any point.
 """
 
 import logging

@@ -76,9 +76,9 @@ class ComputedWindows:
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
-        """Return the numbers of the windows of `own` that lie wholly in `closed`, a range of numbers of
-        `heartbeat_diffs` windows. Windows that start less than `expired` after the range's start are left out, because
-        they may lack input."""
+        """Return the numbers of a custom table's windows that lie wholly in `closed`, a range of window numbers of
+        `heartbeat_diffs`. `own` is the table's windowing. Windows that start less than `expired` after the start of the
+        range are left out, because they may lack input."""
         ratio, first = self._measures(own, expired)
         return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
 

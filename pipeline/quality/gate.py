@@ -60,7 +60,7 @@ class Watermark:
 
     def is_closed(self, window: str | datetime) -> bool:
         """Return True if the watermark has passed a window, given by its key (`2026-11-21T05-20Z`) or by its end.
-        Raises ValueError for a text that is not a window's key, and for a time without a time zone."""
+        Raises ValueError for a string that is not a window's key, and for a time without a time zone."""
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:

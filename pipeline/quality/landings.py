@@ -73,7 +73,7 @@ class Counts:
 def not_known(what: str, damaged: Mapping[str, str]) -> str:
     """Return a sentence that names the event hours for which the heartbeats of one kind are unknown. `what` is the
     kind: "late", "missed" or "passed over". `damaged` maps each damaged file of `heartbeats` to its event hour. If
-    `damaged` is empty, return an empty text."""
+    `damaged` is empty, return an empty string."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))

@@ -70,8 +70,7 @@ class Outstanding:
 
     `tracked` and `landed` count all messages. `seconds` are four arrays with one element per publish second that may
     have outstanding messages: the second, messages tracked, messages landed, and the smallest event time in
-    microseconds. If the histogram is complete for the range, no more messages than tracked minus landed are
-    outstanding.
+    microseconds. If the histogram is complete for the range, at most `tracked - landed` messages are outstanding.
     """
 
     since: datetime

@@ -30,7 +30,7 @@ COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
 """Maximum number of rows per batch."""
 READ_AHEAD_BYTES = 1 << 20
-"""Number of bytes read ahead per column. It is small, so that a row group is not read all at once."""
+"""Number of bytes read ahead per column. It is small, so that a row group is not read as a whole."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
 """The first and the last accepted time, in the years 1 and 9998. Computing with such times cannot overflow."""
 
@@ -195,8 +195,8 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
 class LogMessages:
     """A trace of the messages that a tracking log has counted, for a lake in which no messages land. It has no streams.
 
-    The log has only histograms. Each message is therefore given the last publish time and the least event time of its
-    histogram cell. Disorder is known to within two seconds, and lateness is never understated. A message counts as
+    The log has only histograms. Each message is therefore given the last publish time and the earliest event time of
+    its histogram cell. Disorder is known to within two seconds, and lateness is never understated. A message counts as
     landed at the tick that tracked it, because the log does not record when it was acknowledged on the base
     subscription. A message that the tracking subscription delivered twice counts twice.
     """

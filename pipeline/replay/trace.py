@@ -265,8 +265,8 @@ def ticks_of(
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
     """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` has the time of each
-    tick's readings. A time after its tick is lowered to the tick's time. A time before the previous tick's readings is
-    raised to their time."""
+    tick's readings. Such a time may be at most the time of its tick, and at least the time of the previous tick's
+    readings; otherwise it is replaced with this bound."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -290,12 +290,12 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
 
 
 def late_landings(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> list[Ints]:
-    """Return one array per row of `watermarks_us`. It has an element per late message of the batch: the index of the
-    tick at which the message landed. A message counts at the first tick at or after its landing. If it landed after the
-    last tick, it does not count.
+    """Return one array per row of `watermarks_us`, with an element per late message of the batch: the index of the
+    first tick at or after the message's landing. Messages that landed after the last tick are left out.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
-    the times of the ticks, in ascending order. A row has their watermarks, or NO_WATERMARK.
+    the times of the ticks, in ascending order. Each row of `watermarks_us` has the watermark at each tick, or
+    NO_WATERMARK.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)

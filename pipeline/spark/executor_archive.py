@@ -289,7 +289,7 @@ def _link(session: SparkSession) -> None:
 
 
 def identity(archive: str) -> str:
-    """Return a text that identifies the archive's content: its address, or its path, size and modification time.
+    """Return a string that identifies the archive's content: its address, or its path, size and modification time.
     Raises InvalidSettings if the archive is unusable."""
     check_archive({ARCHIVE: archive})
     if is_address(archive):

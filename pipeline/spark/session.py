@@ -77,9 +77,10 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
 def _of_a_driver(settings: Settings) -> dict[str, str]:
     """Return the settings of a driver that tidemark starts. The driver listens only on loopback.
 
-    - A local Spark gets WORKERS if its workers run this process's Python. Another Python may lack tidemark.
-    - Executors on a cluster get tidemark from the archive, if there is one. They unpack it in their own folder, where
-      streaming queries look for it.
+    - A local Spark gets the settings WORKERS, if its workers run this process's Python. Another Python may lack
+      tidemark, which these settings need.
+    - Executors on a cluster get tidemark from the archive for executors, if there is one. Each executor unpacks it in
+      its working folder, where the workers of streaming queries look for it.
     """
     chosen, archive, is_local = settings.spark, settings.spark.executor_environment, _is_local(settings)
     is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable

@@ -264,7 +264,8 @@ class _Order:
     `step`: the distinct publish times, in units of STEP_US, in ascending order.
     `reached`: for each step, the greatest event time published up to this step.
     `yet_to_come`: for each step, the smallest event time published from this step on.
-    `typical`: the typical lag, in units of STEP_US, for each range of event time in `together`.
+    `together`: the ranges of event time that have messages, in ascending order, as multiples of TOGETHER_US.
+    `typical`: the typical lag in each of these ranges, in units of STEP_US.
     """
 
     def __init__(self, trace: Trace) -> None:

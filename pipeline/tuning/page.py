@@ -97,7 +97,7 @@ def lag_of_messages(report: TuningReport) -> charts.Chart:
         title=title,
         note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; the outermost bars also count what lies "
         "further out. A lag that all messages share is not disorder.",
-        x=charts.linear(bars[0].start, bars[-1].end, "publish time less event time"),
+        x=charts.linear(bars[0].start, bars[-1].end, "publish time minus event time"),
         y=charts.counts(max(bar.height for bar in bars), "messages"),
         bars=[bar for bar in bars if bar.height],
         marks=[

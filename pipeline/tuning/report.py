@@ -97,7 +97,7 @@ def make_report(
 ) -> TuningReport:
     """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`, with the quantile in
     the settings. If there is none, `with_quantiles` also tries SHOWN_QUANTILE. If the settings derive the slack from
-    the band, it is derived anew from each band."""
+    the band, it is derived again from each band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:

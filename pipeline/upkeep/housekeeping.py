@@ -295,7 +295,7 @@ class Housekeeper:
 
     def _drop_log(self) -> Iterator[Done]:
         if self._keep.log is None:
-            yield "all of it is kept", {}
+            yield "the whole log is kept, because housekeeping.log is empty", {}
             return
         did = self._packing.drop(self._time_reached() - self._keep.log, self._clock.now(), dry_run=self._dry_run)
         says = f"dropped {did.entries} entries in {did.archives} archives"
@@ -326,7 +326,7 @@ class Housekeeper:
 
     def _newest_over(self, name: str) -> str:
         """Return the newest finished partition of the table `name`. The clock decides whether a partition by day is
-        finished; for all others, the watermark decides. Return an empty text if there is no watermark."""
+        finished; for all others, the watermark decides. Return an empty string if there is no watermark."""
         if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()

@@ -324,7 +324,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
     for number, why in survey.log.damaged:
         yield Flaw("log", f"entry {number}: {why}", True)
     for number, why in survey.log.forgotten:
-        yield Flaw("log", f"entry {number} was forgotten: {why}")
+        yield Flaw("log", f"entry {number} was lost and replaced: {why}")
     for text in survey.log.lost:
         yield Flaw("log", text, True)
     for orphan in survey.orphans:
@@ -429,7 +429,7 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
         with suppress(ValueError):  # the windows had another length
             known.append(windowing.named(max(computed)).end)
     floor = newest_of(*known)
-    log.forget(number, "an operator called it lost", floor)
+    log.forget(number, "an operator declared it lost", floor)
     return floor
 
 

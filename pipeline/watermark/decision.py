@@ -91,7 +91,7 @@ BECAUSE = {
     Reason.HELD_NO_DATA: "tracking knows no event time published more than a band before its reading ({tracking}); "
     "`tidemark explain` says what would move it, and `tidemark quarantine` (with pubsub.attach, `tidemark try --sample "
     "20`) what was rejected",
-    Reason.HELD_STALE_READING: "the oldest unacknowledged publish time of base or tracking is unknown or too old",
+    Reason.HELD_STALE_READING: "the backlog of base or tracking was never read, or its next reading is overdue",
     Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
     Reason.HELD_SEEK: "a subscription was sought back (base {base}, tracking {tracking}); replayed messages may "
     "be late",
@@ -118,7 +118,7 @@ PINNED_UNTIL_THE_NEXT_READING = (
 
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
-    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the lesser of the two
+    """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the earlier of the two
     readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) of
     the last messages."""
 
@@ -150,19 +150,20 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class BandEvidence(Bound):
-    """Evidence of the rule `band`. The candidate is the least event time of the messages published from `start` to
+    """Evidence of the rule `band`. The candidate is the earliest event time of the messages published from `start` to
     `end`.
 
     `anchor` is the publish time of the newest valid message published more than `band` before `end`. It is None if it
-    was not looked for."""
+    was not looked for.
+    """
 
     anchor: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
-    """Evidence of the rule `frontier`. The candidate is the lesser of `frontier` and the least event time published at
-    `start` or later.
+    """Evidence of the rule `frontier`. The candidate is the earlier of two times: `frontier`, and the earliest event
+    time published at `start` or later.
 
     `frontier` is the greatest event time published before the band. `start` is the publish time of the oldest message
     that may be outstanding on base.
@@ -216,8 +217,9 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision takes a loss of log entries into account. Which messages the log lacks is unknown. So it
-        counts as complete only from `complete_from` on, which is the decision's time or later."""
+        """True if the decision takes a loss of log entries into account. It is unknown which messages the log lacks
+        since the loss. Therefore `complete_from`, from which the log counts as complete, is the decision's time or
+        later."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:
@@ -256,9 +258,9 @@ class Decision:
             return "the candidate is above the previous watermark"
         if isinstance(bound, FrontierEvidence) and not bound.messages:
             return f"the frontier; tracking has read nothing published since {iso(bound.start)}"
-        least = f"the least event time published since {iso(bound.start)} (at most {bound.messages:,} messages)"
+        least = f"the earliest event time published since {iso(bound.start)} (at most {bound.messages:,} messages)"
         if isinstance(bound, FrontierEvidence):
-            return f"the lesser of the frontier {iso(bound.frontier)} and {least}"
+            return f"the earlier of two times: the frontier {iso(bound.frontier)}, and {least}"
         return least
 
 

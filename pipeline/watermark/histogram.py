@@ -41,13 +41,13 @@ is set if a message was published in the slot."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""Functions that merge the values of two cells with the same key, in the order of the columns: count, least event time,
-first publish time, last publish time, and slots."""
+"""Functions that merge the values of two cells with the same key, in the order of the columns: count, earliest event
+time, first publish time, last publish time, and slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the histogram, as evidence of a decision: the second in which its messages were published, the least
+    """A cell of the histogram, as evidence of a decision: the second in which its messages were published, the earliest
     event time of these messages, and their number."""
 
     publish_bucket: int
@@ -65,8 +65,8 @@ class Histogram:
 
     - `min_event_us`, `first_publish_us` and `last_publish_us` are exact, so a band may begin or end within a second.
     - `published_in`: bit `k` is set if a message was published in slot `k` of the publish second; 0 means unknown.
-    - `newest_publish_us` is the largest publish time of any valid message, and `oldest_event_us` the least event time.
-      Both include pruned cells.
+    - `newest_publish_us` is the largest publish time of any valid message, and `oldest_event_us` the earliest event
+      time. Both include pruned cells.
     """
 
     publish_bucket: Ints
@@ -206,7 +206,7 @@ class Histogram:
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
-        """Return the cell with the least event time among these positions; None if there are no positions. Each cell
+        """Return the cell with the earliest event time among these positions; None if there are no positions. Each cell
         must have an event time."""
         return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
@@ -214,8 +214,8 @@ class Histogram:
         """For each publish-time bucket from `low` to `high`, find the event-time quantile. Return the cell with the
         least of these quantiles.
 
-        In a bucket with n messages, the `floor(quantile * n)` least event times are skipped. The cell with the next
-        event time represents the bucket. Its least event time is never above the true quantile.
+        In a bucket with n messages, the `floor(quantile * n)` earliest event times are skipped. The cell with the next
+        event time represents the bucket. Its earliest event time is never above the true quantile.
         """
         positions = self._valid(low, high)
         size, bucket = self.count[positions], self.publish_bucket[positions]
@@ -227,9 +227,8 @@ class Histogram:
         return self.minimum_at(positions[(before <= skipped) & (skipped < before + size)])
 
     def frontier_before(self, limit_us: int, not_before: int) -> Cell | None:
-        """Return the cell with the greatest event time, among the cells with a message published before `limit_us`,
-        in buckets from `not_before` on. The least event time of each cell is compared, so the result is never too
-        high.
+        """Return the cell with the greatest event time, among the cells with a message published before `limit_us`, in
+        buckets from `not_before` on. The earliest event time of each cell is compared, so the result is never too high.
         """
         cells = self._valid(not_before, limit_us // BUCKET_US)
         holding = cells[self.first_publish_us[cells] < limit_us]
@@ -247,7 +246,7 @@ class Histogram:
         `before - 1`.
 
         Copies never count as new. If this histogram has a copy in a publish second, no message of that second counts as
-        new: such a message may be a redelivery of the one counted as a copy, counted this time with its event time.
+        new. The reason: the copy may have been redelivered, and a redelivery may be counted with its event time.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:

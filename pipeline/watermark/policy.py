@@ -9,11 +9,11 @@ from typing import Literal
 class Policy:
     """The estimator's settings.
 
-    - `rule` selects the bound on the event times of messages that may still land: the least event time in the band, or
-      the frontier.
+    - `rule` selects the bound on the event times of messages that may still land: the earliest event time in the band,
+      or the frontier.
     - `band` is the disorder that is allowed for.
     - `idle_timeout` and `idle` are the minimum length of a silence, and what the watermark does in a silence.
-    - `quantile`: this share of the messages of each publish second is passed over, beginning with the least event
+    - `quantile`: this share of the messages of each publish second is passed over, beginning with the earliest event
       times. It tolerates slow clocks.
     - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
       service may show a message a moment after its publish time.

@@ -31,17 +31,17 @@ class Finding(StrEnum):
 
     FRESH = "{fresh}"
     STALE = "{stale}"
-    NOT_SOUGHT = "No subscription was sought back since the decision before."
+    NOT_SOUGHT = "No subscription was sought back since the previous decision."
     SOUGHT = "{sought}"
     COMPLETE = "{knows}, and base holds nothing older than {base}{less_slack}."
     RELEASED = "{knows}, and an operator released base's messages from before {base}."
     OLDER_THAN_TRACKING = "{lost}{knows}, and base may hold messages published since {base}{less_slack}."
     HOLE = "Base holds a message published at {named} that tracking has never seen: a hole. {knows}."
     NEAR_NOW = "Tracking has no backlog: when it was read, its oldest message was at most {near} old."
-    AHEAD_OF_BASE = "Tracking has a backlog of {backlog}, but is {ahead}: at least the band of {band}."
-    BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}: less than the band of {band}."
+    AHEAD_OF_BASE = "Tracking has a backlog of {backlog}, but is {ahead}, which is at least the band of {band}."
+    BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}, less than the band of {band}."
     CLOCK_AHEAD = (
-        "Both subscriptions trail this machine's clock by the same {clock_ahead}, now and at the decision before. "
+        "Both subscriptions trail this machine's clock by the same {clock_ahead}, now and at the previous decision. "
         "This is no backlog: the clock is ahead of Pub/Sub's by this time."
     )
     CLOCK_WENT_BACK = "A backlog was read at {read_at}, and it is {at} now: this machine's clock was set back."
@@ -52,8 +52,8 @@ class Finding(StrEnum):
     BACKLOG = "{newest}, but a subscription has a backlog: this is not a silence."
     SILENCE_IS_HELD = '{newest}, longer than {idle_timeout}, and there is no backlog: a silence. But idle = "hold".'
     SILENCE = (
-        "{newest}, longer than {idle_timeout}, and there is no backlog: a silence. The candidate is the lesser reading "
-        "minus the band of {band} and the last messages' lag of {recent_lag}."
+        "{newest}, longer than {idle_timeout}, and there is no backlog: a silence. The candidate is the earlier "
+        "reading minus the band of {band} and the last messages' lag of {recent_lag}."
     )
     NO_DATA = "Tracking knows no event time that was published more than {band} (the band) before its reading."
     BAND = (
@@ -165,7 +165,7 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """Rule 6 with `rule = "band"`: the candidate is the least event time published in the band.
+    """Rule 6 with `rule = "band"`: the candidate is the earliest event time published in the band.
 
     The band ends at `T`, the tracking reading. It begins at the least of three times: `B` (the base reading), `T - D`,
     and the anchor (the newest valid message from before `T - D`).
@@ -186,10 +186,10 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 
 
 def frontier(s: Situation) -> Verdict:
-    """Rule 6 with `rule = "frontier"`: the candidate is the lesser of two event times.
+    """Rule 6 with `rule = "frontier"`: the candidate is the earlier of two event times.
 
-    - The least event time published since `B`, the base reading. No message that tracking has read and that may still
-      land has an earlier event time.
+    - The earliest event time published since `B`, the base reading. No message that tracking has read and that may
+      still land has an earlier event time.
     - The frontier: the greatest event time published before `T - D`, where `T` is the tracking reading and `D` the
       band. If disorder is at most `D`, no message that tracking has not read has an earlier event time.
     """
@@ -256,7 +256,7 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def naming(s: Situation) -> Reading | EffectiveReading:
-    """Return the reading of base that tells the publish time of an unacknowledged message.
+    """Return the reading of base that is the publish time of an unacknowledged message.
 
     This is the newest reading if it is below the effective reading by at most the slack: a message that became visible
     after its publish time is only in the newest reading. If the newest reading is further below, return the effective
@@ -281,8 +281,8 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 
 def least_published(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
-    """Return three values for the messages published from `start` to the bucket `high`: the cell with the least event
-    time, the number of messages, and the number of messages that are passed over because of `max_lag`.
+    """Return three values for the messages published from `start` to the bucket `high`: the cell with the earliest
+    event time, the number of messages, and the number of messages that are passed over because of `max_lag`.
 
     If a quantile is set, the whole bucket of `start` counts, because a quantile applies to a whole bucket.
     """

@@ -107,7 +107,7 @@ def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
     """Return True if the next reading is overdue by more than `max_reading_age`. If there is a reading at each tick,
-    the next one is due at once."""
+    the next one is due immediately."""
     return at - reading.next_by > policy.max_reading_age
 
 

@@ -110,7 +110,7 @@ def test_status_tells_how_reading_goes_where_it_is_behind(history: History) -> N
         log.append(DecisionRecord(decision, *(one.newest for one in sides), Policy(), usage=Usage(landed=5_000)))
     facts = ingest_facts(history.lake, IngestSettings(), log.catch_up().number, at(801))
     assert facts["reading"] == (
-        "catching up: 50 messages/s, about 8m20s; the oldest message of base is 8m20s old; "
+        "catching up: 50 messages/s, about 8m20s left; the oldest message of base is 8m20s old; "
         "falling behind: 0 messages/s are read, and the oldest message of tracking is 3m20s old"
     )
 

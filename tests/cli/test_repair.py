@@ -102,7 +102,7 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
     forgotten = house.place.tidemark("repair", "--forget", str(newest.number - 1))
     assert forgotten.code == 0, forgotten.err
     again = house.repair()
-    assert (again.code, f"entry {newest.number - 1} was forgotten" in again.out) == (0, True), again.out
+    assert (again.code, f"entry {newest.number - 1} was lost" in again.out) == (0, True), again.out
     assert house.lake.tracking_log().catch_up().watermark == newest.watermark
 
 

@@ -95,7 +95,7 @@ def test_every_text_of_a_picture_is_escaped_and_it_is_well_formed() -> None:
 
 
 def test_a_backlog_that_is_being_read_is_the_headline() -> None:
-    reading, now = "catching up: 8,200 messages/s, about 4m; the oldest message of base is 12m old", at(0)
+    reading, now = "catching up: 8,200 messages/s, about 4m left; the oldest message of base is 12m old", at(0)
     why = {"at": now, "explanation": ["ADVANCED"], "holds": [], "reason": Reason.ADVANCED, "watermark": now}
 
     def verdict(facts: dict[str, str]) -> PageVerdict:

@@ -22,7 +22,7 @@ def exact_readings(messages: Batch, at_us: int) -> tuple[int, int]:
 
 
 def least_in_band(publish: Ints, event: Ints, base: int, tracking: int, band: int) -> int | None:
-    """The least event time published in `[min(B, T - D), T]`, or at the anchor, or in between.
+    """The earliest event time published in `[min(B, T - D), T]`, or at the anchor, or in between.
 
     The anchor is the newest publish time before `T - D`; None where there is none. Microseconds.
     """

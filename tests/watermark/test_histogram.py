@@ -25,7 +25,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Histogram
 
 Cells = dict[tuple[int, int], tuple[int, int | None]]
-"""(publish bucket, event bucket) -> (count, least event time), the independent counterpart of a histogram."""
+"""(publish bucket, event bucket) -> (count, earliest event time), the independent counterpart of a histogram."""
 
 histograms = st.builds(histogram_of, message_lists, rejected_lists)
 

@@ -54,8 +54,8 @@ class ShapeName(StrEnum):
 class Beat(NamedTuple):
     """The values of one heartbeat, as the publisher intends them. The truth file records them.
 
-    `temperature` is a number, null, or a text, which must be read as null. `broken` is the reason for which the message
-    must be rejected, if any. `variant`, 0 or 1, selects one of two ways to break the message.
+    `temperature` is a number, null, or a string, which must be read as null. `broken` is the reason for which the
+    message must be rejected, if any. `variant`, 0 or 1, selects one of two ways to break the message.
     """
 
     event_ms: int

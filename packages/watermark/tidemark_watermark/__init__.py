@@ -73,7 +73,7 @@ class Watermark:
 
     def is_closed(self, window: str | datetime) -> bool:
         """True if the watermark has reached the end of a window. `window` is the window's key (`2026-11-21T05-20Z`) or
-        its end. Raises ValueError for a text that is not a window's key and for a time without a zone. Raises
+        its end. Raises ValueError for a string that is not a window's key and for a time without a zone. Raises
         NotReadable like `end_of`."""
         if isinstance(window, str):
             if self.decided_at is None:

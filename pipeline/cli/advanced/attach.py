@@ -43,7 +43,7 @@ def attach(
     """Track a subscription that another system reads.
 
     Pulls from the tracking subscription, decides the watermark and writes it to the lake, until Ctrl-C. Never pulls
-    from the base subscription. Needs pubsub.attach = true. Several `tidemark attach` may run at once.
+    from the base subscription. Needs pubsub.attach = true. Several `tidemark attach` may run at the same time.
     """
     settings, clock = load_settings(), SystemClock()
     if not settings.pubsub.attach:

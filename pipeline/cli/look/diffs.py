@@ -131,7 +131,7 @@ def _corrections(
 
 
 def _key(text: str) -> str:
-    """Check that a text has the form of a window's key, and return the text. Nothing else is checked, because a custom
+    """Check that `text` has the form of a window's key, and return it. Nothing else is checked, because a custom
     table's windows may have any length."""
     try:
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)

@@ -181,7 +181,7 @@ def _show(preview: Preview) -> None:
         f"Messages published from {iso(found.since)} to before {iso(found.before)}, in whole seconds, with one line "
         "per time range that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
-    table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
+    table = columns("published", right=("tracked", "landed", "outstanding, at most", "earliest event time"), gap=2)
     for line in found.in_lines(LINES):
         published = f"{iso(line.published_from)} + {format_duration(line.published_before - line.published_from)}"
         figures = (line.tracked, line.landed, line.outstanding_at_most, line.oldest_event_time)

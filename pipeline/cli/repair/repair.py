@@ -81,7 +81,7 @@ def repair(
         apart_from("--forget", **{"from": first, "to": last, "recompute": recompute, "dry_run": dry_run})
         floor = forget_entry(lake_of(settings), settings.windowing, forget)
         print(f"entry {forget} is recorded as lost; the watermark holds until base has caught up")
-        print("no earlier watermark is known" if floor is None else f"it does not go back below {iso(floor)}")
+        print("no earlier watermark is known" if floor is None else f"the watermark stays at or above {iso(floor)}")
         return
     refuse_attached(settings, "repair")
     if recompute:

@@ -76,8 +76,8 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
 
 
 def _of_topic(written: str) -> dict[str, str]:
-    """Return the settings for a topic. A full name is a topic on Google's service. A plain name is a topic on the
-    emulator."""
+    """Return the settings for a topic. A full name is a topic on Google's service. A name without slashes is a topic on
+    the emulator."""
     full = re.fullmatch(r"projects/([^/]+)/topics/([^/]+)", written)
     values = {"project": full[1], "emulator_host": ""} if full else {}
     topic = full[2] if full else written

@@ -31,8 +31,7 @@ SHOWN = 40
 def try_(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="Files, or folders of files.")] = None,
     attribute: Annotated[
-        list[str] | None,
-        option("An attribute of samples that are only payloads; repeat for more.", metavar="KEY=VALUE"),
+        list[str] | None, option("An attribute to add to bare payloads; repeat for more.", metavar="KEY=VALUE")
     ] = None,
     published: Annotated[datetime | None, time_option("The publish time of every message.")] = None,
     sample: Annotated[

@@ -130,7 +130,7 @@ def _print_bands(terminal: Console, report: TuningReport) -> None:
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
-    table = columns(right=names, title="\nlate, and how far the watermark is behind")
+    table = columns(right=names, title="\nlate messages, and the watermark's lag")
     for band in sorted(asked | enough):
         found = [[each for each in report.tuning.of(variant) if each.band == band] for variant in report.rules]
         if any(found):
@@ -152,7 +152,7 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
     band, lags = format_duration(whole.band), ("median", "99 %")
     figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
     for variant in whole.rules:
-        title = f"\nrule {variant.name}: late, and how far the watermark is behind"
+        title = f"\nrule {variant.name}: late messages, and the watermark's lag"
         table = columns("", right=figures, title=title)
         for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
             cells = ["—"] * 7

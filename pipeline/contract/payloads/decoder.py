@@ -118,8 +118,8 @@ class PayloadDecoder:
     def each(
         self, messages: Messages, asking: Asking, room: _Room | None = None, held: list[Mapping[str, str]] | None = None
     ) -> Iterator[Any]:
-        """Yield the payload of each message as `decode` returns it, one at a time. The format must be one that is read.
-        The attributes of an envelope are added to those in `held`."""
+        """Yield the payload of each message, one at a time, in the form that `decode` returns. `held` has the
+        attributes of each message; the attributes of a message's envelope are added to them."""
         room = room or _Room()
         if self._format.envelope is not Envelope.NONE:
             read = self._of_events(messages.attributes.dicts() if held is None else held, messages, asking, room)

@@ -1,8 +1,11 @@
 """Decodes payloads that are protobuf messages, in protobuf's binary or JSON form.
 
-A message becomes plain values, keyed by the field names of the .proto file. Values are counted in the bytes before the
-library creates objects from them. The result differs from protobuf's own JSON form so that values can be compared: a
-64-bit integer is a number, a field without presence has its default value, and an absent or non-finite value is null.
+A message becomes a mapping from the field names of the .proto file to JSON values. Unlike in protobuf's own JSON form,
+a 64-bit integer is a number, a field without presence has its default value, and an absent or non-finite value is null,
+so that values can be compared.
+
+Payloads with too many values are rejected before the library creates objects: this module counts the values in the
+bytes.
 """
 
 import subprocess
@@ -33,7 +36,7 @@ Convert = Callable[[Any, ValueBudget], Any]
 
 
 class MessageType:
-    """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to plain
+    """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to JSON
     values.
 
     The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is

@@ -86,12 +86,12 @@ class Unknown(Exception):
 
 
 def quoted(value: str) -> str:
-    """Quote a text of a message: escaped, and cut to 80 characters."""
+    """Quote a string from a message: escaped, and cut to 80 characters."""
     return repr(value if len(value) <= 80 else value[:77] + "...")
 
 
 MOST_VALUES = 1_000_000
-"""Maximum number of values in one payload. Numbers, texts, objects and arrays count as values. A value takes up to
+"""Maximum number of values in one payload. Numbers, strings, objects and arrays count as values. A value takes up to
 about 300 bytes as a Python object."""
 
 DEEPEST = 64

@@ -351,7 +351,7 @@ def follows(facts: Facts, settings: Settings) -> list[Setting]:
 
 def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
     found = facts.snapshot
-    yield Row("a snapshot's expiry less 7d", "the publish time of the oldest unacknowledged message", *found.seen())
+    yield Row("a snapshot's expiry minus 7d", "the publish time of the oldest unacknowledged message", *found.seen())
     if isinstance(found, NotMeasured):
         return
     if found.acknowledged:

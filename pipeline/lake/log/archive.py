@@ -31,12 +31,12 @@ class LogArchive:
         self._open = lru_cache(KEPT_OPEN)(self.read)
 
     def ranges(self) -> list[range]:
-        """Return the range of entry numbers of each archive, in order. Lists the archives anew."""
+        """Return the range of entry numbers of each archive, in order. Each call lists the archives again."""
         self._known = list(map(archived_numbers, self._notes.listed()))
         return self._known
 
     def covers(self, number: int) -> bool:
-        """Return True if an archive has the log entry with this number. Lists the archives anew."""
+        """Return True if an archive has the log entry with this number. Each call lists the archives again."""
         return any(number in numbers for numbers in self.ranges())
 
     def content(self, number: int) -> bytes | None:

@@ -62,7 +62,7 @@ the metadata, under FACTS."""
 
 NOTE_COLUMNS: Mapping[str, str] = {
     "complete_from": "Tracking has seen every message published from this time on.",
-    "what": "The lost entry, or why tracking's knowledge of earlier messages ends here.",
+    "what": "Why the log no longer describes all earlier messages correctly.",
     "watermark_at_least": "The watermark had reached at least this time.",
     "before": "Messages published before this time no longer hold the watermark.",
     "at": "Time of the release.",

@@ -25,9 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`, but also finds a later decision with an earlier time than the log's first one, made
-    after the clock was set back. To find it, only the newest decisions and about SAMPLES earlier ones are read, so it
-    may be missed if few decisions followed."""
+    """Like `decision_in_force`. If the log's first decision is after `moment`, also look for a decision that was made
+    at or before `moment` by a clock that had been set back. This search reads only the newest decisions and about
+    SAMPLES others, so it may miss the decision if few others were made by that clock."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found

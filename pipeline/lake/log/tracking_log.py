@@ -89,8 +89,9 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. An append checks whether another writer's entry got the same number, and was archived, since
-        the last read. With a `clock`, it skips this check if the last read is less than QUICK ago."""
+        """Open the log. Each append checks whether another writer took the same number since the last read, and the
+        other entry has already been archived. With a `clock`, the check is skipped if the last read is less than QUICK
+        ago."""
         self._objects = objects
         self._clock = clock
         self._seen: Moment | None = None

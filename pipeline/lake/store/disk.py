@@ -180,8 +180,8 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""The constants from UNWRITABLE to FULL are the texts by which `storage_error` recognizes the kinds of errors. "Invalid
-table location" is what the Delta library reports if the path of a table's folder is a file."""
+"""The constants from UNWRITABLE to FULL are the strings by which `storage_error` recognizes the kinds of errors.
+"Invalid table location" is what the Delta library reports if the path of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")

@@ -30,8 +30,9 @@ both: if one were missing, Arrow would compare with null, and wrongly skip the f
 none."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""LONGEST_BOUND is the maximum number of characters of a text in a file's statistics, because every reader of the table
-loads all statistics. LAST_CHARACTER is the greatest character. Appended to a cut text, it makes an upper bound."""
+"""LONGEST_BOUND is the maximum number of characters of a string in a file's statistics, because every reader of the
+table loads all statistics. LAST_CHARACTER is the greatest character. Appended to a cut string, it makes an upper
+bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class NewFiles:
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
     """Return the minimum and the maximum of each column with bounds, and the number of nulls of each column with nulls,
-    as Delta's statistics. Long texts are cut."""
+    as Delta's statistics. Long strings are cut."""
     least, greatest = dict[str, Any](), dict[str, Any]()
     for column in rows.schema:
         if column.type in BOUNDED:

@@ -56,7 +56,7 @@ class OfDays:
         self._notes = Notes(objects, self.kind)
 
     def between(self, since: str = "", until: str = "") -> list[str]:
-        """Return the keys for the days from `since` to `until`, both included. An empty text means no bound."""
+        """Return the keys for the days from `since` to `until`, both included. An empty string means no bound."""
         keys = self._notes.listed(since if since == until else "")
         return [key for key in keys if since <= _day_of(key) and (not until or _day_of(key) <= until)]
 

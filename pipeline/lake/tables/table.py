@@ -65,8 +65,8 @@ DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz"}
 """Delta's reader features that change neither the rows of a file nor the names of its columns. A table with another
-feature, such as deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files beside the
-new ones."""
+feature, such as deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with
+the new ones."""
 
 NO_FILES = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
@@ -124,7 +124,7 @@ class LakeTable:
     """
 
     schema: pa.Schema
-    """The columns that tidemark writes, in the tables `heartbeats` and `quarantine`."""
+    """The columns that tidemark writes. Only the tables `heartbeats` and `quarantine` have this attribute."""
 
     def __init__(self, lake: LakeSettings, name: str, partition_column: str, kept_bytes: int = 0) -> None:
         """Prepare the table `name` of a lake. `kept_bytes` is the size of the cache for its files in a bucket."""
@@ -487,7 +487,7 @@ class LakeTable:
 
 def first_day(since: datetime | None) -> str:
     """Return the partition that contains a moment, in a table that is partitioned by day. For None, return an empty
-    text, which sorts before all partitions."""
+    string, which sorts before all partitions."""
     return "" if since is None else since.strftime(DAY_FORMAT)
 
 

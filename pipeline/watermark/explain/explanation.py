@@ -286,7 +286,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         unread = "Messages that tracking has not read yet may be as old."
         return f"The candidate is the frontier, {event_time}. {cell} {unread}"
     quantile = f" (except {s.policy.quantile:.2g} of each publish second: quantile)" if s.policy.quantile > 0 else ""
-    least = f"The candidate is the least event time{quantile}, {event_time}. {cell}"
+    least = f"The candidate is the earliest event time{quantile}, {event_time}. {cell}"
     ends = pin.published_from + SECOND
     if ends > s.oldest_base:
         if s.release is not None:

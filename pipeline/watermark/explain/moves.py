@@ -210,7 +210,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
-            "that its sensor ticks, or release more with a further `tidemark release`."
+            "that the sensor `landing` ticks, or release more with a further `tidemark release`."
         )
         return
     yield "Check that the reader of base acknowledges: the sensor `landing`, or, with pubsub.attach, your reader."
