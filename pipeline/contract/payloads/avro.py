@@ -24,7 +24,7 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from tidemark.pipeline.contract.payloads.rejections import DEEPEST, MOST_VALUES, Unreadable, ValueBudget, parsed
-from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding, as_base64, finite
+from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding, as_base64, finite, varint
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
 OWN, PLAIN = "tidemark-", "plain"
@@ -103,7 +103,6 @@ MOST_OF_A_RECORD = 10_000
 """Maximum number of values in a record, in which an array or a map counts as one value. A schema that allows more is
 refused."""
 
-LONGEST = 63
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
@@ -236,14 +235,8 @@ def _converted(schema: Mapping[str, Any], of: AvroType) -> AvroType:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := data[at]) & 0x80:
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if shift > LONGEST:
-            raise ValueError("a number has more than 64 bits")
-    value |= byte << shift
-    return (value >> 1) ^ -(value & 1), at + 1
+    value, at = varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
 
 
 def _varint(data: bytes, at: int, _: ValueBudget) -> int:

@@ -18,11 +18,11 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, ValueBudget, refuse_many_values
-from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, finite
+from tidemark.pipeline.contract.payloads.rejections import DEEPEST, Unknown, Unreadable, ValueBudget, refuse_many_values
+from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, finite, varint
 
 LEAST_BYTES = 2
-"""Minimum number of bytes of a submessage (its tag and length), and of a value in a google.protobuf.Struct."""
+"""Minimum number of bytes of a submessage: its tag and its length."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
@@ -32,7 +32,9 @@ WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 ENDS = bytes(range(128, 256))
 """All bytes with the high bit set. In a varint, every byte except the last one has this bit set."""
 
-Convert = Callable[[Any, ValueBudget], Any]
+Convert = Callable[[Any, int], Any]
+"""Function that converts a value of the library to a plain value. Its second argument is the number of messages that
+the value is nested in."""
 
 
 class MessageType:
@@ -57,14 +59,12 @@ class MessageType:
             self._fields.append(_Field(field, known))
         self.values = len(self._fields) + 1
 
-    def of(self, message: Any, budget: ValueBudget) -> dict[str, Any]:
-        """Convert a message to a mapping from field names to values. Raises Unreadable, and ValueError for a time out
-        of range."""
-        budget.take(len(self._fields))
-        budget.enter()
-        value = {field.name: field.of(message, budget) for field in self._fields}
-        budget.leave()
-        return value
+    def of(self, message: Any, depth: int = 0) -> dict[str, Any]:
+        """Convert a message to a mapping from field names to values. `depth` is the number of messages that it is
+        nested in. Raises Unreadable, and ValueError for a time out of range."""
+        if depth == DEEPEST:
+            raise Unreadable(f"more than {DEEPEST} levels")
+        return {field.name: field.of(message, depth + 1) for field in self._fields}
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
         """Raise Unreadable if the bytes have more values than a payload may have. `most` is the largest `values` of
@@ -83,10 +83,10 @@ class MessageType:
         budget.take(self.values)
         try:
             while at < end:
-                tag, at = _number(data, at)
+                tag, at = varint(data, at)
                 number, how = tag >> 3, tag & 7
                 if how == LENGTH:
-                    size, at = _number(data, at)
+                    size, at = varint(data, at)
                     stop = min(at + size, end)
                     if number in self._messages:
                         self._messages[number]._walk(data, at, stop, budget)
@@ -100,13 +100,13 @@ class MessageType:
                     at = self._messages.get(number, UNKNOWN)._walk(data, at, end, budget)
                 elif how == VARINT:
                     budget.take(1)
-                    _, at = _number(data, at)
+                    _, at = varint(data, at)
                 elif how in (EIGHT, FOUR):
                     budget.take(1)
                     at += 8 if how == EIGHT else 4
                 else:
                     return at
-        except IndexError:
+        except (IndexError, ValueError):
             return end
         return at
 
@@ -124,17 +124,15 @@ class _Field:
         self._is_map = entry is not None and entry.GetOptions().map_entry
         self._one = _converter(entry.fields_by_name["value"] if self._is_map else field, known)
 
-    def of(self, message: Any, budget: ValueBudget) -> Any:
+    def of(self, message: Any, depth: int) -> Any:
         if self._has_presence and not type(message).HasField(message, self.name):
             return None
         value = getattr(message, self.name)
         if self._is_map:
-            budget.take(len(value))
-            return {_key(key): self._one(value[key], budget) for key in value}
+            return {_key(key): self._one(value[key], depth) for key in value}
         if self._is_repeated:
-            budget.take(len(value))
-            return [self._one(one, budget) for one in value]
-        return self._one(value, budget)
+            return [self._one(one, depth) for one in value]
+        return self._one(value, depth)
 
 
 def _converter(field: Any, known: dict[str, MessageType]) -> Convert:
@@ -153,29 +151,20 @@ def _key(key: Any) -> str:
     return ("false", "true")[key] if isinstance(key, bool) else str(key)
 
 
-def _itself(value: Any, _: ValueBudget) -> Any:
+def _itself(value: Any, _: int) -> Any:
     return value
 
 
-def _text(message: Any, _: ValueBudget) -> str:
+def _text(message: Any, _: int) -> str:
     return str(message.ToJsonString())
 
 
-def _free(message: Any, budget: ValueBudget) -> Any:
-    budget.take(message.ByteSize() // LEAST_BYTES)
+def _free(message: Any, _: int) -> Any:
     return json_format.MessageToDict(message)
 
 
 def _wrapped(convert: Convert) -> Convert:
-    return lambda message, budget: convert(message.value, budget)
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := data[at]) & 0x80 and shift < 63:
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | byte << shift, at + 1
+    return lambda message, depth: convert(message.value, depth)
 
 
 WELL_KNOWN: Mapping[str, Convert] = {
@@ -227,7 +216,7 @@ class ProtobufCodec:
         """Decode a message in protobuf's binary form."""
         try:
             self._type.refuse_many_values(data, self._most)
-            return self._type.of(self._message.FromString(data), ValueBudget())
+            return self._type.of(self._message.FromString(data))
         except UNFIT as error:
             raise Unreadable(f"not valid protobuf for the schema {self._origin}: {error}"[:300]) from error
 
@@ -236,7 +225,7 @@ class ProtobufCodec:
         try:
             refuse_many_values(data, self._most)
             orjson.dumps(orjson.loads(data))  # bounds the levels: the next parser recurses as far as its caller allows
-            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), ValueBudget())
+            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True))
         except UNFIT as error:
             raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error
 

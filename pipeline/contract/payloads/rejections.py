@@ -116,32 +116,17 @@ MOST_MEMBERS = 16
 quadratic time, because reading a member copies all bytes that follow it."""
 
 
-def too_many_values() -> Unreadable:
-    return Unreadable(f"more than {MOST_VALUES} values")
-
-
 class ValueBudget:
-    """The number of values and levels of nesting that one payload may still have."""
+    """The number of values that one payload may still have."""
 
     def __init__(self) -> None:
         self.left = MOST_VALUES
-        self._deeper = DEEPEST
 
     def take(self, values: int) -> None:
         """Subtract `values` from the values that the payload may still have. Raises Unreadable if too few are left."""
         self.left -= values
         if self.left < 0:
-            raise too_many_values()
-
-    def enter(self) -> None:
-        """Enter a level of nesting. Raises Unreadable if no level is left."""
-        self._deeper -= 1
-        if self._deeper < 0:
-            raise Unreadable(f"more than {DEEPEST} levels")
-
-    def leave(self) -> None:
-        """Leave a level of nesting."""
-        self._deeper += 1
+            raise Unreadable(f"more than {MOST_VALUES} values")
 
 
 def inflated(data: bytes) -> bytes:
@@ -193,10 +178,8 @@ def refuse_many_values(text: bytes, an_object: int = 1) -> None:
 
     Each value follows a comma or an opening bracket, so commas and opening brackets outside of strings are counted.
     """
-    if len(text) * an_object <= MOST_VALUES or _values(text, an_object) <= MOST_VALUES:
-        return
-    if _values(TEXT.sub(b'""', text), an_object) > MOST_VALUES:
-        raise too_many_values()
+    if len(text) * an_object > MOST_VALUES and _values(text, an_object) > MOST_VALUES:
+        ValueBudget().take(_values(TEXT.sub(b'""', text), an_object))
 
 
 def _values(text: bytes, an_object: int) -> int:

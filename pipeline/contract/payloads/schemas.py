@@ -202,6 +202,10 @@ class Asking:
     patience_us: int = 0
 
 
+LONGEST_VARINT = 63
+"""Maximum number of bits of a number that precede the last byte of its encoding."""
+
+
 def finite(value: float, *_: Any) -> float | None:
     """Return the number, or None if it is infinite or not a number, because JSON has no such numbers."""
     return value if math.isfinite(value) else None
@@ -210,6 +214,19 @@ def finite(value: float, *_: Any) -> float | None:
 def as_base64(value: bytes, *_: Any) -> str:
     """Return bytes as base64 text, because JSON has no bytes."""
     return base64.b64encode(value).decode()
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the unsigned number that begins at a position in the bytes, and the position after it. Avro and protobuf
+    encode numbers alike: 7 bits per byte, the lowest first. Raises IndexError if the bytes end too soon, and ValueError
+    if the number has more than 64 bits."""
+    value = shift = 0
+    while (byte := data[at]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > LONGEST_VARINT:
+            raise ValueError("a number has more than 64 bits")
+    return value | byte << shift, at + 1
 
 
 class Codec(Protocol):

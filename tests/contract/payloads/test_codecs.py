@@ -161,18 +161,8 @@ JSON = (
     b' "more": {"a": [1, null]}}'
 )
 
-EMPTY: dict[str, Any] = {
-    "at": None,
-    "device": "",
-    "temp": None,
-    "count": 0,
-    "raw": "",
-    "mode": "IDLE",
-    "loads": [],
-    "tags": {},
-    "inner": None,
-    "more": None,
-}
+EMPTY: dict[str, Any] = dict.fromkeys(("at", "temp", "inner", "more"))
+EMPTY |= {"device": "", "count": 0, "raw": "", "mode": "IDLE", "loads": [], "tags": {}}
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +188,11 @@ def test_both_forms_are_read_as_the_same_plain_values(codec: ProtobufCodec) -> N
     assert codec.binary(message.SerializeToString()) == read
     with pytest.raises(Unreadable, match="Recursion limit"):  # the same at any depth of calls
         codec.text(b'{"unknown": ' + b"[" * 500 + b"]" * 500 + b"}")
+
+
+def test_a_long_text_is_a_single_value(codec: ProtobufCodec) -> None:
+    more = {"a": "x" * 2_100_000}
+    assert codec.value({"more": more})["more"] == more
 
 
 def test_names_are_those_of_the_proto_file_in_camel_case_as_well() -> None:
