@@ -5,7 +5,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 
@@ -73,10 +73,12 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) 
     raise AssertionError(f"the server at {address} did not become ready:\n{log.read_text(errors='replace')}")
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on. It is a random one, so that parallel tests do not choose the same."""
+def free_port(count: int = 1) -> int:
+    """A port of loopback that nobody listens on, nor on those that follow it, `count` together. It is a random one, so
+    that parallel tests do not choose the same."""
     for port in SystemRandom().sample(PORTS, PORTS_TRIED):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
+        with ExitStack() as probes, suppress(OSError):
+            for number in range(count):
+                probes.enter_context(socket.socket()).bind((HOST, port + number))
             return port
     raise AssertionError(f"none of {PORTS_TRIED} ports of {PORTS} is free")

@@ -35,6 +35,7 @@ SHARED_JVM = {
     "tests/spark/test_own_tables.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
     "tests/spark/test_rounds.py": SPARK_SESSION,
+    "tests/spark/test_same_rows.py": SPARK_SESSION,
 }
 """The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""
 
@@ -46,7 +47,10 @@ TEST_BY_TEST = (
 )
 """Long files whose tests share nothing that is expensive to set up."""
 
-LONGEST_FIRST = ("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py")
+LONGEST_FIRST = (
+    *("tests/test_tutorial.py", "tests/spark/test_cluster.py"),
+    *("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py"),
+)
 """What takes longest, so that no worker is left alone with it at the end."""
 
 
@@ -70,11 +74,13 @@ def unit_of(nodeid: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the temporary files of a parallel run into memory. Look for no garbage while modules are imported."""
+    """Put the temporary files of a parallel run into memory, but not those of slow tests, where executors unpack
+    gigabytes. Look for no garbage while modules are imported."""
     gc.disable()
     is_parallel = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
+    is_small = config.option.markexpr != "slow"
     has_room = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= ITS_BYTES
-    if is_parallel and has_room and config.option.basetemp is None:
+    if is_parallel and is_small and has_room and config.option.basetemp is None:
         folder = config.option.basetemp = tempfile.mkdtemp(prefix="tidemark-tests-", dir=MEMORY_DISK)
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 

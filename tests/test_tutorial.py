@@ -135,7 +135,7 @@ def see(terminal: Terminal, command: str, shown: str, *, again: bool) -> None:
 
 
 def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
-    first = free_port()
+    first = free_port(count=max(PORTS.values()) + 1)
     ours = {default: str(first + place) for default, place in PORTS.items()}
     steps, folder = list(blocks()), tmp_path
     terminals = [Terminal(tmp_path, tmp_path / "first.log"), Terminal(tmp_path, tmp_path / "second.log")]
