@@ -54,9 +54,7 @@ def test_the_sensor_is_a_sensor_of_the_airflow_that_is_there(monkeypatch: pytest
     }
 
 
-def test_a_poke_succeeds_once_the_watermark_has_reached_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_poke_succeeds_once_the_watermark_reached_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_airflow(monkeypatch)
     world = World(tmp_path)
     sensor = example().WatermarkSensor(lake=world.lake_settings.uri, event_time=at(30).isoformat())

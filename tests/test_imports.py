@@ -56,9 +56,7 @@ def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_list
 @pytest.mark.parametrize(
     ("typed", "completed"), [("tidemark re", ["release", "repair", "replay"]), ("tidemark repair --for", ["--forget"])]
 )
-def test_a_shell_completes_commands_and_the_options_of_commands_that_are_not_loaded(
-    typed: str, completed: list[str]
-) -> None:
+def test_a_shell_completes_commands_and_options_of_commands_not_loaded(typed: str, completed: list[str]) -> None:
     words = len(typed.split())
     asked = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(words - 1)}
     done = subprocess.run(

@@ -118,9 +118,7 @@ def test_an_unknown_key_or_section_is_refused_with_a_suggestion_or_with_those_th
         "TIDEMARK_DAGSTER_WEB_PORT",
     ],
 )
-def test_a_variable_that_names_no_setting_is_refused(
-    name: str, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_without_a_setting_is_refused(name: str, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "10s")
     message = refusal(written(""))
     assert message.startswith(f"the variable {name} is not a setting; ")
@@ -137,9 +135,7 @@ def test_variables_that_name_folders_are_no_settings(written: Written, monkeypat
 # ------------------------------------------------------------------------------------------------- who wins
 
 
-def test_a_variable_wins_over_the_file_and_leaves_the_rest_of_its_section(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_wins_over_the_file_but_not_the_section(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[watermark]\nband = "7s"\ntick = "20s"\n')
     monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1m30s")
     watermark = load_settings(file).watermark
@@ -162,9 +158,7 @@ def test_the_emulator_s_own_variable_wins_over_the_file(written: Written, monkey
 # ----------------------------------------------------------------------------------------------------- errors
 
 
-def test_an_error_names_the_setting_its_value_its_source_and_the_rule(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_names_setting_value_source_and_rule(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[watermark]\nband = "10"\n')
     rule = "write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d"
     assert refusal(file) == f"watermark.band = '10' (from {file}): {rule}"
@@ -184,9 +178,7 @@ def test_every_wrong_setting_is_named_at_once(written: Written, monkeypatch: pyt
         assert part in message
 
 
-def test_a_wrong_emulator_host_is_blamed_on_the_variable_that_set_it(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_emulator_host_is_blamed_on_its_variable(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "nowhere")
     assert refusal(written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')).startswith(
         "pubsub.emulator_host = 'nowhere' (from $PUBSUB_EMULATOR_HOST): write the address as host:port"
@@ -287,9 +279,7 @@ def test_a_value_that_breaks_its_rule_is_refused(written: Written) -> None:
         assert rule in refusal(written(text)), text
 
 
-def test_a_missing_settings_file_is_reported_by_how_it_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_settings_file_is_reported_as_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     message = refusal(tmp_path / "absent.toml")
     assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name an existing one"
     monkeypatch.chdir(tmp_path)
@@ -312,9 +302,7 @@ def test_a_file_that_is_no_toml_is_reported_as_unreadable(written: Written, tmp_
 # ------------------------------------------------------------------------------------------------------ paths
 
 
-def test_relative_paths_are_relative_to_the_file_s_folder(
-    tmp_path: Path, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_the_file(tmp_path: Path, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[lake]\nuri = "file:data/../lake"\n[dagster]\nstorage = "dag"\n')
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -161,9 +161,7 @@ def test_a_delta_table_of_a_later_protocol_is_not_called_damaged(protocol: dict[
 # A lake of a later version
 
 
-def test_a_lake_is_raised_by_its_first_newer_writer_and_who_holds_it_open_stops(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_writer_raises_a_lake_and_who_holds_it_open_stops(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_in(place, (LATER - at(0)).total_seconds())
     held = world.lake()
     held.heartbeats().current()
@@ -196,9 +194,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
-def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
-    raised: Callable[[Path], None], place: Path
-) -> None:
+def test_every_command_refuses_a_later_lake_and_writes_nothing(raised: Callable[[Path], None], place: Path) -> None:
     raised(place)
     before = content_of(place)
     for command in COMMANDS:
@@ -212,9 +208,7 @@ def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
 
 
 @pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
-def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
-    raised: Callable[[Path], None], place: Path
-) -> None:
+def test_no_tick_or_run_writes_into_a_later_lake_or_acknowledges(raised: Callable[[Path], None], place: Path) -> None:
     pubsub = PubSubSettings()
     world, settings = ModelWorld(pubsub), settings_of(pubsub, place)
     start = world.clock.now() - timedelta(minutes=5)

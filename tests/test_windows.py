@@ -32,9 +32,7 @@ def window(number: int) -> Window:
 
 @bounded
 @given(windowings, moments, spans)
-def test_windows_between_two_moments_have_no_gap_and_no_overlap(
-    windowing: Windowing, start: datetime, span: timedelta
-) -> None:
+def test_windows_between_moments_touch_without_overlap(windowing: Windowing, start: datetime, span: timedelta) -> None:
     end = start + span
     windows = list(windowing.between(start, end))
     assert all(one.end == following.start for one, following in itertools.pairwise(windows))
@@ -161,9 +159,7 @@ def test_stretches_neither_overlap_nor_touch(given: list[range]) -> None:
 
 @bounded
 @given(stretches, stretches, st.integers(-70, 70), st.integers(0, 90))
-def test_the_difference_of_two_is_that_of_their_numbers(
-    given: list[range], others: list[range], low: int, width: int
-) -> None:
+def test_the_difference_is_that_of_their_numbers(given: list[range], others: list[range], low: int, width: int) -> None:
     bounds = range(low, low + width)
     found = numbers(list(Spans(*given).without(Spans(*others), bounds)))
     assert found == sorted((of(given) - of(others)) & set(bounds), reverse=True)

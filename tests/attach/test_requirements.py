@@ -59,9 +59,7 @@ def refused(found: types.Subscription | None, settings: PubSubSettings = SETTING
         ({"filter": 'attributes.a = "b"'}, "has the filter 'attributes.a = \"b\"'"),
     ],
 )
-def test_every_kind_of_base_is_accepted_and_said_with_what_the_signal_promises(
-    options: dict[str, Any], says: str
-) -> None:
+def test_every_kind_of_base_is_accepted_with_what_the_signal_promises(options: dict[str, Any], says: str) -> None:
     found = base(**options)
     assert refused(found) == []
     assert [*differences(SETTINGS, "base", found), *dangers("base", found, attach=True)] == []

@@ -131,9 +131,7 @@ def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_
     assert "missed_not_checked" not in lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
 
 
-def test_status_names_the_fields_that_are_null_in_all_recent_rows(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_names_fields_that_are_null_in_recent_rows(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SystemClock().now()
     monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"temperature": "number", "status": "text"}')
     assert "null_fields" not in status(history, monkeypatch), "nothing landed within an hour"
@@ -176,7 +174,7 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     assert "event hours 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
 
 
-def test_status_shows_the_snapshots_and_pulls_of_the_last_day_and_the_budget(
+def test_status_shows_a_days_snapshots_and_pulls_and_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, now = lake_in(tmp_path).tracking_log(), SystemClock().now()

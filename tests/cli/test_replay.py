@@ -234,9 +234,7 @@ def test_the_decisions_of_a_lake_are_identical_until_one_that_differs_is_shown_s
     assert facts["first_difference"]["decision.watermark"]["recorded"] == "2026-11-21T05:20:17.000001Z"
 
 
-def test_with_an_option_of_the_policy_replay_decides_otherwise_and_verifies_nothing(
-    lake: Recorded, tmp_path: Path
-) -> None:
+def test_with_another_policy_replay_decides_otherwise_and_verifies_nothing(lake: Recorded, tmp_path: Path) -> None:
     _, decided, messages = lake
     words = done("replay", "--from-lake", "--band", "2m", "--out", tmp_path / "decisions.parquet")
     assert "not a verification" in words

@@ -118,9 +118,7 @@ def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(
     assert rows("--missing", "--window", KEYS[1]) == []
 
 
-def test_two_questions_at_once_and_windows_of_two_lengths_are_refused(
-    computed: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_questions_and_windows_of_two_lengths_are_refused(computed: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as changed:
         changed.setenv("TIDEMARK_WINDOWS__LENGTH", "1d")
         assert isinstance(run().exception, InvalidSettings)

@@ -126,9 +126,7 @@ def computed_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         (OPEN, f"the watermark has not passed window {OPEN}"),
     ],
 )
-def test_rows_of_a_window_that_is_not_computed_are_an_error_that_says_why(
-    computed_shell: Shell, window: str, said: str
-) -> None:
+def test_rows_of_an_uncomputed_window_are_an_error_that_says_why(computed_shell: Shell, window: str, said: str) -> None:
     code, out, err = computed_shell.run("--window", window, "--json", command="diffs")
     assert (code, out, said in err) == (1, "", True)
 

@@ -119,9 +119,7 @@ def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_window
     assert house.materialized() == [hour(0), hour(0), hour(12)]
 
 
-def test_after_an_outage_each_hour_of_it_follows_a_bounded_number_a_tick(
-    house: Attached, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hours_of_an_outage_follow_a_bounded_number_a_tick(house: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "AT_ONCE", 3)
     house.lives(NOON + HOUR + MINUTE)
     house.world.clock.advance(7 * HOUR)
@@ -156,9 +154,7 @@ def test_housekeeping_keeps_a_lake_without_tables_and_never_forgets_an_hour(hous
     assert house.materialized() == [hour(number) for number in range(3)]
 
 
-def test_the_example_loads_as_a_code_location_and_its_sensors_tick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_is_a_code_location_whose_sensors_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "attach", tmp_path / "theirs")
     with served() as address, dg.DagsterInstance.ephemeral() as instance:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)

@@ -107,9 +107,7 @@ def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializin
         return lake, lake.run(WINDOWS[0], WINDOWS[-1], instance)
 
 
-def test_one_run_over_a_range_computes_each_of_its_windows(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
+def test_a_run_over_a_range_computes_its_windows(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
     lake, result = materialized
     assert result.success
     rows = lake.rows()
@@ -120,9 +118,7 @@ def test_one_run_over_a_range_computes_each_of_its_windows(
     assert [row["temperature_delta"] for row in first[1:]] == [2.0] * 5
 
 
-def test_an_asset_of_ones_own_reads_the_rows_of_its_windows(
-    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
-) -> None:
+def test_a_custom_asset_reads_its_windows_rows(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
     lake, _ = materialized
     pipeline = td.Pipeline(lake.settings)
     rows = lake.rows()

@@ -245,9 +245,7 @@ def moved(patch: pytest.MonkeyPatch, name: str) -> None:
     patch.setitem(private.PARTS, name, gone)
 
 
-def test_without_a_part_of_its_own_the_launcher_does_not_watch_and_runs_are_launched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WatchedRunLauncher().supports_check_run_worker_health
     moved(monkeypatch, "CanCancelExecutionRequest")
     assert not WatchedRunLauncher().supports_check_run_worker_health

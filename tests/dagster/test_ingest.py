@@ -157,9 +157,7 @@ def test_the_sensor_asks_for_one_run_and_says_why_it_asks_for_no_other(ticking: 
     assert len(requests(ticking)) == 1
 
 
-def test_in_continuous_mode_the_sensor_keeps_one_run_at_work(
-    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_continuous_mode_keeps_one_run_at_work(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> None:
     ticking = ticking_with(world, instance, tmp_path, CONTINUOUS)
     (request,) = requests(ticking)
     assert "tidemark/why" not in request.tags, "it needs no reason"
@@ -215,9 +213,7 @@ def test_the_sensor_asks_for_a_run_when_ticks_do_not_catch_up(
 # Ticks beside a run
 
 
-def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
-    ticking: Ticking, world: ModelWorld
-) -> None:
+def test_ticks_pull_until_a_run_has_settled_a_round_and_after_its_end(ticking: Ticking, world: ModelWorld) -> None:
     settings, now = ticking.settings, world.clock.now()
     publish(world, settings, beats_between(now - 2 * MINUTE, now - MINUTE))
     run = ticking.run(INGEST, STATUS.STARTED)
@@ -300,9 +296,7 @@ def test_a_run_reads_both_subscriptions_tells_how_far_it_is_and_gives_back_to_th
     assert ticking.land().skip_message == "nothing to land"
 
 
-def test_a_run_that_stays_goes_on_when_it_has_caught_up_until_its_time_is_up(
-    on_spark_ticking: Ticking, publisher: PublisherClient
-) -> None:
+def test_a_run_that_stays_goes_on_until_its_time_is_up(on_spark_ticking: Ticking, publisher: PublisherClient) -> None:
     ticking, plan = on_spark_ticking, replace(SOON, run_for=4 * SECOND)
     ticking.plan = plan
     ticking.restart()

@@ -109,9 +109,7 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
     assert status_of(runs, run) is STATUS.FAILURE
 
 
-def test_a_run_that_ended_while_runs_were_looked_at_stays_as_it_ended(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ended_during_the_look_stays_as_it_ended(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, deleted = (noted(runs, STATUS.STARTED) for _ in range(2))
     records = runs.newest(COMPUTE_WINDOWS, 2)
     success = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, COMPUTE_WINDOWS)
@@ -130,9 +128,7 @@ def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs
         assert run_at_work(runs, now + later) is None, "nor where it fell silent before the clock was set back"
 
 
-def test_a_run_says_that_it_is_at_work_while_it_is(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_at_work_says_that_it_is(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "BEAT", timedelta(milliseconds=20))
 
     def said(run_id: str) -> int:

@@ -200,9 +200,7 @@ def test_windows_that_fail_together_are_tried_one_by_one_until_the_file_changes(
         assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[1]}"]}
 
 
-def test_a_file_that_cannot_be_used_when_dagster_loads_the_pipeline_stops_nobody_else(
-    tmp_path: Path, computed: Path
-) -> None:
+def test_a_file_that_dagster_cannot_load_with_the_pipeline_stops_nobody_else(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         live = Live(tmp_path, instance, computed, sql=COUNTS, python="def python(:")  # its key is not known
         by_table = {result.job_def.name: result for result in live.runs()}

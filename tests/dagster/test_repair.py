@@ -78,9 +78,7 @@ def output(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
-def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mended(
-    tmp_path: Path, computed: Path
-) -> None:
+def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_named_and_repaired(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance, computed)
         assert house.look().is_sound
@@ -112,9 +110,7 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
         assert house.look().is_sound
 
 
-def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_computed_again(
-    tmp_path: Path, computed: Path
-) -> None:
+def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance, computed)
         house.file_of(WINDOWS[1], "stream_status").unlink()
@@ -223,9 +219,7 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
         assert shown() == {"2026-11-21T06-00Z"}
 
 
-def test_an_hour_is_materialized_once_it_is_over_and_all_its_windows_are_computed(
-    tmp_path: Path, computed: Path
-) -> None:
+def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tmp_path: Path, computed: Path) -> None:
     house = Materializing(tmp_path, CLASSIC, copied_from=computed)
     with dg.DagsterInstance.ephemeral() as instance:
 
@@ -323,9 +317,7 @@ def rows_of(house: Materializing) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["stream_id"], row["event_time"].isoformat()): row for row in house.rows().to_pylist()}
 
 
-def test_a_late_heartbeat_corrects_its_row_and_the_next_and_a_failure_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_heartbeat_corrects_two_rows_and_failures_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = Materializing(tmp_path, CLASSIC)
     windows = house.settings.windows.model_copy(update={"corrections": True})
     house.settings = house.settings.model_copy(update={"windows": windows})

@@ -130,9 +130,7 @@ def test_a_run_that_no_launcher_started_goes_on(instance: dg.DagsterInstance) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_ended(
-    server: CodeServer, number: signal.Signals
-) -> None:
+def test_a_run_runs_while_its_process_does_and_has_failed_after_it(server: CodeServer, number: signal.Signals) -> None:
     run = server.launch()
     assert server.health(run).status is WorkerStatus.RUNNING
     processes = server.run_processes()

@@ -77,9 +77,7 @@ def note_as_computed(ticking: Ticking, window_keys: list[str]) -> None:
 # What a tick reports
 
 
-def test_each_tick_materializes_the_watermark_and_the_histogram_only_with_messages(
-    ticking: Ticking, world: ModelWorld
-) -> None:
+def test_a_tick_materializes_the_watermark_and_with_messages_the_histogram(ticking: Ticking, world: ModelWorld) -> None:
     assert keys(ticking.track()) == ["watermark"]
     publish_backlog(world, ticking.settings)
     assert keys(ticking.track()) == ["tracking_histogram", "watermark"]
@@ -91,9 +89,7 @@ def test_each_tick_materializes_the_watermark_and_the_histogram_only_with_messag
     assert str(evidence["decision"]).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
-def test_heartbeats_and_quarantine_are_materialized_only_when_something_landed_there(
-    ticking: Ticking, world: ModelWorld
-) -> None:
+def test_heartbeats_and_quarantine_are_materialized_if_something_landed(ticking: Ticking, world: ModelWorld) -> None:
     nothing = ticking.land()
     assert (keys(nothing), nothing.skip_message) == ([], "nothing to land")
     start = backlog_start(ticking.clock)
@@ -208,9 +204,7 @@ def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
 
 
 @pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])
-def test_somebody_else_s_runs_of_jobs_with_our_names_stop_nothing(
-    ticking: Ticking, world: ModelWorld, tags: Mapping[str, str]
-) -> None:
+def test_runs_of_others_by_our_names_stop_nothing(ticking: Ticking, world: ModelWorld, tags: Mapping[str, str]) -> None:
     publish_backlog(world, ticking.settings)
     for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.FAILURE):
         ticking.run(COMPUTE_WINDOWS, status, tags)
@@ -263,9 +257,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_another_pipeline_pulls_and_writes_nothing_in_a_lake_that_is_owned(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_another_pipeline_pulls_and_writes_nothing_in_our_lake(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     owner, other = Side.of("heartbeats", tmp_path, instance), Side.of("orders", tmp_path, instance)
     owner.ticks()
     published = other.publish()
@@ -306,9 +298,7 @@ def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_a_field_that_no_payload_has_and_one_of_another_kind_are_warned_of(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_missing_field_and_one_of_another_kind_are_warned_of(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
     fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
     message = MessageSettings(fields=fields)  # type: ignore[arg-type]

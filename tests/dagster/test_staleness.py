@@ -104,9 +104,7 @@ def test_while_nothing_is_missed_it_says_so_once_and_what_dagster_never_got_is_t
     assert evaluations(ticking)["missed"].metadata["missed"].value == 1
 
 
-def test_exactly_the_stale_windows_are_requested_in_one_run_and_once(
-    history: History, instance: dg.DagsterInstance
-) -> None:
+def test_exactly_the_stale_windows_are_requested_once_together(history: History, instance: dg.DagsterInstance) -> None:
     clock = ManualClock(at(1000))
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     ticking = ticking_on(history, instance, clock=clock)
@@ -182,9 +180,7 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
     assert {name for name, event in patient.items() if not event.passed} == {"missed"}
 
 
-def test_the_check_of_what_max_lag_passes_over_counts_it_and_names_the_streams(
-    history: History, instance: dg.DagsterInstance
-) -> None:
+def test_what_max_lag_passes_over_is_counted_with_its_streams(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("slow", 100, publish_time=161), Beat("slow", 200, publish_time=261), Beat("in time", 640)])
     history.lake.tracking_log().append(Snapshot(published([(161, 100), (261, 200), (641, 640)])))
     said = evaluations(ticking_on(history, instance, max_lag=seconds(50)))["passed_over"]
@@ -197,9 +193,7 @@ def test_the_check_of_what_max_lag_passes_over_counts_it_and_names_the_streams(
     assert "passed_over" not in evaluations(ticking_on(history, instance))
 
 
-def test_a_damaged_file_of_heartbeats_is_named_and_the_other_checks_go_on(
-    history: History, instance: dg.DagsterInstance
-) -> None:
+def test_a_damaged_file_is_named_and_the_other_checks_go_on(history: History, instance: dg.DagsterInstance) -> None:
     ticking = ticking_on(history, instance)
     ticking.tick("staleness")
     history.land([Beat("late", 350, late=True)])
@@ -298,9 +292,7 @@ def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, s
     assert [passed for passed, _, _ in said(ticking)] == [True]
 
 
-def test_a_missing_permission_to_look_is_a_warning_and_no_answer_is_silence(
-    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_permission_warns_and_no_answer_is_silence(ticking: Ticking, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(error: Exception) -> None:
         def raising(self: object) -> None:
             raise error

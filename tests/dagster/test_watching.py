@@ -143,9 +143,7 @@ class Told(Observer):
         self.landed, self.tracked_by_runs = look()
 
 
-def test_each_run_that_ends_is_counted_once_and_those_of_others_never(
-    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_runs_count_once_and_those_of_others_never(ticking: Ticking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_runs, "RUNS_AT_ONCE", 1)
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)  # before the process began
     looked, told = EndedRuns(), Told()

@@ -157,9 +157,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
         ({"URL": "http://me:secret@127.0.0.1"}, "write the address without a login; $TIDEMARK_DAGSTER_HEADERS may"),
     ],
 )
-def test_what_does_not_take_the_run_is_named_with_what_to_do(
-    serving: Serving, variables: Mapping[str, str], said: str
-) -> None:
+def test_what_refuses_a_run_is_named_with_what_to_do(serving: Serving, variables: Mapping[str, str], said: str) -> None:
     facts = {"web": serving.web, "code": serving.code, "ui": f"http://127.0.0.1:{serving.web}"}
     set_here = {f"TIDEMARK_DAGSTER__{name}": value.format(**facts) for name, value in variables.items()}
     before = len(serving.runs())
@@ -279,9 +277,7 @@ SITES = ("cross-site", "same-site")
     ],
     ids=str,
 )
-def test_what_a_foreign_page_sends_is_refused_whatever_it_asks_for(
-    serving: Serving, headers: Mapping[str, str]
-) -> None:
+def test_what_a_foreign_page_sends_is_refused_whatever_it_asks(serving: Serving, headers: Mapping[str, str]) -> None:
     answers = [
         serving.query(MUTATION, {**JSON, **headers}),
         serving.ask("GET", "/server_info", headers),

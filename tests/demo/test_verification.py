@@ -202,9 +202,7 @@ def test_every_kind_of_difference_is_found_and_named(
         ("status_changed", False),
     ],
 )
-def test_another_value_in_any_compared_column_is_found(
-    world: World, tmp_path: Path, column: str, value: object
-) -> None:
+def test_another_value_in_a_compared_column_is_found(world: World, tmp_path: Path, column: str, value: object) -> None:
     row = world.diff("stream-0", 2)
     assert row[column] != value
     row[column] = value

@@ -96,9 +96,7 @@ def test_without_credentials_that_is_said_once_and_nobody_is_asked(monkeypatch: 
     assert {one.subject for one in found} <= {checks.CREDENTIALS, checks.SPARK}
 
 
-def test_an_account_that_these_credentials_may_not_act_as_is_named_with_the_role(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_account_that_may_not_be_impersonated_is_named_with_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google.auth, "default", lambda **_: (OfTheMachine(), "project"))
     assert [one.level for one in of_credentials(on_the_service())] == [Level.OK]
     setup = on_the_service(impersonate=ACCOUNT)
@@ -132,9 +130,7 @@ class OfMonitoring:
 
 
 @pytest.mark.parametrize(("exceeded", "level"), [(True, Level.WARNING), (False, Level.OK)])
-def test_a_quota_that_was_exceeded_within_a_day_is_named(
-    monkeypatch: pytest.MonkeyPatch, exceeded: bool, level: Level
-) -> None:
+def test_a_quota_exceeded_within_a_day_is_named(monkeypatch: pytest.MonkeyPatch, exceeded: bool, level: Level) -> None:
     client = OfMonitoring(exceeded=exceeded)
     monkeypatch.setattr(permissions, "monitoring_client", lambda *_: nullcontext(client))
     (finding,) = examine(on_the_service(project="my-project"), [Check("quotas", check_quotas)])

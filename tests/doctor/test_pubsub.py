@@ -35,9 +35,7 @@ def wrong(world: World) -> list[CheckFinding]:
         ({"enable_message_ordering": True}, Level.WARNING, "delivers in order"),
     ],
 )
-def test_each_option_that_is_not_as_it_should_be_is_said_once(
-    world: World, options: dict[str, Any], level: Level, said: str
-) -> None:
+def test_each_wrong_option_is_said_once(world: World, options: dict[str, Any], level: Level, said: str) -> None:
     world.provision(**options)
     (finding,) = wrong(world)
     assert finding.level is level

@@ -59,9 +59,7 @@ def here() -> SparkSettings:
     return SparkSettings(remote=f"sc://localhost:{free_port()}")
 
 
-def test_without_a_java_what_needs_one_is_broken_and_a_server_elsewhere_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_java_what_needs_one_is_broken_but_no_server_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     for spark in (here(), classic("local[1]")):
         assert "install Java 17 or newer" in said(check_java, Level.BROKEN, spark=spark)

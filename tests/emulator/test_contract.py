@@ -87,9 +87,7 @@ def test_a_stream_gives_what_is_there_and_what_is_published_meanwhile(
     stream.cancel()
 
 
-def test_a_leased_message_comes_again_after_its_lease_with_the_same_id_and_publish_time(
-    server: Server, topic: str, base: str
-) -> None:
+def test_a_message_comes_again_after_its_lease_with_its_id_and_time(server: Server, topic: str, base: str) -> None:
     server.publish(topic, 3)
     first = server.pull(base)
     server.extend(base, first, 2)
@@ -106,9 +104,7 @@ def test_a_leased_message_comes_again_after_its_lease_with_the_same_id_and_publi
     assert server.pull(base, wait=SHORT_SECONDS) == []
 
 
-def test_an_extension_keeps_the_messages_and_a_refusal_brings_them_back_at_once(
-    server: Server, topic: str, base: str
-) -> None:
+def test_an_extension_keeps_messages_and_a_refusal_brings_them_back(server: Server, topic: str, base: str) -> None:
     server.publish(topic, 2)
     kept, refused = server.pull(base)
     server.extend(base, [kept], 2)
@@ -135,9 +131,7 @@ def test_what_is_given_back_by_a_deadline_of_a_second_is_outstanding_all_along(s
     assert server.oldest(subscription) == published(received[0])
 
 
-def test_a_seek_keeps_what_was_published_since_and_acknowledged_messages_that_are_retained(
-    server: Server, topic: str, base: str
-) -> None:
+def test_a_seek_keeps_what_was_published_since_and_retained_messages(server: Server, topic: str, base: str) -> None:
     keeping = server.subscription(topic, "keeping", retain_acked_messages=True)
     server.publish(topic, 3)
     CLOCK.sleep(0.1)
@@ -151,9 +145,7 @@ def test_a_seek_keeps_what_was_published_since_and_acknowledged_messages_that_ar
         assert sorted(server.drained(path)) == sorted(later)
 
 
-def test_a_seek_to_a_snapshot_brings_what_was_outstanding_then_and_what_came_since(
-    server: Server, topic: str, base: str
-) -> None:
+def test_a_seek_to_a_snapshot_brings_the_outstanding_and_what_came_since(server: Server, topic: str, base: str) -> None:
     ids = server.publish(topic, 4)
     received = server.pull(base)
     server.acknowledge(base, received[:1])

@@ -19,9 +19,7 @@ def test_a_reading_of_the_official_one_passes_what_was_given_back_by_a_deadline_
     assert (server.oldest(subscription) > published(received[0])) is server.is_official
 
 
-def test_a_snapshot_gives_its_messages_to_a_younger_subscription_on_ours_alone(
-    server: Server, topic: str, base: str
-) -> None:
+def test_a_snapshot_serves_a_younger_subscription_on_ours_alone(server: Server, topic: str, base: str) -> None:
     server.publish(topic, 3)
     server.subscriber.create_snapshot(name=server.snapshot_name(), subscription=base)
     young = server.subscription(topic, "young")

@@ -88,9 +88,7 @@ def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> N
             client.transport.close()
 
 
-def test_the_command_says_when_it_is_ready_makes_faults_from_its_options_and_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_command_says_it_is_ready_makes_faults_of_options_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # no way to an emulator
     port = free_port()
     with command(f"--host={HOST}", f"--port={port}") as (process, ready):

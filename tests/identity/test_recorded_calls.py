@@ -140,9 +140,7 @@ def test_the_sensors_ask_pubsub_and_monitoring_for_what_the_table_says(servers: 
 
 
 @pytest.mark.gcs
-def test_the_sensors_ask_a_bucket_for_what_the_table_says(
-    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sensors_ask_a_bucket_as_documented(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness_checkpoint, "COMMITS_BETWEEN", 1)
     monkeypatch.setattr(layout, "CHECKPOINT_EVERY", 2)
     with recorded_buckets(tmp_path) as buckets, ExitStack() as stack:

@@ -188,9 +188,7 @@ def test_megabytes_of_elements_become_one_rejected_message(more: int, reason: st
     [(0, 0, [5, 2]), (1024, 0, [4, 3]), (1024, 9_000_000, [1] * 7)],
     ids=["rows", "attributes", "bytes"],
 )
-def test_the_parts_of_a_batch_are_bounded_in_rows_in_repeated_attributes_and_in_bytes(
-    note: int, more: int, cut: list[int]
-) -> None:
+def test_parts_of_a_batch_are_bounded_in_rows_attributes_and_bytes(note: int, more: int, cut: list[int]) -> None:
     readings = [reading(n % 100) for n in range(elements.MOST_ELEMENTS)]
     data = orjson.dumps({"readings": readings, "meta": {"unit": "x" * 3000}, "more": "x" * more})
     assert len(data) < 10_000_000

@@ -46,9 +46,7 @@ def test_landing_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.Mon
     assert held == [0, 0, 0, 0, 0]
 
 
-def test_landing_under_a_name_holds_one_batch_at_a_time_though_it_leases_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_landing_under_a_name_holds_one_batch_and_leases_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking, "FILE_BYTES", 1)
     world = PiecesWorld(tmp_path)
     publish(world, 12)

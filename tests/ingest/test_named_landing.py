@@ -101,9 +101,7 @@ def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: Piece
     assert len(ids(world.land_as("run/000000002-0000"), world.objects)) == 5
 
 
-def test_the_losing_twin_acknowledges_nothing_and_serves_what_the_winner_landed(
-    world: PiecesWorld, tmp_path: Path
-) -> None:
+def test_the_losing_twin_acknowledges_nothing_and_serves_the_winners_rows(world: PiecesWorld, tmp_path: Path) -> None:
     publish(world, 3)
     twin = PiecesWorld(tmp_path)
     twin.clock, twin.base = world.clock, world.base

@@ -105,9 +105,7 @@ def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_
     assert requeued == landed
 
 
-def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requeue_that_dies_anywhere_loses_or_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requeueing, "BATCH_ROWS", A_TICK)
     worlds = requeued_after_each_death(tmp_path, parked)
     for world in worlds:

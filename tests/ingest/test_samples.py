@@ -92,9 +92,7 @@ def test_lines_are_payloads_or_messages_and_one_payload_where_payloads_are_not_j
         ({**PULLED, "attributes": {"n": 1}}, "is not a Pub/Sub message: Failed to parse attributes"),
     ],
 )
-def test_a_message_that_pubsub_would_not_print_is_named_beside_the_others(
-    tmp_path: Path, content: object, said: str
-) -> None:
+def test_a_message_that_pubsub_would_not_print_is_named(tmp_path: Path, content: object, said: str) -> None:
     trial = try_samples(read(tmp_path, [content, PULLED]), HeartbeatReader(Settings().contract), NOW)
     assert [(one.sample, one.reason) for one in trial.verdicts] == [("sample#1", "MALFORMED"), ("sample#2", None)]
     assert said in str(trial.verdicts[0].detail)

@@ -122,9 +122,7 @@ def dense(number: int) -> Any:
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize(("seconds", "looked_at"), [(5, 2), (0, 1), (60, 3)])
-def test_messages_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
-    side: Side, seconds: int, looked_at: int
-) -> None:
+def test_messages_are_taken_until_time_is_up_and_the_rest_given_back(side: Side, seconds: int, looked_at: int) -> None:
     clock, subscription = ManualClock(NOW), Leased()
     batch, until = batch_of([dense(number) for number in range(3)]), clock.monotonic() + seconds
     taken = take([batch], subscription, keeper_of(side, slow_reader(OF_ELEMENTS, clock), clock), until)

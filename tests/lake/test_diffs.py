@@ -114,9 +114,7 @@ def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
 
 
 @pytest.mark.parametrize("fault", [LakeUnreachable("no answer"), TableConflict("another was first")])
-def test_a_commit_that_landed_without_an_answer_is_recognised_and_another_is_tried_again(
-    lake: Lake, fault: Exception
-) -> None:
+def test_a_commit_that_landed_unanswered_is_recognised_and_another_retried(lake: Lake, fault: Exception) -> None:
     for name, landed in (("first", True), ("again", True), ("lost", False)):
         outcome = compute(faulty(lake, (landed, fault)), name, [SHARED])
         assert (dict(outcome.rows), outcome.superseded) == ({SHARED: WHOLE}, ())

@@ -91,9 +91,7 @@ def test_a_damaged_note_is_named_with_what_to_do(kind: NoteKind[Any], written: b
 @pytest.mark.parametrize(
     ("kind", "written"), [(FACTS, json.dumps(NEWER).encode()), (ROWS, parquet(TABLE.rename_columns(["other"]), NEWER))]
 )
-def test_a_note_of_a_later_format_is_refused_whatever_it_holds(
-    kind: NoteKind[Any], written: bytes, tmp_path: Path
-) -> None:
+def test_a_note_of_a_later_format_is_always_refused(kind: NoteKind[Any], written: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(kind.name("a"), written)
     notes = Notes(objects, kind)

@@ -129,9 +129,7 @@ def test_half_written_files_of_a_crash_are_never_listed(tmp_path: Path) -> None:
     assert list(objects.names("")) == ["folder/name"]
 
 
-def test_a_failure_while_writing_leaves_neither_object_nor_leftover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_neither_object_nor_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -222,9 +220,7 @@ class Garbling(XmlHandler):
 
 
 @pytest.mark.gcs
-def test_content_that_arrives_changed_is_never_returned(
-    gcs_server: CloudStorageServer, gcs_lake_settings: LakeSettings
-) -> None:
+def test_changed_content_is_never_returned(gcs_server: CloudStorageServer, gcs_lake_settings: LakeSettings) -> None:
     proxy = XmlProxy(gcs_server.upstream_port, handler=Garbling).start()
     objects = CloudStorageObjects(gcs_lake_settings.uri, proxy.endpoint)
     objects.create("folder/name", b"content")

@@ -84,9 +84,7 @@ def test_the_known_streams_do_not_depend_on_the_order_of_windows_nor_on_restarts
     assert lake.streams().known().rows.equals(saved)
 
 
-def test_a_commit_of_the_diffs_that_is_gone_from_their_log_has_the_streams_gathered_anew(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_commit_that_is_gone_from_the_log_has_the_streams_gathered_anew(lake: Lake, tmp_path: Path) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
     lake.streams().save()
     put(lake.diffs(), "two", {KEYS[1]: beats(1, "b")})

@@ -220,9 +220,7 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
 SECOND_US = 1_000_000
 
 
-def test_only_rejected_payloads_with_readable_times_count_each_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_payloads_with_readable_times_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantine = lake_in(tmp_path).quarantine()
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == []
     messages = [("a", 20, 10), ("fast", 30, 35), ("a", 20, 10), ("before", -1, -2), ("other reason", 40, 39)]

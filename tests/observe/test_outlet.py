@@ -164,9 +164,7 @@ def receiving() -> Iterator[Received]:
         yield received
 
 
-def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_otlp_receives_all_with_unit_resource_and_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     with receiving() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.address)
@@ -216,9 +214,7 @@ def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_pa
         missing.value.close()
 
 
-def test_a_port_that_is_taken_fails_no_tick_and_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_taken_port_fails_no_tick_and_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with an_hour(tmp_path) as hour:
         hour.is_scraped = False
         with socket.create_server(hour.ticking.settings.metrics.address):
@@ -228,9 +224,7 @@ def test_a_port_that_is_taken_fails_no_tick_and_is_tried_again(
         assert "tidemark_watermark" in get(hour.ticking.settings.metrics, "/metrics")
 
 
-def test_a_missing_library_is_named_where_the_definitions_are_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named_when_definitions_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlet.importlib.util, "find_spec", lambda _: None)
     check_libraries(MetricsSettings(listen=f"{HOST}:9464"))
     for export in ("prometheus", "otlp"):

@@ -94,9 +94,7 @@ def test_a_snapshot_that_cannot_be_deleted_is_swept_later_and_only_our_own_are(
     assert sorted(left) == sorted(others)
 
 
-def test_a_snapshot_that_is_refused_is_reported_by_its_reason(
-    subscriber: SubscriberClient, settings: PubSubSettings
-) -> None:
+def test_a_refused_snapshot_is_reported_by_its_reason(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
     too_old = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
     with pytest.raises(SnapshotRefused, match="almost 7 days old"):
         backlog_of(too_old, settings).read()
@@ -196,8 +194,6 @@ def test_clients_ask_a_regional_endpoint_as_the_service_account_that_is_named() 
         ("no route", PubSubUnreachable, "check the network"),
     ],
 )
-def test_a_refused_token_is_a_missing_permission_and_not_a_broken_network(
-    said: str, expected: type[Exception], told: str
-) -> None:
+def test_a_refused_token_is_a_permission_and_no_broken_network(said: str, expected: type[Exception], told: str) -> None:
     with pytest.raises(expected, match=rf"pull from base.*{told}"), reported("pull from", "base", "consume"):
         raise api.ServiceUnavailable(f"Getting metadata from plugin failed with error: {said}")

@@ -74,9 +74,7 @@ def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension
     "error",
     [api.ServiceUnavailable("away"), RefreshError("the key was revoked"), ValueError("a closed channel")],  # type: ignore[no-untyped-call]
 )
-def test_an_extension_that_fails_for_whatever_reason_does_not_end_the_keeper(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_extension_that_fails_does_not_end_the_keeper(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def fail_twice(call: int) -> None:
         if call <= 2:
             raise error

@@ -52,9 +52,7 @@ def backlog(monitoring: MetricServiceClient, clock: ManualClock) -> MonitoringBa
     return MonitoringBacklog(monitoring, PATH, clock)
 
 
-def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, clock: ManualClock
-) -> None:
+def test_the_last_point_holds_until_old(fake: FakeMonitoring, backlog: MonitoringBacklog, clock: ManualClock) -> None:
     fake.sampled(BASE, at(0), age=5)
     clock.advance(LOOK_BACK - seconds(1))
     assert backlog.read().observed_at == at(-60)
@@ -86,9 +84,7 @@ def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_the
 
 
 @pytest.mark.parametrize("value", [float("nan"), 12.5, -1, 400 * 86400, 1 << 62])
-def test_a_value_that_is_no_age_in_whole_seconds_is_no_value(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
-) -> None:
+def test_a_value_that_is_no_whole_age_is_none(fake: FakeMonitoring, backlog: MonitoringBacklog, value: float) -> None:
     fake.sampled(BASE, at(-60), age=value, undelivered=0)  # consistent with an age of zero
     with pytest.raises(ReadingUnavailable):
         backlog.read()
@@ -206,9 +202,7 @@ samplings = st.lists(
 
 @settings(deadline=None, max_examples=25)
 @given(messages=histories, how=samplings, asked=st.lists(st.integers(0, MINUTES * 60), min_size=1, max_size=6))
-def test_a_reading_is_never_newer_than_the_truth(
-    messages: list[Message], how: list[Sampling], asked: list[int]
-) -> None:
+def test_no_reading_is_newer_than_the_truth(messages: list[Message], how: list[Sampling], asked: list[int]) -> None:
     clock = ManualClock(START)
     fake = FakeMonitoring(clock.now)
     moments = {START + SAMPLE_PERIOD * number: each for number, each in enumerate(how)}
@@ -253,9 +247,7 @@ def counts(fake: FakeMonitoring, pubsub: PubSubSettings, metric: str, *values: i
     fake.series.append(Series(metric, pubsub.base_subscription, points, fake.project, labels))
 
 
-def test_seeks_and_dead_letters_are_told_with_their_number(
-    fake: FakeMonitoring, pubsub: PubSubSettings, clock: ManualClock
-) -> None:
+def test_seeks_and_dead_letters_are_counted(fake: FakeMonitoring, pubsub: PubSubSettings, clock: ManualClock) -> None:
     assert told(pubsub, clock) == []
     counts(fake, pubsub, SOUGHT, 1, 0)
     counts(fake, pubsub, SOUGHT, 1, result="invalid")

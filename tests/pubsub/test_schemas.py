@@ -192,9 +192,7 @@ SECRETS = ("projects/others/schemas/secret", "projects/{own}/schemas/secret")
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_message_that_names_a_schema_of_others_stops_only_itself(
-    guarded: tuple[Topic, Denying, Any], secret: str
-) -> None:
+def test_a_message_with_a_schema_of_others_stops_only_itself(guarded: tuple[Topic, Denying, Any], secret: str) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
     secret = secret.format(own=topic.pubsub.project)
@@ -209,9 +207,7 @@ def test_a_message_that_names_a_schema_of_others_stops_only_itself(
         assert "message.schema, and requeue" in detail
 
 
-def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_is_not(
-    guarded: tuple[Topic, Denying, Any],
-) -> None:
+def test_the_first_schema_found_is_accepted_and_an_unreadable_one_is_not(guarded: tuple[Topic, Denying, Any]) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
     accepted = OneSchema()

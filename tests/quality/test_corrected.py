@@ -294,9 +294,7 @@ def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -
     assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
 
 
-def test_a_lake_that_does_not_answer_leaves_the_corrections_to_the_next_look(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
 

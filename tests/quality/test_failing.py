@@ -263,9 +263,7 @@ def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machin
     assert home.in_lake.newest() == []
 
 
-def test_why_nobody_decides_follows_from_what_is_known_of_the_process(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_nobody_decides_follows_from_facts_of_the_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     assert home.now(0, seconds=30).standing is None
     assert "the pipeline has left no notes on this machine" in (home.now(0, seconds=31).standing or "")
     home.notes().failed("landing", RuntimeError("why"), None)

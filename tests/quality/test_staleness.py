@@ -149,9 +149,7 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     assert staleness.step() is said[-1]
 
 
-def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
     staleness = history.staleness()
@@ -169,9 +167,7 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
-def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_it_is_put_back(
-    history: History, *, is_gone: bool
-) -> None:
+def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_its_repair(history: History, *, is_gone: bool) -> None:
     history.land([Beat("a", 10), Beat("a", 2410)])
     history.compute(0, 2)
     other = compute_at(history, 2400)

@@ -191,9 +191,7 @@ def test_the_summary_is_of_what_landed_and_of_the_ticks_that_had_a_watermark() -
 
 @bounded
 @given(traces, st.lists(st.tuples(st.floats(0.1, 20), st.floats(-3, 20)), min_size=1, max_size=20))
-def test_a_reading_is_that_of_the_newest_moment_at_which_it_was_observed(
-    trace: Held, steps: list[tuple[float, float]]
-) -> None:
+def test_a_reading_is_the_one_that_was_observed_last(trace: Held, steps: list[tuple[float, float]]) -> None:
     tick_us = np.cumsum([int(step * 1e6) for step, _ in steps]) + START_US
     observed_us = tick_us - ints(int(age * 1e6) for _, age in steps)
     for number, each in enumerate(ticks_at(trace, tick_us, observed_us, at(0))):

@@ -86,9 +86,7 @@ MOMENTS = pa.array([at(1), at(2)], US)
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_an_ambiguous_column_is_refused_by_name_with_what_to_do(
-    tmp_path: Path, columns: dict[str, Any], words: list[str]
-) -> None:
+def test_an_ambiguous_column_is_refused_by_its_name(tmp_path: Path, columns: dict[str, Any], words: list[str]) -> None:
     file = file_of(tmp_path / "trace.parquet", **columns)
     with pytest.raises(TraceUnusable) as refused:
         list(ParquetTrace(file).batches())

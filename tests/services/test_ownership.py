@@ -102,9 +102,7 @@ def test_of_pipelines_that_begin_at_once_one_owns_the_bucket(gcs_lake_settings: 
         place.process("another").state()
 
 
-def test_who_is_overtaken_between_its_look_and_its_write_is_refused(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_overtaken_between_look_and_write_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first, faster, own = place.process("orders"), place.process("heartbeats"), Ownership._own
 
     def overtaken(of: Ownership) -> Owner:
@@ -196,9 +194,7 @@ def test_processes_that_an_up_has_started_leave_its_note(place: Place, sleeper: 
     assert place.owner().process == own_process(), "a rolling update replaces an `up` elsewhere that has ended"
 
 
-def test_a_second_up_is_refused_while_the_first_lives(
-    place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
-) -> None:
+def test_a_second_up_is_refused_beside_one(place: Place, sleeper: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     place.owned_by(process_of(sleeper.pid), up="/srv/one")
     second = place.process(up=tmp_path / "two")
     for refused in (second.wait_until_known, second.state):

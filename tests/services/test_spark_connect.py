@@ -34,9 +34,7 @@ def test_it_becomes_the_server_that_tidemark_up_starts(tmp_path: Path, monkeypat
     assert Path.cwd() == expected.folder == tmp_path / "spark"
 
 
-def test_without_a_token_it_is_refused_since_no_client_could_know_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_token_that_clients_know_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
     with pytest.raises(InvalidSettings, match=rf"\${TOKEN} is not set: set it to a secret"):
         become_the_server(tmp_path / "spark")

@@ -54,9 +54,7 @@ def test_ticks_that_fail_are_said_once_and_once_that_they_are_over(terminal: Ter
     assert terminal.new(1) == ["resolved after 4s: ticks of the sensor landing failed"]
 
 
-def test_that_nobody_decides_is_said_with_the_reason_and_not_before_the_first_decision_is_due(
-    terminal: Terminal,
-) -> None:
+def test_that_nobody_decides_is_said_with_the_reason_once_a_decision_is_due(terminal: Terminal) -> None:
     assert terminal.new(BEGINS_WITHIN.total_seconds() - 1) == []
     terminal.notes.good("tracking", terminal.home.in_lake)
     assert terminal.new(30) == []

@@ -158,9 +158,7 @@ def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_
 
 
 @pytest.mark.parametrize("place", ["classic", "connect"], indirect=True)
-def test_rounds_land_everything_although_the_driver_and_then_a_worker_are_killed(
-    place: Place, world: PubSubWorld
-) -> None:
+def test_rounds_land_everything_although_driver_and_worker_are_killed(place: Place, world: PubSubWorld) -> None:
     pubsub, settings = world.settings.model_dump(mode="json"), settings_of(world.settings, str(world.lake))
     work = ("rounds", {"pubsub": pubsub, "lake": str(world.lake), "messages": 3 * MESSAGES})
     world.publish(MESSAGES)

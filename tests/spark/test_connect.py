@@ -166,17 +166,13 @@ def proxy(certificate: Path, *protocols: str) -> Iterator[str]:
         thread.join(10)
 
 
-def test_a_certificate_of_an_authority_that_is_named_is_accepted(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_of_a_named_authority_is_accepted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ROOTS, str(certificate))
     with proxy(certificate, "h2") as remote:
         check_answers(remote)
 
 
-def test_a_certificate_of_an_unknown_authority_is_said_at_once(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_of_an_unknown_authority_is_said(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROOTS, raising=False)
     with proxy(certificate, "h2") as remote, pytest.raises(SparkUnreachable, match=f"certificate.*{ROOTS}"):
         check_answers(remote)

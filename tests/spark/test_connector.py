@@ -71,9 +71,7 @@ def test_it_is_fetched_once_and_appears_whole(cache: Path, monkeypatch: pytest.M
         (CONTENT, "/absent.jar", "404"),
     ],
 )
-def test_anything_else_is_refused_and_not_kept(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, path: str, why: str
-) -> None:
+def test_all_else_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, path: str, why: str) -> None:
     with serving(answering(served)) as address:
         name_jar_at(address, monkeypatch)
         with pytest.raises(ToolMissing, match=why):
@@ -110,9 +108,7 @@ def test_a_classic_session_without_the_jar_is_refused_before_a_jvm_starts() -> N
         resource.session()
 
 
-def test_what_starts_everything_fetches_it_first_and_starts_nothing_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_fetches_it_first_and_starts_nothing_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
     supervisor = Supervisor(tmp_path / "state", SystemClock(), said.append)
     name_jar_at(f"http://127.0.0.1:{free_port()}", monkeypatch)  # no network

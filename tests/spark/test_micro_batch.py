@@ -107,9 +107,7 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
 
 
 @pytest.mark.parametrize("watermark", [None, at(899.999999)])
-def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
-    house: House, watermark: datetime | None
-) -> None:
+def test_an_open_window_is_refused_and_nothing_is_written(house: House, watermark: datetime | None) -> None:
     house.land(("a", 0))
     before = sorted(house.folder.rglob("*"))
     with pytest.raises(WindowNotClosed, match=r"are not closed yet.*Nothing was written"):
@@ -120,9 +118,7 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the listing", "before the boundary is read"])
-def test_a_run_writes_nothing_where_retention_has_taken_out_its_input_after_it_was_checked(
-    house: House, *, meanwhile: bool
-) -> None:
+def test_a_run_writes_nothing_where_retention_took_its_checked_input(house: House, *, meanwhile: bool) -> None:
     house.land(("a", 0), ("a", 30), ("b", 310))
     house.compute(WINDOWS)
     rows, manifests = house.rows(), sorted((house.folder / "diff_runs").iterdir())
@@ -172,9 +168,7 @@ class OvertakenOnce(WindowedTable):
 
 
 @pytest.mark.parametrize("by_another_tool", [False, True])
-def test_a_window_that_was_made_of_older_input_meanwhile_is_computed_once_more(
-    house: House, by_another_tool: bool
-) -> None:
+def test_a_window_made_of_older_input_meanwhile_is_computed_once_more(house: House, by_another_tool: bool) -> None:
     house.land(("a", 0))
     house.compute(WINDOWS[:1])
     older = house.lake.heartbeats().files_between(at(-600), at(300))
@@ -201,9 +195,7 @@ def files_of(house: House) -> dict[Path, float]:
 
 
 @pytest.mark.parametrize("lacks", ["tidemark", "polars"])
-def test_executors_that_lack_something_are_refused_before_any_write_and_by_their_tasks(
-    house: House, lacks: str, tmp_path: Path
-) -> None:
+def test_lacking_executors_are_refused_before_a_write_and_by_tasks(house: House, lacks: str, tmp_path: Path) -> None:
     house.land(("a", -30), ("a", 0), ("b", 310))
     before, why = files_of(house), rf"cannot run tidemark \(.* on .*{lacks}.*\): .*\$PYSPARK_PYTHON"
     python, able = str(python_without(tmp_path, lacks)), f"{ABLE}.{WINDOWS_NEED[0]}"

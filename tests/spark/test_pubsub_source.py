@@ -32,9 +32,7 @@ def registered(spark: SparkSession) -> None:
     spark.dataSource.register(PubSubDataSource)
 
 
-def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
+def test_readers_get_every_message_and_the_rejected_go_to_quarantine(spark: SparkSession, world: PubSubWorld) -> None:
     world.publish(3000, broken=5)
     batches = Batches()
     options = world.options(readers="3", batchMessages="300", keepBatches="0", maxRowsPerTrigger="1700")
@@ -70,9 +68,7 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
 
 
 @pytest.mark.timeout(600)  # a second JVM: on a busy machine that takes its time
-def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
+def test_a_driver_killed_in_foreach_batch_gets_the_same_batch_again(spark: SparkSession, world: PubSubWorld) -> None:
     world.publish(500)
     out = world.folder / "out"
     out.mkdir()

@@ -135,9 +135,7 @@ def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world
         ({"maxBytesPerTrigger": "512m"}, ReadMaxBytes(512 << 20)),
     ],
 )
-def test_options_say_the_limit_and_a_batch_planned_before_a_restart_has_it_too(
-    given: dict[str, str], limit: object, world: World
-) -> None:
+def test_options_say_the_limit_which_survives_a_restart(given: dict[str, str], limit: object, world: World) -> None:
     reader = reader_of(world, **given)
     assert reader.getDefaultReadLimit() == limit
     start = reader.initialOffset()

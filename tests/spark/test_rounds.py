@@ -32,9 +32,7 @@ def total(done: Sequence[RoundDone]) -> Settled:
     return sum((one.settled for one in done), Settled())
 
 
-def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
-    spark: SparkSession, world: PubSubWorld
-) -> None:
+def test_four_readers_land_a_whole_backlog_and_read_tracking_first(spark: SparkSession, world: PubSubWorld) -> None:
     settings, done = settings_of(world.settings, str(world.lake), readers=4), list[RoundDone]()
     settings = with_policy(settings, near_real_time=timedelta(seconds=2))
     world.publish(20_000, broken=7)

@@ -89,9 +89,7 @@ def test_each_cohort_has_the_figures_of_a_trace_that_was_filtered_by_hand(tmp_pa
         assert part.messages == expected.disorder.messages + expected.disorder.rejected
 
 
-def test_the_largest_are_apart_and_the_smaller_ones_together_with_what_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_are_apart_and_the_rest_is_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cohorts, "MOST_COHORTS", 2)
     trace = Source(seconds=60, rate=20, streams=10).trace()
     regions = region_of(trace, "a", "b", "b", "c", "c", "c", "d", None, "c", "b")
@@ -129,9 +127,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
             cohort_key(key)
 
 
-def test_parts_that_cannot_be_written_are_one_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_parts_are_one_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Source(seconds=60, rate=10).trace().write(tmp_path / "trace")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(TidemarkError, match=r"cannot be split in .* setting TMPDIR"):

@@ -106,9 +106,7 @@ def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_els
     st.sampled_from([0.0, 0.0001, 0.5]),
 )
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_page_and_the_words_hold_together_on_any_source(
-    messages: list[tuple[int, int, int]], target: float
-) -> None:
+def test_the_page_and_the_words_agree_on_any_source(messages: list[tuple[int, int, int]], target: float) -> None:
     publish = ints(START_US + publish * SECOND_US for publish, _, _ in messages)
     event = ints(START_US + event * SECOND_US for _, event, _ in messages)
     landed = ints(START_US + (publish + delay) * SECOND_US for publish, _, delay in messages)

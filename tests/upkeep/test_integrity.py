@@ -240,9 +240,7 @@ def test_a_damaged_note_still_tells_its_number(house: House) -> None:
 
 
 @pytest.mark.parametrize("has_notes", [True, False])
-def test_the_watermark_does_not_go_back_with_a_lost_decision_that_runs_relied_on(
-    tmp_path: Path, has_notes: bool
-) -> None:
+def test_the_watermark_stays_where_runs_relied_on_a_lost_decision(tmp_path: Path, has_notes: bool) -> None:
     house = House(tmp_path, watermark=200)
     house.decide(600)
     cut(house, 1)

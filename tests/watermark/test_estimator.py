@@ -119,9 +119,7 @@ def test_a_message_of_base_that_tracking_never_saw_is_a_hole(
     ],
     ids=["a rejected message fills it", "no message is named", "tracking has not come there", "it was pruned"],
 )
-def test_no_hole_is_found_where_tracking_may_have_seen_the_message(
-    changed: dict[str, Any], pruned_before: int | None
-) -> None:
+def test_no_hole_is_found_where_tracking_may_have_seen_it(changed: dict[str, Any], pruned_before: int | None) -> None:
     arguments = {"histogram": HOLED, "base": IN_THE_HOLE, "tracking": effective(100)} | changed
     decision = decide(**arguments, pruned_before=pruned_before)
     assert (decision.reason, decision.complete_from) == (Reason.ADVANCED, LONG_AGO)

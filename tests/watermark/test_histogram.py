@@ -81,9 +81,7 @@ def test_merging_parts_in_any_order_equals_counting_all_at_once_and_in_a_diction
 
 @bounded
 @given(st.lists(st.tuples(near_times, near_times), max_size=30), rejected_lists)
-def test_a_message_counts_with_the_lesser_of_its_event_time_and_its_publish_time(
-    messages: list[Times], rejected: list[int]
-) -> None:
+def test_a_message_counts_with_the_lesser_of_event_and_publish_time(messages: list[Times], rejected: list[int]) -> None:
     counted = [(publish, min(publish, event)) for publish, event in messages]
     assert histogram_of(messages, rejected) == histogram_of(counted, rejected)
     assert disorder(counted) <= disorder(messages)

@@ -96,9 +96,7 @@ def test_whatever_a_schema_says_it_is_ready_or_refused(odd: Any, where: str) -> 
 @pytest.mark.parametrize("form", FORMS)
 @EXAMPLES
 @given(data=st.data())
-def test_every_payload_becomes_a_value_or_a_rejection(
-    form: str, decoders: dict[str, PayloadDecoder], data: st.DataObject
-) -> None:
+def test_each_payload_is_read_or_rejected(form: str, decoders: dict[str, PayloadDecoder], data: st.DataObject) -> None:
     name, attributes, valid = FORMS[form]
     assert isinstance(one(decoders[name], valid, attributes), dict)
     outcome: Any = one(decoders[name], data.draw(hostile(valid)), attributes)

@@ -174,9 +174,7 @@ def doctor(folder: Path, *options: str) -> Any:
     return said_here(folder, ("doctor", "--measure", *options), {})
 
 
-def test_it_prints_the_table_the_calls_and_what_follows_or_the_same_as_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_prints_table_calls_and_what_follows_also_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = replace(GOOD, filter=FilterFacts(10, 10, 10), calls={"create_snapshot": Took.of([0.1])}, swept=["left"])
     monkeypatch.setattr(measured, "measure", lambda *_, **__: facts)
     with service() as given:
@@ -199,9 +197,7 @@ def test_it_prints_the_table_the_calls_and_what_follows_or_the_same_as_json(
     assert found["written"] == []
 
 
-def test_on_the_service_it_writes_the_settings_and_says_what_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_the_service_it_writes_settings_and_says_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "measure", lambda *_, **__: GOOD)
     file = config(tmp_path, None, "a-project")
     said = doctor(tmp_path, "--write")
