@@ -31,7 +31,7 @@ from tidemark.pipeline.watermark.explain.explanation import Explanation
 from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
 from tidemark.pipeline.watermark.histogram import COPY, Histogram, bucket_of, bucket_start, grouped
 from tidemark.pipeline.watermark.situation import tracking_after_slack
-from tidemark.pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 SECOND = timedelta(seconds=1)
 
@@ -59,35 +59,40 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
 
 
 def read_explained(
-    log: TrackingLog,
-    number: int,
-    decided: DecisionRecord,
-    tick: timedelta,
-    recent: Sequence[Decision] = (),
-    now: datetime | None = None,
+    log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
     """Explain the decision in log entry `number` from the entries before it. Return the explanation, and its content as
-    plain facts. If the explanation is incomplete, its facts contain the cause.
-
-    The lag chart ends at `now`, and shows the `recent` decisions. By default, it ends at the decision, and shows
-    decisions of the last HOURS from the log. Raises LakeError.
-    """
-    at, before, problem = decided.decision.at, None, None
-    explanation = Explanation(decided.decision)
+    plain facts. Raises LakeError."""
+    now = decided.decision.at
+    recent = sampled(log, number, now - HOURS)
     try:
-        before = standing_before(log, number)
-        explanation = explain_decision(decided, before)
-        if explanation.alternatives is None:
-            problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` "
-            problem += "compares them"
+        before, problem = standing_before(log, number), None
     except CorruptObject as error:
-        problem = str(error)
+        before, problem = None, str(error)
+    return explained(number, decided, before, recent, tick, now, problem)
+
+
+def explained(
+    number: int,
+    decided: DecisionRecord,
+    before: WatermarkState | None,
+    recent: Sequence[Decision],
+    tick: timedelta,
+    now: datetime,
+    problem: str | None = None,
+) -> tuple[Explanation, Facts]:
+    """Explain a decision from the state before it and the `recent` decisions. Return the explanation, and its content
+    as plain facts. If the state is lost, `before` is None, and `problem` is the cause. If the explanation is
+    incomplete, its facts contain the cause."""
+    explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
+    if before is not None and explanation.alternatives is None:
+        problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
     return explanation, {
         **explanation_facts(explanation),
         "log_entry": number,
         "problem": problem,
         "plane": before and plane_facts(before.histogram, decided),
-        **history_facts(recent or sampled(log, number, at - HOURS), tick, now or at),
+        **history_facts(recent, tick, now),
     }
 
 

@@ -17,18 +17,19 @@ from jinja2 import PackageLoader
 from markupsafe import Markup
 
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent, iso, rough
-from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.lake.layout import OpenLake
-from tidemark.pipeline.lake.log.history import sampled
+from tidemark.pipeline.lake.log.history import sampled, standing_before
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.observe.explained import (
     HOURS,
+    explained,
     in_order,
     lag_chart,
     landed_by_stream,
     plane_chart,
     read_by_stream,
     read_decided,
-    read_explained,
 )
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.observe.outlet import SCRIPT, STYLE
@@ -37,7 +38,7 @@ from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import TEMPLATES
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ WAIT_SECONDS = 2.0
 MOST_RECENT = 12_000
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""Maximum time between two reads of the tracking log. After a longer time, the page also reads a sample of the
-decisions of the last HOURS, because other processes may have made some of them."""
+"""Maximum time between two reads of the tracking log for which the second one reads all entries since the first. After
+a longer time, the page starts again from the log's newest entries, which is cheaper."""
 
 Found = TypeVar("Found")
 
@@ -112,6 +113,18 @@ class Looker(Generic[Found]):
             self._ended.set()
 
 
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A position in the tracking log: the state after the entry `state.number`, the newest decision with its entry
+    number, and the state before the decision. `at` is the time at which the position was reached."""
+
+    state: WatermarkState
+    number: int
+    decided: DecisionRecord
+    before: WatermarkState
+    at: datetime
+
+
 class Page:
     """Renders the HTML page of one pipeline, from the pipeline's lake and newest decisions. Thread-safe."""
 
@@ -120,8 +133,7 @@ class Page:
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
-        self._looked_at: datetime | None = None
-        self._decided: DecisionRecord | None = None
+        self._place: LogPosition | None = None
         self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
         self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
         self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
@@ -163,7 +175,7 @@ class Page:
             tables_at=self._tables.found_at,
             why=why,
             lag=None if why is None else lag_chart(why),
-            plane=None if why is None or why["plane"] is None else plane_chart(why["plane"]),
+            plane=None if why is None else plane_chart(why["plane"]),
             every=int(min(max(self._settings.watermark.tick.total_seconds() / 2, 1), 10)),
             style=Markup(STYLE),  # noqa: S704 (our own files)
             script=Markup(SCRIPT),  # noqa: S704
@@ -199,30 +211,46 @@ class Page:
         return printable(f"{said} Landed: {names}" if names else f"{said} None of them has landed.")
 
     def _look_at_log(self, now: datetime) -> Mapping[str, Any]:
-        lake, settings = self._lakes[0], self._settings
-        log, found = lake.tracking_log(), read_decided(lake.tracking_log())
-        if found is None:
-            return {"ticks": read_ticks(lake, settings, None, now).sentences}
-        number, self._decided = found
-        decision = self._decided.decision
-        if self._looked_at is None or now - self._looked_at > FOLLOWS_FOR:
-            parts = (sampled(log, number, decision.at - HOURS), self._recent)
+        lake = self._lakes[0]
+        log, place = lake.tracking_log(), self._place
+        if place is None or now - place.at > FOLLOWS_FOR:
+            found = read_decided(log)
+            if found is None:
+                return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
+            before = standing_before(log, found[0])
+            place = LogPosition(before.after(*found), *found, before, now)
+            parts = (sampled(log, found[0], found[1].decision.at - HOURS), self._recent)
             recent = {one.at: one for part in parts for one in in_order(part)}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
-        self._looked_at = now
-        self.decided(decision)
-        _, facts = read_explained(log, *found, settings.watermark.tick, list(self._recent), now)
-        return {**facts, "ticks": read_ticks(lake, settings, decision, now).sentences}
+        place = self._place = followed(log, replace(place, at=now), self.decided)
+        decisions, tick = list(self._recent), self._settings.watermark.tick
+        _, facts = explained(place.number, place.decided, place.before, decisions, tick, now)
+        return {**facts, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables
             return LakeStatus({}, {})
         lake = self._lakes[1]
         self._log.wait(WAIT_SECONDS)  # the streams must be those of the decision on the page
-        decided = self._decided
+        place = self._place
         status = read_status(lake, self._settings, now, self._clock)
-        _, streams = (None, {}) if decided is None else read_by_stream(lake, self._settings, decided)
+        _, streams = (None, {}) if place is None else read_by_stream(lake, self._settings, place.decided)
         return replace(status, details={**status.details, **streams})
+
+
+def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
+    """Read the tracking log from a position to its newest entry, pass each new decision to `tell`, and return the new
+    position. Raises LakeError."""
+    while True:
+        number = place.state.number + 1
+        try:
+            entry = log.entry(number)
+        except ObjectMissing:
+            return place
+        if isinstance(entry, DecisionRecord):
+            place = replace(place, number=number, decided=entry, before=place.state)
+            tell(entry.decision)
+        place = replace(place, state=place.state.after(number, entry))
 
 
 @dataclass(frozen=True, slots=True)
