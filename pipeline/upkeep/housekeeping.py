@@ -76,34 +76,28 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     current = table.current()
     if current is None:
         return
-    failed: LakeError | None = None
-    for partition, files in sorted(by_partition(table.files(at=current)).items(), reverse=True):
-        if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
-            continue
-        size = sum(file.size for file in files)
+    by_name = by_partition(table.files(at=current))
+
+    def rewrite(partition: str) -> Iterator[tuple[str, Figures]]:
+        files, size = by_name[partition], sum(file.size for file in by_name[partition])
         figures = {"files": len(files), "bytes": size}
         if dry_run:
             yield partition, figures
-            continue
+            return
         if "://" not in table.uri and (problem := why_unwritable(Path(table.uri), size + LEFT_BYTES)):
             raise LakeFull(f"{problem}, too few to rewrite partition {partition} of {table.uri}")
         of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
-        try:
-            with table_errors(table.uri):
-                if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
-                    did = current.optimize.z_order([order], of_partition, target_bytes(size), max_concurrent_tasks=1)
-                else:
-                    did = current.optimize.compact(of_partition, target_bytes(size), max_concurrent_tasks=1)
-        except REFUSALS:
-            raise
-        except LakeError as error:
-            failed = failed or error
-            continue
+        with table_errors(table.uri):
+            if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
+                did = current.optimize.z_order([order], of_partition, target_bytes(size), max_concurrent_tasks=1)
+            else:
+                did = current.optimize.compact(of_partition, target_bytes(size), max_concurrent_tasks=1)
         table.make_durable()
         bytes_after = json.loads(did["filesAdded"])["totalSize"]
         yield partition, {**figures, "files_after": did["numFilesAdded"], "bytes_after": bytes_after}
-    if failed is not None:
-        raise failed
+
+    many = (name for name, files in by_name.items() if sum(file.size < SMALL_BYTES for file in files) >= MANY)
+    yield from _of_each(sorted((name for name in many if name <= last), reverse=True), rewrite)
 
 
 def target_bytes(size: int) -> int:
@@ -362,12 +356,15 @@ class Housekeeper:
         return None if watermark is None else min(watermark, self._clock.now())
 
 
-def _of_each(tables: Iterable[str], do: Callable[[str], Iterable[Done]]) -> Iterator[Done]:
-    """Do a chore for each table. The first error is raised after the other tables are done."""
+def _of_each(names: Iterable[str], do: Callable[[str], Iterable[Done]]) -> Iterator[Done]:
+    """Do a part of a chore for each table or partition. The first error is raised after the other parts are done. An
+    error of the lake's storage itself, such as a full disk, is raised at once."""
     failed: LakeError | None = None
-    for name in tables:
+    for name in names:
         try:
             yield from do(name)
+        except REFUSALS:
+            raise
         except LakeError as error:
             failed = failed or error
     if failed is not None:
