@@ -32,27 +32,14 @@ MOST_PARTS = 10
 """Maximum number of parts in a stream's id."""
 
 
-def _time_place(text: str) -> str:
-    Place.of(text)
-    return text
+def _place(*among: PlaceKind) -> AfterValidator:
+    """Return a validator of the path of a place of one of these kinds."""
 
+    def checked(text: str) -> str:
+        Place.of(text, among)
+        return text
 
-def _value_place(text: str) -> str:
-    try:
-        Place.of(text, IN_MESSAGE)
-    except ValueError as error:
-        is_time = text == PlaceKind.PUBLISH_TIME
-        raise ValueError(f"the publish time cannot be an id; {error}" if is_time else str(error)) from error
-    return text
-
-
-def _array_place(text: str | None) -> str | None:
-    if text is not None:
-        try:
-            Place.of(text, (PlaceKind.PAYLOAD,))
-        except ValueError as error:
-            raise ValueError(f"{error}; PATH is the path of the array, and payload:@ is the whole payload") from error
-    return text
+    return AfterValidator(checked)
 
 
 def _listed(places: str | list[str]) -> list[str]:
@@ -68,7 +55,7 @@ def _stream_parts(places: str | list[str]) -> str | list[str]:
     if not 1 <= len(_listed(places)) <= MOST_PARTS:
         raise ValueError(f"write one path, or a list of at most {MOST_PARTS} paths")
     for place in _listed(places):
-        _value_place(place)
+        Place.of(place, IN_MESSAGE)
     return places
 
 
@@ -147,7 +134,8 @@ def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | Non
     return value
 
 
-OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone, AfterValidator(_if_elements_are_meant)]
+ArrayPlace = Annotated[str, _place(PlaceKind.PAYLOAD)]
+OptionalArray = Annotated[ArrayPlace | None, EmptyIsNone, AfterValidator(_if_elements_are_meant)]
 StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
 SchemaPlace = Annotated[str | list[str], AfterValidator(_for_what_has_one), BeforeValidator(_read_list)]
 ComparedFields = Annotated[
@@ -161,7 +149,7 @@ class MessageSettings(Section):
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     effect = Effect.REQUEUE
 
-    event_time: Annotated[str, AfterValidator(_time_place)] = "attribute:event_time"
+    event_time: Annotated[str, _place(*PlaceKind)] = "attribute:event_time"
     """Path of the event time: `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. With `publish_time`
     nothing is ever late, and a message that was published twice counts as two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
@@ -172,7 +160,7 @@ class MessageSettings(Section):
     stream_id: StreamParts = "attribute:stream_id"
     """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. At most one of the values
     may contain `/`."""
-    publisher_id: Annotated[str, AfterValidator(_value_place), Effect.NEXT] = "attribute:heartbeat_id"
+    publisher_id: Annotated[str, _place(*IN_MESSAGE), Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
     published twice counts as two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)

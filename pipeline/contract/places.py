@@ -60,14 +60,14 @@ WRITTEN = {
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
     *others, last = (WRITTEN[kind] for kind in among)
-    allowed = f"{', '.join(others)} or {last}" if others else last
+    if not others:
+        example = f"payload:{text}" if BARE.fullmatch(text) else "payload:readings[]"
+        return f"write {last}, such as {example}; PATH is the path of the array, and payload:@ is the whole payload"
+    examples = [f"attribute:{text}", f"payload:{text}"] if PLAIN_NAME.fullmatch(text) else [f"payload:{text}"]
     if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:
-        examples = ["attribute:ts", "payload:device.id"] if others else ["payload:readings[]"]
-    elif PlaceKind.ATTRIBUTE in among and PLAIN_NAME.fullmatch(text):
-        examples = [f"attribute:{text}", f"payload:{text}"]
-    else:
-        examples = [f"payload:{text}"]
-    return f"write {allowed}, such as {' or '.join(examples)}"
+        examples = ["attribute:ts", "payload:device.id"]
+    wrong = "the publish time cannot be an id; " if text == PlaceKind.PUBLISH_TIME else ""
+    return f"{wrong}write {', '.join(others)} or {last}, such as {' or '.join(examples)}"
 
 
 @dataclass(frozen=True, slots=True)
