@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rich.table import Table
 from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.phrases import printable
+from tidemark.pipeline.windows import Window
 
 FILE_WIDTH = 150
 """Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
@@ -72,7 +74,8 @@ def counted(number: int, thing: str) -> str:
 
 
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
-    """Print one line of JSON. Durations are in seconds. Times have milliseconds or, with `exact`, microseconds.
+    """Print one line of JSON. A data class is an object with its fields, and a window is its key. Durations are in
+    seconds. Times have milliseconds or, with `exact`, microseconds.
 
     A number that JSON cannot express becomes a string: `"Infinity"`, `"-Infinity"` or `"NaN"`.
     """
@@ -89,8 +92,12 @@ def _strict(value: Any) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Window():
+            return value.key
         case Mapping():
             return {name: _strict(inner) for name, inner in value.items()}
+        case _ if is_dataclass(value):
+            return {field.name: _strict(getattr(value, field.name)) for field in fields(value)}
         case list() | tuple():
             return [_strict(inner) for inner in value]
         case _:

@@ -1,7 +1,5 @@
 """`tidemark housekeep`: run the hourly job's chores for the lake by hand."""
 
-from dataclasses import asdict
-
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, DryRun
@@ -24,6 +22,6 @@ def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
             about = f"[{colour}]{chore.name:<17}{chore.about:<16}[/]"
             out.print(about + safe(chore.failed or chore.says), soft_wrap=True)
     if as_json:
-        print_json({"dry_run": dry_run, "chores": [asdict(chore) for chore in chores]})
+        print_json({"dry_run": dry_run, "chores": chores})
     if any(chore.failed for chore in chores):
         raise typer.Exit(code=1)

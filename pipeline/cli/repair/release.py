@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -160,7 +160,7 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "landed": found.landed,
         "outstanding_at_most": found.at_most,
         "oldest_event_time": found.oldest_event_time,
-        "outstanding": [asdict(line) for line in found.in_lines(LINES)],
+        "outstanding": found.in_lines(LINES),
         "notes": preview.notes,
         "without": without,
         "with": released,

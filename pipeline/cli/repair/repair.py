@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -218,12 +217,12 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
         "sound": survey.is_sound,
         "windows": integrity.windows,
         "files": integrity.files,
-        "broken": [{**asdict(broken), "window": broken.window.key} for broken in integrity.broken],
+        "broken": integrity.broken,
         "damaged_heartbeats": [
             {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
             for damaged in integrity.inputs
         ],
-        "damaged_windows_of_own_tables": [asdict(own) for own in integrity.own],
+        "damaged_windows_of_own_tables": integrity.own,
         "unknown": integrity.unknown,
         "log": {
             "entries_read": log.read,

@@ -2,7 +2,6 @@
 behaves."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Annotated
 
@@ -49,7 +48,7 @@ def doctor(
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     if as_json:
-        print_json({"findings": [asdict(one) for one in findings], "broken": broken, "warnings": warnings})
+        print_json({"findings": findings, "broken": broken, "warnings": warnings})
     else:
         _print(findings)
         verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
@@ -89,13 +88,7 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
         show_measured(facts, table, found)
     written = write_settings(config_file(), found) if writes and not settings.emulated else []
     if as_json:
-        print_json({
-            "facts": asdict(facts),
-            "rows": [asdict(one) for one in table],
-            "settings": [asdict(one) for one in found],
-            "written": [asdict(one) for one in written],
-            "dollars": facts.dollars,
-        })  # fmt: skip
+        print_json({"facts": facts, "rows": table, "settings": found, "written": written, "dollars": facts.dollars})
     elif writes:
         show_written(settings, written)
     if any(one.verdict is Verdict.DIFFERS for one in table):
