@@ -55,6 +55,15 @@ class ProcessName:
         """Return True if the process is alive and visible to the calling process."""
         return self.running() is not None
 
+    def is_paused(self) -> bool:
+        """Return True if a signal such as SIGSTOP has stopped the process. It does nothing until it gets SIGCONT."""
+        import psutil
+
+        with suppress(psutil.NoSuchProcess):
+            there = self.running()
+            return there is not None and there.status() == psutil.STATUS_STOPPED
+        return False
+
     def has_ended(self) -> bool:
         """Return True if the process has certainly ended: the calling process would see it if it were alive."""
         return self.is_near() and not self.runs()

@@ -47,7 +47,9 @@ def up_state(settings: Settings) -> UpState:
     services = []
     for name, process in noted.services.items():
         if (runs := process.runs()) or name != WARM_UP:
-            services.append(ServiceState(name, process, runs, runs and serves.get(name, lambda: True)()))
+            # The kernel accepts connections to the port of a paused process, so its probe would succeed.
+            is_ready = runs and not process.is_paused() and serves.get(name, lambda: True)()
+            services.append(ServiceState(name, process, runs, is_ready))
     return UpState(folder, noted.living_owner(), tuple(services))
 
 

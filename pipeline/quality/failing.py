@@ -302,14 +302,16 @@ def _why(settings: Settings, running: Running | None) -> str:
             return problem
     if running is None:
         return (
-            "the pipeline has left no notes on this machine. Is it running? The logs of its code server and daemon say "
-            "why ticks fail"
+            "no running process of the pipeline has recorded a tick on this machine. The logs of its code server and "
+            "daemon say why"
         )
     process = running.process
     if not process.is_near():
         return f"the pipeline ran on {process.host}. Look at the logs of its code server and daemon there"
     if process.has_ended():
-        return f"the pipeline's {process} has ended. Start the pipeline"
+        return f"the pipeline's {process} has ended. Start the pipeline, unless a `tidemark up` is starting it again"
+    if process.is_paused():
+        return f"a signal has paused the pipeline's {process}. Resume it: `kill -CONT {process.process}`"
     return (
         f"the pipeline's {process} is alive but gets no ticks. Is the sensor {TRACKING} on? The log of "
         "Dagster's daemon says what fails"

@@ -18,9 +18,11 @@ from tests.dagster.house import Ticking
 from tests.lake.builders import put, version_of
 from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
+from tidemark.local.services.processes import Noted, noted_file
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import NAME
+from tidemark.pipeline.machine import process_of
 from tidemark.pipeline.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -225,7 +227,10 @@ def test_diffs_of_an_unknown_window_or_stream_are_refused(built: Built, argument
 def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) -> None:
     facts = json.loads(empty.tidemark("status", "--json").out)
     assert (facts["watermark"], facts["reason"], facts["landed_rows"], facts["windows_computed"]) == (None, None, 0, 0)
-    assert empty.tidemark("status").code == 0
+    assert "start the pipeline (`tidemark up`); if it runs" in empty.tidemark("status").out
+    (state := empty.settings.dagster.state_folder).mkdir()
+    noted_file(state).write(Noted(process_of(os.getppid())))
+    assert "to do      `tidemark up --status` names" in empty.tidemark("status").out
     for arguments, wanted in (
         (["explain"], "no decision has been made"),
         (["diffs", "--stream", "stream-00001"], "no window has been computed"),

@@ -265,11 +265,13 @@ def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machin
 
 def test_why_nobody_decides_follows_from_facts_of_the_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     assert home.now(0, seconds=30).standing is None
-    assert "the pipeline has left no notes on this machine" in (home.now(0, seconds=31).standing or "")
+    assert "no running process of the pipeline has recorded a tick" in (home.now(0, seconds=31).standing or "")
     home.notes().failed("landing", RuntimeError("why"), None)
     lives = home.now(0, seconds=31)
     assert lives.is_alive
     assert "is alive but gets no ticks" in (lives.standing or "")
+    monkeypatch.setattr(ProcessName, "is_paused", lambda _: True)
+    assert f"Resume it: `kill -CONT {os.getpid()}`" in (home.now(0, seconds=31).standing or "")
     said = home.said()
     home.file.write(ended(said))
     assert "has ended. Start the pipeline" in (home.now(0, seconds=31).standing or "")

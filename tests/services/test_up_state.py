@@ -1,5 +1,6 @@
 """`tidemark up` seen from outside: over a real supervisor in a process of its own."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -115,11 +116,16 @@ def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
     assert not (state.folder / STATE_FILE).exists()
 
 
-def test_processes_that_got_the_numbers_of_noted_ones_are_not_touched(up: Up) -> None:
+def test_a_paused_process_is_not_ready_and_one_that_got_the_number_of_a_noted_one_is_not_touched(up: Up) -> None:
     folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as innocent:
         process = process_of(innocent.pid)
+        noted_file(folder).write(Noted(None, {"A server": process}))
+        innocent.send_signal(signal.SIGSTOP)
+        os.waitpid(innocent.pid, os.WUNTRACED)
+        assert [(one.runs, one.is_ready) for one in up_state(up.settings).services] == [(True, False)]
+        innocent.send_signal(signal.SIGCONT)
         earlier = replace(process, started=process.started - 100)
         noted_file(folder).write(Noted(earlier, {"Spark Connect": earlier}))
         state = up_state(up.settings)

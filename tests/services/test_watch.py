@@ -126,4 +126,4 @@ def test_where_no_process_can_say_anything_the_lake_does(tmp_path: Path) -> None
     first, second = terminal.new(60)
     assert first == failed.sentence()
     assert second.startswith("no decision for 1m11s")
-    assert "the pipeline has left no notes on this machine" in second
+    assert "no running process of the pipeline has recorded a tick" in second

@@ -2,21 +2,24 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Annotated, Any
 
 from rich.console import Console
 
+from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, option
 from tidemark.pipeline.cli.output import columns, console, counted, facts_table, grid, print_json, safe, text_of, warn
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import read_table
-from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ServiceFailed
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.quality.due_windows import Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
+from tidemark.pipeline.settings import Settings
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 """The facts about a custom table's failed runs, each with the field of `Failing` that has the fact's value."""
@@ -45,7 +48,7 @@ def status(
     terminal = console()
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
     if not everything:
-        show_screen(found, terminal)
+        show_screen(found, terminal, is_up=_is_up(at.settings))
         return
     for group, facts in found.groups.items():
         if facts:
@@ -59,8 +62,9 @@ def status(
     warn(terminal, *found.of_ticks, *found.of_runs, apart=True)
 
 
-def show_screen(found: LakeStatus, terminal: Console) -> None:
-    """Print the main figures, one or two lines per group, and what to do next."""
+def show_screen(found: LakeStatus, terminal: Console, *, is_up: bool) -> None:
+    """Print the main figures, one or two lines per group, and what to do next. `is_up` is true if a `tidemark up` with
+    these settings runs."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -70,7 +74,7 @@ def show_screen(found: LakeStatus, terminal: Console) -> None:
         "failing": [("red", one) for one in failing] or [("green", "nothing")],
         "waiting": list(_waiting(facts)),
         **({"stored": [("", _held(facts))]} if landing else {}),
-        "to do": [("", one) for one in _to_do(found, failing)] or [("green", "nothing")],
+        "to do": [("", one) for one in _to_do(found, failing, is_up=is_up)] or [("green", "nothing")],
     }
     for group, told in groups.items():
         said = (f"[{colour}]{safe(text)}[/]" if colour else safe(text) for colour, text in told)
@@ -142,10 +146,17 @@ def _held(facts: Mapping[str, Any]) -> str:
     return f"{landed}; {computed}" if facts["landed_rows"] else "nothing has landed"
 
 
-def _to_do(found: LakeStatus, failing: Sequence[str]) -> Iterator[str]:
+def _is_up(settings: Settings) -> bool:
+    with suppress(NewerFormat, ServiceFailed):  # its records cannot be read
+        return noted_in(settings.dagster.state_folder).living_owner() is not None
+    return False
+
+
+def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: bool) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
-        yield "start the pipeline (`tidemark up`); if it runs, `tidemark up --status` names a process that has stopped"
+        look = "`tidemark up --status` names a process that is not ready, and Dagster's UI has the logs of failed ticks"
+        yield look if is_up else f"start the pipeline (`tidemark up`); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     if facts.get("lost_at_most"):
