@@ -124,17 +124,29 @@ def test_the_command_waits_for_a_window_and_says_how_far_it_is(
 ) -> None:
     lake, there = tmp_path / "lake", tmp_path / "lake" / NAME
     assert main([str(lake)]) == 0
-    assert main([str(lake), "--wait-for", FIRST, "--timeout", "12s"]) == 1
+    assert main([str(lake), "--wait-for", FIRST, "--timeout", "11.5s500ms"]) == 1
     assert f"there is no {there}" in capsys.readouterr().err
     assert no_pauses == [5, 5, 2]
     lake.mkdir()
     there.write_text(json.dumps(content(299)))
-    assert main([f"file:{lake}", "--wait-for", FIRST, "--timeout", "0s"]) == 1
+    assert main([f"file:{lake}", "--wait-for", FIRST, "--timeout", "0"]) == 1
     assert "has not reached 2026-11-21T05-20Z within 0:00:00: ADVANCED" in capsys.readouterr().err
     there.write_text(json.dumps(content(300)))
     assert main([str(lake), "--wait-for", FIRST, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["watermark"], facts["reason"], facts["lake"]) == (iso(at(300)), "ADVANCED", str(lake))
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--wait-for=9999-12-31T23:59:59-14:00", "--wait-for=0001-01-01T00:00+14:00", f"--timeout={'999999d' * 1001}"],
+)
+def test_the_command_refuses_times_and_durations_that_python_cannot_represent(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path), f"--wait-for={FIRST}", "--timeout=0s", option])
+    assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
 
 
 class Faulty(BaseHTTPRequestHandler):

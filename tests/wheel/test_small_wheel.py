@@ -31,32 +31,14 @@ def test_it_brings_few_packages_and_gates_by_a_folder(small_wheel: Path, tmp_pat
     environment, lake = tmp_path / "environment", tmp_path / "lake"
     venv.create(environment)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(environment),
-        "install",
-        "--quiet",
-        "--no-compile",
-        str(small_wheel),
-    ]
-    subprocess.run(install, cwd=ROOT, check=True, timeout=200)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment)]
+    subprocess.run([*pip, "install", "--quiet", "--no-compile", str(small_wheel)], cwd=ROOT, check=True, timeout=200)
     assert len(list(site.glob("*.dist-info"))) <= MOST_PACKAGES
     assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= MOST_BYTES
 
     lake.mkdir()
     (lake / "watermark.json").write_text(json.dumps({**SAID, "window_seconds": 300}))
+    python = environment / "bin" / "python"
     for key, code in (("2026-11-21T05-20Z", 0), ("2026-11-21T05-25Z", 1)):
-        asked = [
-            environment / "bin" / "python",
-            "-I",
-            "-m",
-            "tidemark_watermark",
-            lake,
-            "--wait-for",
-            key,
-            "--timeout=0s",
-        ]
+        asked = [python, "-I", "-m", "tidemark_watermark", lake, "--wait-for", key, "--timeout=0s"]
         assert subprocess.run(asked, cwd=tmp_path, check=False, timeout=60).returncode == code

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from tidemark_watermark import NotReadable, Watermark, read_watermark, start_of, wait_for
+from tidemark_watermark import EPOCH, LATEST, NotReadable, Watermark, read_watermark, start_of, wait_for
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+PART = r"(\d{1,6}(?:\.\d{1,6})?)(ms|[smhd])"
 
 
 def duration(text: str) -> timedelta:
-    """Parse a duration such as `90s`, `10m` or `1h30m`."""
-    if not re.fullmatch(r"(\d{1,6}[smhd])+", text):
+    """Parse a duration such as `90s`, `10m`, `0.5s` or `1h30m`; a bare `0` is zero."""
+    if text != "0" and not re.fullmatch(f"({PART}){{1,5}}", text):
         raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m")
-    return timedelta(seconds=sum(int(count) * UNITS[unit] for count, unit in re.findall(r"(\d+)([smhd])", text)))
+    return timedelta(seconds=sum(float(count) * UNITS[unit] for count, unit in re.findall(PART, text)))
 
 
 def key_or_time(text: str) -> str | datetime:
@@ -34,6 +35,8 @@ def key_or_time(text: str) -> str | datetime:
         raise argparse.ArgumentTypeError(f"{text} is neither a window's key nor a time") from error
     if moment.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text} has no time zone; write it as {moment.isoformat()}Z")
+    if not EPOCH <= moment < LATEST:
+        raise argparse.ArgumentTypeError(f"{text} is not between the years {EPOCH.year} and {LATEST.year} in UTC")
     return moment
 
 
