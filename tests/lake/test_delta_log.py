@@ -1,4 +1,5 @@
-"""A table's commits: each is told once and in order; and what is on the disk before anything is acknowledged."""
+"""A table's commits: each is told once and in order, and read once a process; and what is on the disk before anything
+is acknowledged."""
 
 import json
 import os

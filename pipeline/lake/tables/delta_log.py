@@ -1,12 +1,17 @@
-"""Reads the commits of a Delta table: which files each commit added and removed."""
+"""Reads the commits of a Delta table: which files each commit added and removed.
+
+A commit never changes. Each process therefore reads a commit once, and caches it for all callers.
+"""
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +35,9 @@ NEWEST_COMMITS = 5
 """Maximum number of newest commits in which `last_round` looks for a round. Ticks, requeues and compactions may have
 committed after the last round."""
 
+FILES_REMEMBERED = 20_000
+"""Maximum number of commits and files cached per table. A full cache takes about ten megabytes per table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -49,6 +57,10 @@ class Commit:
     added: Sequence[DataFile]
     removed: Mapping[str, str | None]
     is_append: bool
+
+
+_read: dict[str, Sequence[Commit]] = {}
+"""The cached commits by table address. The commits of a table are consecutive."""
 
 
 class Follower:
@@ -86,18 +98,20 @@ class Follower:
 
     def _news(self, at_most: int) -> Sequence[Commit] | None:
         """Return the commits since the last processed one. Return None if they cannot be determined, or if there are
-        more than `at_most`. Reads the last processed one again, to notice if the table was recreated."""
+        more than `at_most`. Reads the newest known commit again, to notice if the table was recreated."""
         told = self._told
         if told is None:
             return None
-        found = [told]
+        known = _read.get(self._table.uri, ())
+        found = [told, *(commit for commit in known if commit.version > told.version and told in known)]
         try:
-            if read_commit(self._table, told.version) != told:
+            if read_commit(self._table, found[-1].version) != found[-1]:
                 return None
             while len(found) <= at_most:
                 try:
                     found.append(read_commit(self._table, found[-1].version + 1))
                 except ObjectMissing:
+                    _remember(self._table, found)
                     return found[1:]
         except UNREADABLE:
             pass
@@ -105,9 +119,20 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """Return the commits of the versions `after + 1` to `through`, in order. Raises ObjectMissing if a commit is gone,
-    because the Delta library deletes old commits. Raises CorruptObject, LakeError."""
-    return [commit for _, commit in read_ahead(partial(read_commit, table), range(after + 1, through + 1))]
+    """Return the commits of the versions `after + 1` to `through`, in order.
+
+    Cached commits are not read again, except the newest one: it shows whether the table was recreated. Raises
+    ObjectMissing if a commit is gone, because the Delta library deletes old commits. Raises CorruptObject, LakeError.
+    """
+    versions = range(after + 1, through + 1)
+    known = {commit.version: commit for commit in _read.get(table.uri, ()) if commit.version in versions}
+    if known and read_commit(table, max(known)) != known[max(known)]:
+        known = {}
+    new = read_ahead(partial(read_commit, table), (version for version in versions if version not in known))
+    found = sorted([*known.values(), *(commit for _, commit in new)], key=lambda commit: commit.version)
+    if found:
+        _remember(table, found)
+    return found
 
 
 def read_commit(table: LakeTable, version: int) -> Commit:
@@ -139,6 +164,20 @@ def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
             if ROUND in commit.says and commit.at is not None:
                 return commit.says[RUN], int(commit.says[ROUND]), commit.at
     return None
+
+
+def _remember(table: LakeTable, found: Sequence[Commit]) -> None:
+    """Cache consecutive commits. If they overlap the table's cached commits, extend the cache. Otherwise, replace it.
+
+    Invariant: if a cached commit still belongs to the table, so do all cached commits before it. Later cached commits
+    may not, because the table may have been restored to an earlier version.
+    """
+    kept = _read.get(table.uri, ())
+    if kept and (found[0] in kept or kept[0] in found):
+        both = {commit.version: commit for commit in (*kept, *found)}
+        found = [both[version] for version in sorted(both)]
+    weights = list(accumulate(1 + len(commit.added) + len(commit.removed) for commit in reversed(found)))
+    _read[table.uri] = found[len(found) - bisect_right(weights, FILES_REMEMBERED) :]
 
 
 def first_commit(table: LakeTable, after: int) -> int | None:
