@@ -19,7 +19,7 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.failing import read_ticks
-from tidemark.pipeline.quality.landings import MissedHeartbeats, late_since, not_known
+from tidemark.pipeline.quality.landings import MissedHeartbeats, late_since, unknown_sentence
 from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.quality.recent import RECENT, read_null_fields, read_passed_over, read_quarantine_share
 from tidemark.pipeline.settings import Settings
@@ -126,7 +126,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
             f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
             f"stale; {missed.mended} heartbeats missed earlier are in recomputed windows now"
         ),
-        unknown=not_known("missed", missed.damaged),
+        unknown=unknown_sentence("missed", missed.damaged),
         missed=missed.total,
         stale_windows=len(missed.stale),
         mended=missed.mended,
@@ -150,7 +150,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
             f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
             "enough. Heartbeats landed by a requeue are included, whatever the band"
         ),
-        unknown=not_known("late", found.damaged),
+        unknown=unknown_sentence("late", found.damaged),
         late=found.total,
         late_copies=found.copies,
         late_share=found.share,
@@ -177,7 +177,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
             f"{found.landed} landed, {where}"
         ),
-        unknown=not_known("lost", found.damaged),
+        unknown=unknown_sentence("lost", found.damaged),
         lost_at_least=found.at_least,
         lost_at_most=found.at_most,
         tracked=found.tracked,
@@ -203,7 +203,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
             f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
             "Fix their clocks, or raise max_lag to make the watermark wait for them"
         ),
-        unknown=not_known("passed over", found.damaged),
+        unknown=unknown_sentence("passed over", found.damaged),
         passed_over=found.total,
         passed_over_share=found.share,
         rows=found.rows,

@@ -21,8 +21,8 @@ YEARS_BEFORE = 1
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of an asset. `windowing` has the asset's windows, and `loaded_at` is the time at which Dagster
-    loaded the definitions."""
+    """The partitions of an asset. `windowing` contains the asset's windows, and `loaded_at` is the time at which
+    Dagster loaded the definitions."""
 
     windowing: Windowing
     loaded_at: datetime

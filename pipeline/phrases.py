@@ -31,6 +31,6 @@ def words(seconds: float) -> str:
     return format_duration(timedelta(seconds=round(seconds, 1)))
 
 
-def stands(lag_seconds: float) -> str:
+def lag_text(lag_seconds: float) -> str:
     """Format the watermark's lag: `14.2s behind`, or `46.3s ahead of now` if clocks run fast."""
     return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, which, windows_job
+from tidemark.assets.jobs.by_window import (
+    Event,
+    WindowsAsset,
+    batch_parts,
+    corrections_noted,
+    windows_job,
+    windows_metadata,
+)
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
@@ -47,8 +54,8 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         deps=[HEARTBEATS, WATERMARK],
         columns=described(diff_columns(settings.message.kinds)),
         description=(
-            "Each heartbeat beside its stream's previous one: gap, missed heartbeats, and how the compared fields "
-            f"changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` "
+            "Each heartbeat compared with its stream's previous one: gap, missed heartbeats, and how the compared "
+            f"fields changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` "
             f"requests a run of the job `{name_of(settings, COMPUTE_WINDOWS)}` for the window. Any window can be "
             "recomputed, alone or in a range, and gives the same rows. Materializing a partition computes all of its "
             "windows; a run of the job computes the windows in its config."
@@ -140,7 +147,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         report = silence_report(lake_of(context, settings), [window.key for window in windows])
         for partition, held in partitions.holding(windows).items():
-            said = which(held) | status_metadata(report, held)
+            said = windows_metadata(held) | status_metadata(report, held)
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if report.behind:
             context.log.warning(
@@ -174,7 +181,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 class SilenceReport:
     """Figures about silent streams, for each of a run's windows.
 
-    - `behind` has the keys of windows whose status is missing, or was computed from older input than their diffs.
+    - `behind` contains the keys of windows whose status is missing, or was computed from older input than their diffs.
     - `streams` is the number of known streams.
     - `named` maps a window's key to rows about its streams, at most NAMED per `StatusKind`.
     """

@@ -192,7 +192,7 @@ class NothingDue:
     _found: tuple[Hashable, datetime] | None = None
 
     def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
-        """Record a check's result. If no window was due, `known` has the facts behind this result."""
+        """Record a check's result. If no window was due, `known` contains the facts behind this result."""
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:

@@ -11,7 +11,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
 from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
-from tidemark.assets.sensors.watching import observer_of, plain
+from tidemark.assets.sensors.watching import observer_of, unprefixed
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
@@ -47,8 +47,8 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
     """Return a summary of the messages that runs have landed since the last call, and the number that they have
-    tracked. `seen` has the id of the last counted materialization of each asset. Materializations before the process's
-    first call are not counted."""
+    tracked. `seen` contains the id of the last counted materialization of each asset. Materializations before the
+    process's first call are not counted."""
     landed = Ingested()
     for metadata in _told(runs, HEARTBEATS, seen):
         rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
@@ -113,4 +113,4 @@ def _job(settings: Settings, record: dg.RunRecord) -> str:
     name = record.dagster_run.job_name
     if name.startswith(OF_THE_UI):
         return BY_THE_UI
-    return plain(settings, name)
+    return unprefixed(settings, name)

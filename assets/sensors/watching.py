@@ -39,9 +39,9 @@ def keep_observer(
     check or the status page. The observer does nothing before the first tick. Raises ToolMissing if a library is
     missing."""
     check_libraries(settings.metrics)
-    tick, names = settings.watermark.tick, [plain(settings, job.name) for job in jobs]
+    tick, names = settings.watermark.tick, [unprefixed(settings, job.name) for job in jobs]
     every = {
-        plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
+        unprefixed(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
     hosts = settings.dagster.allowed_hosts
@@ -110,6 +110,6 @@ def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
 
 
-def plain(settings: Settings, name: str) -> str:
+def unprefixed(settings: Settings, name: str) -> str:
     """Return the name of a job or sensor in Dagster without the pipeline's prefix."""
     return name.removeprefix(name_of(settings, ""))

@@ -117,7 +117,7 @@ class DemoFolder:
                 "a new folder with --folder"
             )
 
-    def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
+    def recreate(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
         """Empty the folder, and write the settings file and the shape's files. Use the usual ports or, if they are
         taken, other free ports."""
         shutil.rmtree(self.root, ignore_errors=True)
@@ -212,7 +212,7 @@ def run_demo(
     supervisor.take_over()
     # The partitions start an hour before the first heartbeat: Dagster shows few partitions faster than a year of them.
     first_window = (clock.now() - scale.backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    folder.make_anew(first_window, lake, beats.shape, scale.idle_timeout)
+    folder.recreate(first_window, lake, beats.shape, scale.idle_timeout)
     settings = load_settings(folder.config)
     start = clock.now().replace(second=0, microsecond=0) - scale.backlog
     source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)

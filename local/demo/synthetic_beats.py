@@ -233,7 +233,7 @@ def _measure(rows: Rows, random: np.random.Generator) -> None:
 
 def compose(source: SyntheticSource, rows: Rows) -> list[Message]:
     """Return the messages of these rows in the source's shape, in order."""
-    return source.shape.messages([source.shape.said(beat) for beat in _beats(rows)])
+    return source.shape.messages([source.shape.expressible(beat) for beat in _beats(rows)])
 
 
 def _beats(rows: Rows) -> Iterator[Beat]:

@@ -96,10 +96,10 @@ class TruthComparison:
     """The result of a comparison.
 
     - `rows` is the number of rows in `heartbeat_diffs`. `landed` is the number in `heartbeats`.
-    - `by_what` has the number of differences per kind, and `examples` some of the rows that differ.
+    - `by_what` contains the number of differences per kind, and `examples` some of the rows that differ.
     - `late` is the number of heartbeats whose copies all landed late.
     - `missed` is the number of landed heartbeats without a row in `heartbeat_diffs`.
-    - `quarantined` has the number of messages by reason.
+    - `quarantined` contains the number of messages by reason.
     """
 
     rows: int

@@ -102,7 +102,7 @@ class _Parser:
         return found[1] if found else self._string("a key of letters, digits, - and _, or in double quotes")
 
     def _string(self, wanted: str) -> str:
-        return re.sub(ESCAPE, lambda found: _meant(found[1]), self._need(STRING, wanted)[1])
+        return re.sub(ESCAPE, lambda found: _escaped_character(found[1]), self._need(STRING, wanted)[1])
 
     def _take(self, token: re.Pattern[str]) -> re.Match[str] | None:
         if found := token.match(self.text, self.at):
@@ -115,7 +115,7 @@ class _Parser:
         raise self.refusal(wanted)
 
 
-def _meant(escape: str) -> str:
+def _escaped_character(escape: str) -> str:
     """Return the character that an escape stands for. `escape` is given without its backslash."""
     if escape[0] in "ux":
         return chr(int(escape[1:], 16))

@@ -20,11 +20,11 @@ PORT = re.compile(
 )
 """Matches the ports in a settings file."""
 
-EVERY = "Every setting of tidemark."
+FIRST_SENTENCE = "Every setting of tidemark."
 """The first sentence of the installed settings file. `with_message` replaces it."""
 
-TWO_DIFFER = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after EVERY. `with_values` removes it, because it would be untrue in a file with other values."""
+SECOND_SENTENCE = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
+"""The sentence after FIRST_SENTENCE. `with_values` removes it, because it is untrue if values differ."""
 
 MOST_PORTS = 100
 """Maximum number of ports in a project of several pipelines."""
@@ -35,7 +35,7 @@ CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The environment variable with the code server's port. A `workspace.yaml` is tidemark's if it uses this variable."""
 
 
-def brought(name: str) -> str:
+def installed_text(name: str) -> str:
     """Return the content of an installed file."""
     return (PACKAGE / name).read_text(encoding="utf-8")
 
@@ -59,20 +59,20 @@ def with_values(settings: str, values: Mapping[str, str]) -> str:
             return written if not found[1] else f"{written} ".ljust(len(found[0]))
 
         settings = re.sub(rf'^{key} = "[^"]*"( *)', line, settings, count=1, flags=re.M)
-    return settings.replace(TWO_DIFFER, "", 1) if values else settings
+    return settings.replace(SECOND_SENTENCE, "", 1) if values else settings
 
 
 def with_message(settings: str, message: str) -> str:
     """Replace the sections `[message]` and `[message.fields]` in a settings file."""
     settings = settings.replace(
-        EVERY, "The settings of tidemark. [message] has only the settings for one shape of messages.", 1
+        FIRST_SENTENCE, "The settings of tidemark. [message] has only the settings for one shape of messages.", 1
     )
     before, _, rest = settings.partition("[message]\n")
     _, following, after = rest.partition("\n[windows]\n")
     return f"{before}{message.strip()}\n{following}{after}"
 
 
-def put_down(files: Mapping[str, str], folder: Path) -> list[Path]:
+def write_new_files(files: Mapping[str, str], folder: Path) -> list[Path]:
     """Write new files, creating their folders, and return their paths. If one exists already or cannot be written,
     delete the files written so far, and raise InvalidSettings."""
     path, written = folder, list[Path]()

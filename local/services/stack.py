@@ -19,7 +19,7 @@ from tidemark.pipeline.pubsub.connection import refuse_foreign_server
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LISTEN
-from tidemark.pipeline.spark.connector import JAR_SIZE, JAR_URL, connector_file, fetch, is_there, wants_connector
+from tidemark.pipeline.spark.connector import JAR_SIZE, JAR_URL, connector_file, fetch, is_fetched, wants_connector
 from tidemark.pipeline.spark.executor_archive import check_archive
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import TOKEN as TOKEN
@@ -132,7 +132,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Download the Cloud Storage connector if a Spark started here needs one and the cache has none. Raises
     ToolMissing."""
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
-    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_there(connector_file()):
+    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_fetched(connector_file()):
         return
     supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MB, from {JAR_URL}")
     said = 0

@@ -41,7 +41,7 @@ class DiffPlan:
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
     """Return one diff per heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
-    `heartbeats` has the columns of `columns_read`, and all heartbeats of its streams in `[start - lookback, end)`.
+    `heartbeats` contains the columns of `columns_read`, and all heartbeats of its streams in `[start - lookback, end)`.
     `[start, end)` must consist of whole windows. In the result, `stream_id` is a Polars Enum.
     """
     needed = pl.col("event_time").is_between(start - plan.lookback, end, closed="left")

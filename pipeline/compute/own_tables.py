@@ -20,7 +20,7 @@ from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
-from tidemark.pipeline.spark.connector import naming_what_lacks
+from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.spark.session import cores_of
@@ -45,9 +45,9 @@ FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `digests` has a digest of each window's input, by the window's key. The caller must read these digests before it
-    lists the heartbeats. If `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the window
-    is therefore computed again later.
+    `digests` contains a digest of each window's input, by the window's key. The caller must read these digests before
+    it lists the heartbeats. If `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the
+    window is therefore computed again later.
     """
 
     definition: TableDefinition
@@ -74,7 +74,7 @@ class OwnBatch(WindowBatch):
         lake cannot store.
         """
         definition = self.definition
-        with naming_what_lacks(), _failing(definition):
+        with explaining_missing_connector(), _failing(definition):
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
                 # With one partition, Spark needs no shuffle, whatever the table groups by.

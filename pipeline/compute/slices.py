@@ -208,7 +208,7 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 
 def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, memoryview]]:
     """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER of
-    `rows` has the index of each row's window."""
+    `rows` contains the index of each row's window."""
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
     for number, window in enumerate(one.windows):
         if number in by_window or one.part == 0:

@@ -122,10 +122,10 @@ def windowed(
     """Decorate a function that defines a custom table over closed windows. The table's name is `name` or, by
     default, the function's name.
 
-    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
-    the columns of the table `heartbeats`, without copies. Three more columns describe the window that reads the row:
-    `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that reads it.
-    If `event_time >= window_start`, the heartbeat is in the window itself, otherwise in its lookback.
+    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats`
+    contains the columns of the table `heartbeats`, without copies. Three more columns describe the window that reads
+    the row: `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that
+    reads it. If `event_time >= window_start`, the heartbeat is in the window itself, otherwise in its lookback.
 
     A returned row may depend only on input rows with the same `window`, never on the current time or on another table.
     The rows are then the same however a range of windows is split into runs.

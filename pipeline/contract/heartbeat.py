@@ -189,7 +189,7 @@ class MessageContract:
     compare, and the payload's format.
 
     - The parts of `stream_id` are joined by `/`.
-    - `paths` has the path of each compared field whose path is not its name.
+    - `paths` contains the path of each compared field whose path is not its name.
     - `max_age` limits how much older than its publish time an event may be. None: no limit.
     - `each` is the array in the payload whose elements are heartbeats. None: each message is one heartbeat.
     """

@@ -220,8 +220,8 @@ ends after the message that reaches a limit."""
 class Rows:
     """The rows of the messages `[first, end)` of a batch.
 
-    For each row, `owners` has the position of the row's message, counted from `first`, and `payloads` the element to
-    judge. If the message has no usable element, its only row has a Rejection or Undecided in place of the element.
+    For each row, `owners` contains the position of the row's message, counted from `first`, and `payloads` the element
+    to judge. If the message has no usable element, its only row has a Rejection or Undecided in place of the element.
     """
 
     first: int

@@ -44,21 +44,21 @@ class Setup:
     resource_manager: str = RESOURCE_MANAGER
 
 
-Said = tuple[Level, str]
-Look = Callable[[Setup], Iterable[Said]]
+Statement = tuple[Level, str]
+Look = Callable[[Setup], Iterable[Statement]]
 
 
-def ok(sentence: str) -> Said:
+def ok(sentence: str) -> Statement:
     """Give a sentence the level OK: nothing has to be done."""
     return Level.OK, sentence
 
 
-def warning(sentence: str) -> Said:
+def warning(sentence: str) -> Statement:
     """Give a sentence the level WARNING: something is unknown, or may go wrong."""
     return Level.WARNING, sentence
 
 
-def broken(sentence: str) -> Said:
+def broken(sentence: str) -> Statement:
     """Give a sentence the level BROKEN: the pipeline would not run."""
     return Level.BROKEN, sentence
 
@@ -88,7 +88,7 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
     The thread of an overdue check is abandoned, and ends with the process.
     """
     began = setup.clock.monotonic()
-    found: list[list[Said]] = [[] for _ in checks]
+    found: list[list[Statement]] = [[] for _ in checks]
     threads = [
         Thread(target=_collect, args=(check, setup, said), name=f"check of {check.subject}", daemon=True)
         for check, said in zip(checks, found, strict=True)
@@ -106,7 +106,7 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
     return findings
 
 
-def _collect(check: Check, setup: Setup, into: list[Said]) -> None:
+def _collect(check: Check, setup: Setup, into: list[Statement]) -> None:
     try:
         into.extend(check.look(setup))
     except check.reported_elsewhere:

@@ -18,7 +18,7 @@ from tidemark.local.services.ownership import Life, Ownership
 from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
-from tidemark.pipeline.doctor.finding import Level, Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.finding import Level, Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, OWN_TABLES, QUARANTINE, Lake
@@ -38,19 +38,19 @@ LEAST_BYTES = 32 << 20
 tick would fill the disk."""
 
 
-def check_lake(setup: Setup) -> Iterator[Said]:
+def check_lake(setup: Setup) -> Iterator[Statement]:
     """Check that the lake's folder is writable, or that its bucket exists and neither deletes objects nor forbids
     deleting them."""
     lake = setup.settings.lake
     yield from _bucket(lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
-def check_state(setup: Setup) -> Iterator[Said]:
+def check_state(setup: Setup) -> Iterator[Statement]:
     """Check that the folder for Dagster's storage, the logs and `services.json` is writable."""
     yield from _folder(Path(setup.settings.dagster.storage), "`tidemark up`'s storage", "dagster.storage")
 
 
-def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
+def _folder(folder: Path, what: str, setting: str) -> Iterator[Statement]:
     if problem := why_unwritable(folder, LEAST_BYTES):
         yield broken(f"{what} is the folder {folder}, but {problem}: allow writing, free some space, or set {setting}")
         return
@@ -59,7 +59,7 @@ def _folder(folder: Path, what: str, setting: str) -> Iterator[Said]:
     yield ok(f"{what} is the folder {folder}")
 
 
-def _bucket(lake: LakeSettings) -> Iterator[Said]:
+def _bucket(lake: LakeSettings) -> Iterator[Statement]:
     name = bucket_of(lake)
     try:
         response = ask(bucket_url(lake), with_credentials=lake.endpoint is None)
@@ -84,7 +84,7 @@ def _bucket(lake: LakeSettings) -> Iterator[Said]:
         yield from configured(name, response.json(), lake.uri.removeprefix(f"gs://{name}").strip("/"))
 
 
-def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator[Said]:
+def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator[Statement]:
     """Report settings of a bucket that harm a lake, such as a rule that deletes objects. `bucket` is the bucket's
     resource in Cloud Storage's JSON API, and `lake` the prefix of the lake's objects."""
     update = f"gcloud storage buckets update gs://{name}"
@@ -113,7 +113,7 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
     yield ok(f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there")
 
 
-def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Said]:
+def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Statement]:
     if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
         locked = " The policy is locked, so use another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
         yield broken(
@@ -144,7 +144,7 @@ def lake_of(setup: Setup) -> Lake:
     return Lake(setup.settings.lake, setup.settings.message.kinds, setup.clock)
 
 
-def check_owner(setup: Setup) -> Iterator[Said]:
+def check_owner(setup: Setup) -> Iterator[Statement]:
     """Check that no other pipeline writes to the lake."""
     ownership = Ownership(setup.settings, setup.clock)
     there, life, is_damaged = ownership.look()
@@ -166,7 +166,7 @@ def check_owner(setup: Setup) -> Iterator[Said]:
         yield broken(ownership.refusal(there))
 
 
-def check_running(setup: Setup) -> Iterator[Said]:
+def check_running(setup: Setup) -> Iterator[Statement]:
     """Check that the pipeline still decides on the watermark, and uses the current settings file. If decisions are
     missing while the pipeline's process is alive, the finding is BROKEN. If no process is alive, it is only a WARNING,
     because the pipeline may have been stopped on purpose."""
@@ -182,7 +182,7 @@ def check_running(setup: Setup) -> Iterator[Said]:
         yield ok(f"the newest decision is {rough(max(now - record.decision.at, timedelta(0)))} old")
 
 
-def check_lake_version(setup: Setup) -> Iterator[Said]:
+def check_lake_version(setup: Setup) -> Iterator[Statement]:
     """Check that this version of tidemark can read the newest entries of the tracking log, and that no entries are
     missing at the end of the log. Raises NewerFormat, CorruptObject."""
     state = lake_of(setup).tracking_log().catch_up_to_append()
@@ -192,18 +192,18 @@ def check_lake_version(setup: Setup) -> Iterator[Said]:
         yield ok(f"tidemark {own_version()} reads the lake up to its log entry {state.number}")
 
 
-def check_libraries(setup: Setup) -> Iterator[Said]:  # noqa: ARG001 (every check is given it)
+def check_libraries(setup: Setup) -> Iterator[Statement]:  # noqa: ARG001 (every check is given it)
     """Report the versions of Python and of the main libraries."""
     yield ok(f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
 
 
-def check_own_tables(setup: Setup) -> Iterator[Said]:
+def check_own_tables(setup: Setup) -> Iterator[Statement]:
     """Check that the file of each custom table defines a valid table for this pipeline. Raises InvalidSettings."""
     if setup.settings.tables:
         yield ok(f"custom tables: {', '.join(own_tables(setup.settings))}")
 
 
-def check_tables(setup: Setup) -> Iterator[Said]:
+def check_tables(setup: Setup) -> Iterator[Statement]:
     """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing,
     LakeUnreachable."""
     lake = lake_of(setup)
@@ -221,7 +221,7 @@ MANY_WINDOWS = 200_000
 a commit 0.1 s. With 500,000 windows, each takes about a second, and a process needs a gigabyte of memory."""
 
 
-def check_windowed_tables(setup: Setup) -> Iterator[Said]:
+def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
     """Check that the compared fields have the kinds of their columns, and that each table's computed windows have the
     configured length and are not too many for a Delta table. Yields nothing if all of this holds."""
     settings, lake = setup.settings, lake_of(setup)
@@ -253,7 +253,7 @@ PROGRAM = "tidemark.resources.storage_state"
 ENDS_WITHIN_SECONDS = 110.0
 
 
-def check_dagster_storage(setup: Setup) -> Iterator[Said]:
+def check_dagster_storage(setup: Setup) -> Iterator[Statement]:
     """Check that Dagster's storage can be opened, in a separate process with Dagster's environment. If `tidemark up`
     has not created the storage yet, nothing is opened or created."""
     settings, home = setup.settings, _home()
@@ -296,8 +296,8 @@ def _home() -> Path | None:
     return given_home() or (Path(named) if is_home else None)
 
 
-def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
-    """Report whether the tables of Dagster's storage are those that the installed Dagster expects. `state` has the
+def judged(state: dict[str, list[str | None]]) -> Iterator[Statement]:
+    """Report whether the tables of Dagster's storage are those that the installed Dagster expects. `state` contains the
     current and the expected revision of each storage."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:

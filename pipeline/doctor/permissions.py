@@ -14,7 +14,7 @@ from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup, ok, warning
+from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Setup, Statement, ok, warning
 from tidemark.pipeline.doctor.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
@@ -30,7 +30,7 @@ NOT_FATAL = {
 it."""
 
 
-def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
+def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
     """Check the permissions on the topic and both subscriptions."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
@@ -56,7 +56,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
                 yield from _compared(setup, on, path, had)
 
 
-def check_project_permissions(setup: Setup) -> Iterator[Said]:
+def check_project_permissions(setup: Setup) -> Iterator[Statement]:
     """Check the permissions on the project: for snapshots and metrics, and for creating topics and subscriptions."""
     pubsub, project = setup.settings.pubsub, setup.settings.pubsub.project
     if not (wanted := _wanted(setup, On.PROJECT)):
@@ -85,7 +85,7 @@ def check_project_permissions(setup: Setup) -> Iterator[Said]:
     yield from _compared(setup, On.PROJECT, f"projects/{project}", response.json().get("permissions", ()))
 
 
-def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
+def check_bucket_permissions(setup: Setup) -> Iterator[Statement]:
     """Check the permissions on the lake's bucket."""
     lake = setup.settings.lake
     if lake.folder is not None:
@@ -138,7 +138,7 @@ def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequenc
     return granted
 
 
-def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
+def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Statement]:
     had, reading = set(granted), setup.settings.pubsub.reading
     lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
     nothing = " (it grants no permission, or does not exist)" if not had and on not in (On.PROJECT, On.BUCKET) else ""
@@ -169,7 +169,7 @@ ADMINISTRATIVE_A_TICK = 6
 LOOK_BACK = timedelta(days=1)
 
 
-def check_quotas(setup: Setup) -> Iterator[Said]:
+def check_quotas(setup: Setup) -> Iterator[Statement]:
     """Report the quotas of Pub/Sub that were exceeded in the last day. If no quota was exceeded, say where to see the
     limits."""
     pubsub = setup.settings.pubsub

@@ -14,7 +14,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tidemark.pipeline.clock import format_duration, rough
-from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -71,7 +71,7 @@ def _session(impersonate: str | None) -> Any:
     return AuthorizedSession(credentials_of(impersonate))  # type: ignore[no-untyped-call]
 
 
-def check_credentials(setup: Setup) -> Iterator[Said]:
+def check_credentials(setup: Setup) -> Iterator[Statement]:
     """Check the credentials by fetching a token. If `pubsub.impersonate` is set, also fetch a token for this account.
     Raises PermissionMissing."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
@@ -111,7 +111,7 @@ AGREES = timedelta(seconds=1)
 """Tolerated difference between this machine's clock and a server's. A larger one is reported."""
 
 
-def check_clock(setup: Setup) -> Iterator[Said]:
+def check_clock(setup: Setup) -> Iterator[Statement]:
     """Compare this machine's clock with Pub/Sub's. With an emulator, compare it with Cloud Storage's clock, if the lake
     is in a bucket. Yields nothing if the service does not answer, because other checks report this."""
     settings = setup.settings
@@ -125,7 +125,7 @@ def check_clock(setup: Setup) -> Iterator[Said]:
             yield ok("neither the emulator nor the lake has a clock to compare with")
 
 
-def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Said]:
+def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Statement]:
     """Compare this machine's clock with the header `Date` of a `response` that has just arrived. `whose` names the
     server. The reported difference is a lower bound."""
     answered_at = setup.clock.now()

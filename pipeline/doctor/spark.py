@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from tidemark.local.services.own_files import SPARK_CONNECT
 from tidemark.local.services.processes import noted_in
 from tidemark.local.services.stack import TOKEN, is_ours_to_start
-from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
 from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, manifest_of, own_manifest
-from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, look_at
+from tidemark.pipeline.spark.executors import LOCAL_REMEDY, WINDOWS, able_executors
 from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
     check_answers,
@@ -41,7 +41,7 @@ def _runs_here(settings: Settings) -> bool:
     return settings.spark.is_classic or is_ours_to_start(settings)
 
 
-def check_java(setup: Setup) -> Iterator[Said]:
+def check_java(setup: Setup) -> Iterator[Statement]:
     """Check that this machine has a Java that can run Spark, if this machine starts Spark."""
     if not _runs_here(setup.settings):
         return
@@ -51,7 +51,7 @@ def check_java(setup: Setup) -> Iterator[Said]:
         yield broken(f"Spark needs a Java, and {error}")
 
 
-def check_spark(setup: Setup) -> Iterator[Said]:
+def check_spark(setup: Setup) -> Iterator[Statement]:
     """Check that Spark answers, or that `tidemark up` will start it."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
@@ -75,7 +75,7 @@ def check_spark(setup: Setup) -> Iterator[Said]:
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
 
 
-def check_task_slots(setup: Setup) -> Iterator[Said]:
+def check_task_slots(setup: Setup) -> Iterator[Statement]:
     """Check that Spark has task slots for the continuous readers and for windows."""
     settings = setup.settings
     if not settings.ingest.is_continuous or not _runs_here(settings):
@@ -92,7 +92,7 @@ def check_task_slots(setup: Setup) -> Iterator[Said]:
         yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
 
 
-def check_token(setup: Setup) -> Iterator[Said]:
+def check_token(setup: Setup) -> Iterator[Statement]:
     """Check that the settings do not contain the token of a Spark Connect server."""
     remote = setup.settings.spark.remote or ""
     if "token=" in remote:
@@ -102,7 +102,7 @@ def check_token(setup: Setup) -> Iterator[Said]:
         )
 
 
-def check_environment(setup: Setup) -> Iterator[Said]:
+def check_environment(setup: Setup) -> Iterator[Statement]:
     """Check that the archive for executors exists, and contains packages for this Python and this version of
     tidemark."""
     archive = setup.settings.spark.executor_environment
@@ -123,7 +123,7 @@ def check_environment(setup: Setup) -> Iterator[Said]:
         )
 
 
-def check_connector(setup: Setup) -> Iterator[Said]:
+def check_connector(setup: Setup) -> Iterator[Statement]:
     """Check that Spark has the JAR with which it reads and writes gs://, if the lake is in a bucket."""
     settings = setup.settings
     if settings.lake.folder is not None:
@@ -168,7 +168,7 @@ STARTS_WITHIN_SECONDS = 20.0
 """Time limit for the workers' Python to import the modules that a task over windows needs."""
 
 
-def check_executors(setup: Setup) -> Iterator[Said]:
+def check_executors(setup: Setup) -> Iterator[Statement]:
     """Check that executors on other machines can run tidemark. On a cluster without Spark Connect, this starts a
     classic session. With Spark Connect, the server must be running. Executors on this machine are checked by
     `check_python`."""
@@ -177,7 +177,7 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         if not setup.settings.spark_master.startswith("local"):
             session = classic_session(session_config(setup.settings))
             try:
-                yield from seen_executors(session)
+                yield from report_executors(session)
             finally:
                 session.stop()
         return
@@ -186,7 +186,7 @@ def check_executors(setup: Setup) -> Iterator[Said]:
     named = without_options(spark.remote or "")
     check_answers(spark.remote or "")
     try:
-        yield from seen_executors(shared_session(session_config(setup.settings)))
+        yield from report_executors(shared_session(session_config(setup.settings)))
     except SparkConnectGrpcException as error:
         if "UNAUTHENTICATED" not in str(error):
             raise
@@ -197,13 +197,13 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         )
 
 
-def seen_executors(session: SparkSession) -> Iterator[Said]:
+def report_executors(session: SparkSession) -> Iterator[Statement]:
     """Run a few tasks on the executors, and report each executor that ran one. Raises ExecutorsUnable."""
-    for executor in look_at(session):
+    for executor in able_executors(session):
         yield ok(f"the executors' {executor} has tidemark and Polars; Spark is {session.version}")
 
 
-def check_python(setup: Setup) -> Iterator[Said]:
+def check_python(setup: Setup) -> Iterator[Statement]:
     """Check that the Python of Spark's workers on this machine can run tidemark, unless it is this process's Python.
     Raises ExecutorsUnable."""
     settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)

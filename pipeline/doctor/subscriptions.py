@@ -7,7 +7,7 @@ from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.contract.payloads.schemas import DELETED_SCHEMA, Encoding, PayloadFormat
-from tidemark.pipeline.doctor.finding import Said, Setup, broken, ok, warning
+from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.identity import SCHEMA, permissions_of
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import (
@@ -23,7 +23,7 @@ from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 
-def check_subscriptions(setup: Setup) -> Iterator[Said]:
+def check_subscriptions(setup: Setup) -> Iterator[Statement]:
     """Check that Pub/Sub answers, and that both subscriptions meet the requirements."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
@@ -50,7 +50,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
         yield ok(f"{pubsub.tracking_path} and {pubsub.base_path} meet the watermark's requirements{both}")
 
 
-def check_topic(setup: Setup) -> Iterator[Said]:
+def check_topic(setup: Setup) -> Iterator[Statement]:
     """Check that the topic exists, with a schema that `message.payload` can read. Raises PubSubUnreachable."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
@@ -75,7 +75,7 @@ def check_topic(setup: Setup) -> Iterator[Said]:
     yield ok(f"the topic {pubsub.topic_path} exists")
 
 
-def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
+def _regions(topic: Any, endpoint: str | None) -> Iterator[Statement]:
     policy = topic.message_storage_policy
     regions = list(policy.allowed_persistence_regions)
     if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
@@ -88,7 +88,7 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
 ALL_REJECTED = "all messages would go to quarantine (UNREADABLE_PAYLOAD)"
 
 
-def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
+def _schema(setup: Setup, topic: Any) -> Iterator[Statement]:
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
         yield warning(
@@ -107,7 +107,7 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Said]:
         yield from _type(setup, schema.schema, topic.name, written)
 
 
-def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Said]:
+def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Statement]:
     pubsub = setup.settings.pubsub
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}

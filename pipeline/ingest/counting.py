@@ -107,7 +107,7 @@ class Counted:
     """The result of counting messages.
 
     - `keys` (from `keys_of`) and `publish_us` are those of messages that may have copies.
-    - `undecided` has the messages that cannot be judged yet, by position. They are not in the histogram.
+    - `undecided` contains the messages that cannot be judged yet, by position. They are not in the histogram.
     - `left` is always empty: unlike landing, counting leaves no message for later.
     """
 

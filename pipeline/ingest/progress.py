@@ -111,7 +111,7 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
 
 @dataclass
 class BacklogWatch:
-    """The recent backlogs, kept by one process. `came` has the result of the last tick of each subscription."""
+    """The recent backlogs, kept by one process. `came` contains the result of the last tick of each subscription."""
 
     looks: list[BacklogLook] = field(default_factory=list)
     came: dict[Side, Ingested] = field(default_factory=dict)

@@ -95,9 +95,9 @@ there is no backlog."""
 class Share:
     """The input of a round's readers, which pull for `time`.
 
-    `sides` has the subscription that each reader reads. Heartbeats below `watermark` are late. `settled` has the names
-    of attempts (counted batches) that are in the log. Readers remember the messages of these attempts, to recognize
-    copies.
+    `sides` contains the subscription that each reader reads. Heartbeats below `watermark` are late. `settled` contains
+    the names of attempts (counted batches) that are in the log. Readers remember the messages of these attempts, to
+    recognize copies.
     """
 
     settings: Settings

@@ -149,8 +149,8 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     judged: Judged, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a field of the contract. `known` has the payload of each row in `rows`. If messages hold
-    several heartbeats, it has the row's element of the payload's array instead."""
+    """Like `field_column`, for a field of the contract. `known` contains the payload of each row in `rows`. If messages
+    hold several heartbeats, it has the row's element of the payload's array instead."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()

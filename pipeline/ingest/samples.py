@@ -210,8 +210,8 @@ class SampleVerdict:
     """The verdict on a sample: a heartbeat with its compared fields, or the reason for its rejection.
 
     A field is None if it is absent or null, or if its value does not have the configured type. In the last case,
-    `of_another_kind` has the field's name. If a message holds several heartbeats, `sample` ends with `#` and the number
-    of the element.
+    `of_another_kind` contains the field's name. If a message holds several heartbeats, `sample` ends with `#` and the
+    number of the element.
     """
 
     sample: str

@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream, rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.phrases import stands
+from tidemark.pipeline.phrases import lag_text
 from tidemark.pipeline.quality.landings import Counts
 from tidemark.pipeline.quality.recent import RECENT, read_passed_over
 from tidemark.pipeline.settings import Settings
@@ -310,14 +310,14 @@ STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "an
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:
     """Draw the watermark's lag at each decision, with the holds in the background."""
-    points = [(at.timestamp(), lag, f"{at:%H:%M:%S}: {stands(lag)}") for at, lag in facts["lag"] if lag is not None]
+    points = [(at.timestamp(), lag, f"{at:%H:%M:%S}: {lag_text(lag)}") for at, lag in facts["lag"] if lag is not None]
     lags = [lag for _, lag, _ in points]
     until = max((hold["since"] + hold["lasted"] for hold in facts["holds"]), default=None)
     ends = [point[0] for point in points] + ([] if until is None else [until.timestamp()])
     start, end = min(ends, default=0.0), max(ends, default=1.0)
     title = "No watermark yet"
     if points:
-        title = f"The watermark was {stands(points[-1][1])} at {facts['lag'][-1][0]:%H:%M:%S}"
+        title = f"The watermark was {lag_text(points[-1][1])} at {facts['lag'][-1][0]:%H:%M:%S}"
     return Chart(
         title=title,
         note="At each decision. Shaded: the watermark stayed where it was, or there was no decision.",

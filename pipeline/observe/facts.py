@@ -22,7 +22,7 @@ from tidemark.pipeline.quality.failing import (
     read_ticks,
     with_age,
 )
-from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, not_known
+from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, unknown_sentence
 from tidemark.pipeline.quality.lost import Audit, audit
 from tidemark.pipeline.quality.recent import RECENT, NullField, read_null_fields, read_passed_over, read_reasons
 from tidemark.pipeline.quality.staleness import Staleness
@@ -309,7 +309,9 @@ def late_facts(late: Late) -> Facts:
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
     """Return a sentence for each figure that is incomplete because files are damaged. `damaged` maps the name of a
     figure to its damaged files, with their event hours."""
-    return {f"{what}_unknown": not_known(what.replace("_", " "), files) for what, files in damaged.items() if files}
+    return {
+        f"{what}_unknown": unknown_sentence(what.replace("_", " "), files) for what, files in damaged.items() if files
+    }
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:

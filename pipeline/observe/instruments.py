@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """An instrument. `name` and `unit` follow OpenTelemetry. `attributes` has the names of its attributes, except
+    """An instrument. `name` and `unit` follow OpenTelemetry. `attributes` contains the names of its attributes, except
     PIPELINE."""
 
     kind: Kind

@@ -271,8 +271,8 @@ def verdict_of(
     """Return the state of the pipeline at a glance.
 
     The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark waits, pulling is
-    behind or heartbeats are missing. `why` has the facts that explain the newest decision, `status` the facts of the
-    tables.
+    behind or heartbeats are missing. `why` contains the facts that explain the newest decision, `status` the facts of
+    the tables.
     """
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]

@@ -196,7 +196,7 @@ class BudgetedBacklog:
         if due_at is not None:
             postponed = ReadingPostponed(
                 f"the next reading of {self.path} is due at {due_at.isoformat(timespec='seconds')} (at least one per "
-                f"{rough(LONGEST)}): a snapshot now would exceed its share of pubsub.snapshot_budget"
+                f"{rough(LONGEST)}): a snapshot now would exceed the subscription's share of pubsub.snapshot_budget"
             )
             return _instead(postponed, None if self.user else self.monitoring)
         is_over = is_over_budget and not self.user

@@ -90,7 +90,7 @@ class ComputedWindows:
 class Followed:
     """The state of `heartbeat_diffs` on which custom tables depend.
 
-    `closed` has the numbers of the closed windows, `waiting` the closed windows that are not computed yet.
+    `closed` contains the numbers of the closed windows, `waiting` the closed windows that are not computed yet.
     `is_expiring` is true if retention has deleted heartbeats.
     """
 

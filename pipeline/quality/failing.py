@@ -45,8 +45,8 @@ class SensorTicks:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process's record of its sensors' ticks, which is stored in a file. `sensors` has the outcome per sensor, and
-    `settings` is the settings file that the process read."""
+    """A process's record of its sensors' ticks, which is stored in a file. `sensors` contains the outcome per sensor,
+    and `settings` is the settings file that the process read."""
 
     lake: str
     process: ProcessName

@@ -45,7 +45,7 @@ from tidemark.pipeline.windows import Window, Windowing
 logger = logging.getLogger(__name__)
 
 FEW = 5
-"""Maximum number of event hours that `not_known` names in its sentence."""
+"""Maximum number of event hours that `unknown_sentence` names in its sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Counts:
         return self.total / self.rows if self.rows else 0.0
 
 
-def not_known(what: str, damaged: Mapping[str, str]) -> str:
+def unknown_sentence(what: str, damaged: Mapping[str, str]) -> str:
     """Return a sentence that names the event hours for which the heartbeats of one kind are unknown. `what` is the
     kind: "late", "missed" or "passed over". `damaged` maps each damaged file of `heartbeats` to its event hour. If
     `damaged` is empty, return an empty string."""
@@ -176,9 +176,9 @@ def missed_by(
     """Return the rows of `landings` that at least one computed window lacks, and the number of missed heartbeats among
     them.
 
-    `landings` has the columns of LANDINGS. `versions` maps each computed window to the version of `heartbeats` from
-    which it was computed. In the result, `mended` is the number of heartbeats that were missed at the last check but no
-    longer are.
+    `landings` contains the columns of LANDINGS. `versions` maps each computed window to the version of `heartbeats`
+    from which it was computed. In the result, `mended` is the number of heartbeats that were missed at the last check
+    but no longer are.
     """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
@@ -227,7 +227,7 @@ def first_landings(
     has one row of LANDINGS per heartbeat. Also return the damaged files with their event hours; these hours are left
     out.
 
-    `now` is the table at a later version. `since` has the commits that added the files, and all later commits.
+    `now` is the table at a later version. `since` contains the commits that added the files, and all later commits.
     Assumption: if a copy landed later, it is in one of `files`. The files of one event hour are in memory at a time.
     Raises ObjectMissing if a file or an earlier version is gone.
     """
@@ -489,7 +489,7 @@ class LateHeartbeats:
 
     def _read(self, known: _Hour, files: Sequence[DataFile], may_be_late: AbstractSet[str]) -> _Hour:
         """Read the files of an event hour that are not in `known`, the result of the last call for this hour, and
-        return the new result. `may_be_late` has the paths of the files that may contain late rows."""
+        return the new result. `may_be_late` contains the paths of the files that may contain late rows."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]

@@ -43,8 +43,8 @@ class WindowSilence:
 def silence_of(
     diffs: WindowedTable, status: pa.Table, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> list[WindowSilence]:
-    """Count the streams in each of `windows` that is computed. The result is sorted by window. `status` has the rows of
-    `stream_status` for the windows. Raises LakeError."""
+    """Count the streams in each of `windows` that is computed. The result is sorted by window. `status` contains the
+    rows of `stream_status` for the windows. Raises LakeError."""
     by_kind = status.group_by([PARTITION, "kind"], use_threads=False)
     sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
     of_kind = {(each[PARTITION], each["kind"]): each for each in sums}

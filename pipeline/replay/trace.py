@@ -107,8 +107,9 @@ class Batch:
     """Some messages of a trace, in any order. Times are int64 arrays of equal length, in microseconds since the epoch.
 
     `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` is the time at which the message was acknowledged
-    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` has the
-    stream of each message, or null for a message without a stream. It is None if the caller did not ask for streams.
+    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` contains
+    the stream of each message, or null for a message without a stream. It is None if the caller did not ask for
+    streams.
     """
 
     publish_us: Ints
@@ -264,7 +265,7 @@ def ticks_of(
 
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
-    """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` has the time of each
+    """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` contains the time of each
     tick's readings. Such a time may be at most the time of its tick, and at least the time of the previous tick's
     readings; otherwise it is replaced with this bound."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
@@ -294,7 +295,7 @@ def late_landings(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> list[Ints
     first tick at or after the message's landing. Messages that landed after the last tick are left out.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
-    the times of the ticks, in ascending order. Each row of `watermarks_us` has the watermark at each tick, or
+    the times of the ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or
     NO_WATERMARK.
     """
     landing = first_tick_at(tick_us, batch.landed_us)

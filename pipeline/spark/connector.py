@@ -83,7 +83,7 @@ def check_connector(config: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def naming_what_lacks() -> Iterator[None]:
+def explaining_missing_connector() -> Iterator[None]:
     """Within this block, turn Spark's error about a missing connector into ToolMissing, which says what to do."""
     try:
         yield
@@ -97,7 +97,7 @@ def naming_what_lacks() -> Iterator[None]:
         ) from error
 
 
-def is_there(file: Path) -> bool:
+def is_fetched(file: Path) -> bool:
     """Return True if the file exists and has the connector's checksum."""
     if not file.is_file() or file.stat().st_size != JAR_SIZE:
         return False
@@ -115,7 +115,7 @@ def fetch(
     a network.
     """
     file = file or connector_file()
-    if is_there(file):
+    if is_fetched(file):
         return False
     address = source or JAR_URL
     if not urlparse(address).scheme:

@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
 from tidemark.pipeline.settings_sections import is_address
-from tidemark.pipeline.spark.connector import naming_what_lacks
+from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import CONTRACT, PYTHON
 from tidemark.pipeline.version import DISTRIBUTION, own_version
 
@@ -121,7 +121,7 @@ def pack(file: Path) -> list[str]:
             launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
             add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
             for name, source in _files(packed):
-                archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_of_nobody)
+                archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_without_owner)
         made.replace(file)
     return sorted(packed)
 
@@ -200,7 +200,7 @@ def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int =
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     """Remove the owner's name and ids from an archive's file, and make the file readable for every user."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
@@ -253,19 +253,19 @@ def carry_environment(session: SparkSession, archive: str) -> None:
     """
     if session.conf.get(CARRIED, "") == (named := identity(archive)):
         return
-    if is_connected(session) and is_brought(session):
+    if is_connected(session) and is_started_with_archive(session):
         _link(session)
     elif is_connected(session) and not is_address(archive):
         session.addArtifacts(f"{archive}#{FOLDER}", archive=True)
     else:
         quoted = archive.replace("\\", "\\\\").replace("'", "\\'")
-        with naming_what_lacks():
+        with explaining_missing_connector():
             session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
     session.conf.set(PYTHON, environment_config(archive)[PYTHON])
     session.conf.set(CARRIED, named)
 
 
-def is_brought(session: SparkSession) -> bool:
+def is_started_with_archive(session: SparkSession) -> bool:
     """Return True if the session's Spark was started with an archive for executors."""
     named = (session.conf.get(ARCHIVES, "") or "").split(",")
     return any(name.strip().endswith(f"#{FOLDER}") for name in named)
@@ -274,7 +274,7 @@ def is_brought(session: SparkSession) -> bool:
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
     """Return True if streaming queries of this session cannot use its archive. This is so if the archive is only in the
     session's folder, because the Python workers of streaming queries start in the executor's folder."""
-    return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
+    return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_started_with_archive(session)
 
 
 def _link(session: SparkSession) -> None:

@@ -63,7 +63,7 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Compute slices of time in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work or
-    Search. The column `id` of `numbers` has the indexes of the slices to compute."""
+    Search. The column `id` of `numbers` contains the indexes of the slices to compute."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
@@ -74,7 +74,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
                 yield pa.RecordBatch.from_pylist(list(given.answers(given.slices[number])), of)
 
 
-def look(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def report_ability(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check whether this executor can import these modules, and yield one row of SAYS per batch."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
@@ -135,10 +135,10 @@ def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
     return answers_of(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 
 
-def look_at(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
+def able_executors(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
     """Run a few tiny tasks, and return the Python and the machine of each executor that ran one. Raises ExecutorsUnable
     within seconds if one of these executors cannot run the modules in `needs`."""
-    return sorted(set(answers_of(session, LOOKS, partial(look, needs), SAYS)["executor"].to_pylist()))
+    return sorted(set(answers_of(session, LOOKS, partial(report_ability, needs), SAYS)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
@@ -146,7 +146,7 @@ def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:
     executor that joins later is checked when it runs a task."""
     able = f"{CONTRACT} {session.conf.get(PYTHON, '')}"
     if any(session.conf.get(f"{ABLE}.{name}", "") != able for name in needs):
-        look_at(session, needs)
+        able_executors(session, needs)
         for name in needs:
             session.conf.set(f"{ABLE}.{name}", able)
 

@@ -12,7 +12,7 @@ from tidemark.pipeline import charts
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.phrases import at_most, percent, stands, words
+from tidemark.pipeline.phrases import at_most, lag_text, percent, words
 from tidemark.pipeline.tuning.disorder import STEP_US, Distribution
 from tidemark.pipeline.tuning.report import TuningReport, behind, blame_sentence, recommendation_sentence, sentences
 from tidemark.pipeline.tuning.sweep import BandOutcome
@@ -54,7 +54,7 @@ def lag_by_band(report: TuningReport) -> charts.Chart:
             lines.append(charts.Line(f"{variant.name}, {name}", style, points, has_dots=field == "lag_p50"))
     lags = [lag for line in lines for _, lag, _ in line.points] or [0.0]
     here = [(variant.rule, report.tuning.at(variant, report.band).lag_p50) for variant in report.rules]
-    states = [f"{'not set yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
+    states = [f"{'not set yet' if lag is None else lag_text(lag)} under the rule {rule}" for rule, lag in here]
     return charts.Chart(
         title=f"With the present band the watermark is {', '.join(states)}",
         note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
@@ -160,7 +160,7 @@ def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | No
 
 
 def _text(outcome: BandOutcome) -> str:
-    lag = "no watermark" if outcome.lag_p50 is None else f"{stands(outcome.lag_p50)} at the median"
+    lag = "no watermark" if outcome.lag_p50 is None else f"{lag_text(outcome.lag_p50)} at the median"
     return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
 
 
@@ -187,7 +187,7 @@ def _late_axis(report: TuningReport) -> charts.Axis:
 
 
 TEMPLATES = charts.templates().overlay(loader=PackageLoader("tidemark.pipeline.tuning"))
-TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
+TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, lag_text, words)}
 TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
 
 FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.pipeline.clock import format_duration, from_us, iso
 from tidemark.pipeline.lake.tables.quarantine import RejectedPayload, by_stream
-from tidemark.pipeline.phrases import at_most, percent, stands, words
+from tidemark.pipeline.phrases import at_most, lag_text, percent, words
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.disorder import MAX_LAGS, Disorder, Distribution, LagBound, Side, lag_bound
 from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, BandOutcome, Recommendation, Tuning, Variant, Workload, tune
@@ -34,9 +34,14 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters of a report: the settings, the time at which the report is made, the length of the time that it
-    covers (only for a lake), the target for the late share, the bands to try, and further targets to find a band
-    for."""
+    """The parameters of a report.
+
+    `made_at`: the time at which the report is made.
+    `since`: for a report on a lake, the length of the time before `made_at` that it covers.
+    `target`: the target for the late share.
+    `bands`: the bands to try.
+    `targets`: further targets for the late share, for which the smallest band is looked for.
+    """
 
     settings: Settings
     made_at: datetime
@@ -142,7 +147,7 @@ def recommendation_sentence(report: TuningReport) -> str:
         if found.outcome is not None:
             lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", and no more with bands up to {format_duration(free)}"
-            place = f" (the watermark {'not set yet' if lag is None else f'{stands(lag)}{besides}'})"
+            place = f" (the watermark {'not set yet' if lag is None else f'{lag_text(lag)}{besides}'})"
         parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(report.target)}: {', '.join(parts)}."
 
@@ -261,8 +266,8 @@ def behind(outcome: BandOutcome) -> str:
     """Return a phrase for the watermark's lag, at the median and at the 99th percentile of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "not set yet"
-    most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)
-    return f"{stands(outcome.lag_p50)} at the median, {most} at the 99th percentile"
+    most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else lag_text(outcome.lag_p99)
+    return f"{lag_text(outcome.lag_p50)} at the median, {most} at the 99th percentile"
 
 
 SECOND_US = 1_000_000

@@ -111,7 +111,7 @@ def _run_of(path: str) -> str | None:
 
 
 def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
-    """Return the files whose key is in no version of these tables. `keys` has the key of each file, as returned by
+    """Return the files whose key is in no version of these tables. `keys` contains the key of each file, as returned by
     `_key`. Earlier versions are read only if the newest versions do not have all keys."""
     left = [name for name, key in keys.items() if key is not None]
     for listed in (_listed_now, _listed_ever):

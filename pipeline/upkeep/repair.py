@@ -47,7 +47,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window that has to be computed again. `reasons` has all reasons why. `blocked_by` says what prevents the
+    """A window that has to be computed again. `reasons` contains all reasons why. `blocked_by` says what prevents the
     computation now; it is empty if nothing does."""
 
     window: Window
@@ -79,7 +79,7 @@ class Integrity:
     windows and of their files.
 
     `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables.
-    `unknown` has a sentence for each question that could not be answered.
+    `unknown` contains a sentence for each question that could not be answered.
     """
 
     start: datetime

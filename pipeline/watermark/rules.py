@@ -255,7 +255,7 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
     return min(max(timedelta(microseconds=lag_us), timedelta(0)), at_most)
 
 
-def naming(s: Situation) -> Reading | EffectiveReading:
+def reading_of_a_message(s: Situation) -> Reading | EffectiveReading:
     """Return the reading of base that is the publish time of an unacknowledged message.
 
     This is the newest reading if it is below the effective reading by at most the slack: a message that became visible
@@ -270,7 +270,7 @@ def naming(s: Situation) -> Reading | EffectiveReading:
 def end_of_hole(s: Situation) -> datetime | None:
     """If base has an unacknowledged message that the tracking log lacks, return the publish time from which the log is
     complete again. Otherwise return None."""
-    named = naming(s)
+    named = reading_of_a_message(s)
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
     bucket = bucket_of(named.oldest_unacked)

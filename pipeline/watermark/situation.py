@@ -17,11 +17,11 @@ the error. The greatest lower bound may exceed the least upper bound by this muc
 class Situation:
     """Everything that one decision depends on.
 
-    `histogram` has every message published at `complete_from` or later that is acknowledged on tracking. Its buckets
-    below `pruned_before` were dropped; their frontier is `pruned_frontier`. `base` and `tracking` are the effective
-    readings. Tracking is read only after its acknowledged messages were persisted. `previous` is the last decision of
-    the same log, `watermark` the highest known watermark. `released_before`: an operator released the messages
-    published before this time.
+    `histogram` contains every message published at `complete_from` or later that is acknowledged on tracking. Its
+    buckets below `pruned_before` were dropped; their frontier is `pruned_frontier`. `base` and `tracking` are the
+    effective readings. Tracking is read only after its acknowledged messages were persisted. `previous` is the last
+    decision of the same log, `watermark` the highest known watermark. `released_before`: an operator released the
+    messages published before this time.
     """
 
     histogram: Histogram

@@ -33,9 +33,9 @@ class Snapshot:
     """An entry of the tracking log with the histogram of a batch of messages, written before the messages are
     acknowledged.
 
-    `usage` has the reader's requests to Pub/Sub from the previous entry to `at`. It is None if they were not counted,
-    or if the reader's decisions record them. `contract` identifies the contract by which messages are judged; it is
-    empty if an earlier entry has it.
+    `usage` contains the reader's requests to Pub/Sub from the previous entry to `at`. It is None if they were not
+    counted, or if the reader's decisions record them. `contract` identifies the contract by which messages are judged;
+    it is empty if an earlier entry has it.
     """
 
     histogram: Histogram
@@ -49,7 +49,7 @@ class DecisionRecord:
     """An entry of the tracking log with a decision and its inputs.
 
     - `base` and `tracking` are the tick's readings; None if there was none.
-    - `usage` has the process's requests to Pub/Sub since its previous decision; None if they were not counted.
+    - `usage` contains the process's requests to Pub/Sub since its previous decision; None if they were not counted.
     - `contract` identifies the contract by which the process judges messages; empty if unknown.
     """
 
@@ -68,7 +68,7 @@ class Lost:
 
     There are two cases, which `what` describes. Either the entry replaces an entry that cannot be repaired, or messages
     are judged by another `contract` from this entry on. The lost entry may have been the newest decision, so
-    `watermark_at_least` has the highest watermark that is known from elsewhere.
+    `watermark_at_least` contains the highest watermark that is known from elsewhere.
     """
 
     what: str

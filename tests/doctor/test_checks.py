@@ -16,7 +16,7 @@ from tests.pubsub.test_backlog import OfTheMachine
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, permissions, rest
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose
-from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Said, Setup, examine
+from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, Statement, examine
 from tidemark.pipeline.doctor.permissions import check_quotas
 from tidemark.pipeline.doctor.rest import Silent, check_credentials
 from tidemark.pipeline.errors import LakeUnreachable
@@ -26,16 +26,16 @@ from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 SETUP = Setup(Settings(), SystemClock())
 
 
-def check_that_is_well(_: Setup) -> Iterator[Said]:
+def check_that_is_well(_: Setup) -> Iterator[Statement]:
     yield Level.OK, "well"
 
 
-def check_that_raises(_: Setup) -> Iterator[Said]:
+def check_that_raises(_: Setup) -> Iterator[Statement]:
     yield Level.WARNING, "before"
     raise LakeUnreachable("no lake")
 
 
-def check_that_has_a_defect(_: Setup) -> Iterator[Said]:
+def check_that_has_a_defect(_: Setup) -> Iterator[Statement]:
     yield Level.OK, "begun"
     raise ZeroDivisionError("by nought")
 
@@ -59,7 +59,7 @@ def test_a_check_that_fails_keeps_what_it_found_and_hides_no_other() -> None:
 
 
 def test_a_check_that_hangs_is_overdue_and_the_others_are_told(never: Event) -> None:
-    def check_that_hangs(_: Setup) -> Iterator[Said]:
+    def check_that_hangs(_: Setup) -> Iterator[Statement]:
         yield Level.OK, "begun"
         never.wait()
 

@@ -17,7 +17,7 @@ from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark import connector
-from tidemark.pipeline.spark.connector import JAR_URL, JARS, fetch, naming_what_lacks
+from tidemark.pipeline.spark.connector import JAR_URL, JARS, explaining_missing_connector, fetch
 from tidemark.pipeline.spark.session import server_config, session_config
 from tidemark.resources.spark import SparkResource
 
@@ -125,7 +125,7 @@ def test_up_fetches_it_first_and_starts_nothing_without_it(tmp_path: Path, monke
 
 def test_a_spark_without_a_connector_is_named_as_one() -> None:
     for package in ("com.google.cloud.hadoop.fs.gcs", "org.apache.hadoop.fs.gs"):  # with our settings, and without
-        with pytest.raises(ToolMissing, match="no Google connector"), naming_what_lacks():
+        with pytest.raises(ToolMissing, match="no Google connector"), explaining_missing_connector():
             raise RuntimeError(f"Class {package}.GoogleHadoopFileSystem not found")
-    with pytest.raises(RuntimeError, match="another"), naming_what_lacks():
+    with pytest.raises(RuntimeError, match="another"), explaining_missing_connector():
         raise RuntimeError("another")

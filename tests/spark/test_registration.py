@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 import tidemark.spark
 from tests.quick import classic
 from tidemark.pipeline.doctor.finding import Level
-from tidemark.pipeline.doctor.spark import seen_executors
+from tidemark.pipeline.doctor.spark import report_executors
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark import executors
-from tidemark.pipeline.spark.executors import WINDOWS, look
+from tidemark.pipeline.spark.executors import WINDOWS, report_ability
 from tidemark.pipeline.spark.session import session_config
 from tidemark.resources.spark import SparkResource
 
@@ -57,14 +57,14 @@ def test_both_names_read_it_and_where_spark_has_that_name_itself_the_other_one_d
 
 
 def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
-    ((level, said),) = seen_executors(spark)
+    ((level, said),) = report_executors(spark)
     assert level is Level.OK
     assert "has tidemark and Polars" in said
 
 
 def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = executors.CONTRACT
-    travelled = pickle.loads(cloudpickle.dumps(look))  # noqa: S301 (as Spark sends it, by value)
+    travelled = pickle.loads(cloudpickle.dumps(report_ability))  # noqa: S301 (as Spark sends it, by value)
     monkeypatch.setattr(executors, "CONTRACT", ours + 1)
     (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()

@@ -62,7 +62,7 @@ temperature = { path = "metrics.temperature.celsius", kind = "number" }
 status = { path = "metrics.states[-1].text", kind = "text" }
 """
 
-    def said(self, beat: Beat) -> Beat:
+    def expressible(self, beat: Beat) -> Beat:
         return beat._replace(stream=f"{SITES[int(beat.stream[-5:]) % len(SITES)]}/{beat.stream}")
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:

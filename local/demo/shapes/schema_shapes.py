@@ -42,7 +42,7 @@ class OfSchema(Shape):
     """A shape with a schema. Each message names its revision of the schema. The first revision has no field
     `status`."""
 
-    def said(self, beat: Beat) -> Beat:
+    def expressible(self, beat: Beat) -> Beat:
         return beat._replace(status=None) if revision_of(beat) == FIRST else beat
 
     def encode(self, beat: Beat) -> tuple[dict[str, str], bytes]:

@@ -126,7 +126,7 @@ class Shape:
     files: ClassVar[Mapping[str, str]] = {}
     reasons: ClassVar[tuple[RejectionReason, ...]] = REASONS
 
-    def said(self, beat: Beat) -> Beat:
+    def expressible(self, beat: Beat) -> Beat:
         """Return the heartbeat with only the values that this shape can express. The truth file records the result."""
         return beat
 

@@ -29,7 +29,7 @@ from tidemark.pipeline.quality.failing import TRACKING, TickNotes
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LISTEN
 
-LOOKS_EVERY = timedelta(minutes=1)
+CHECKS_EVERY = timedelta(minutes=1)
 """Interval between two checks of both subscriptions' settings."""
 
 GIVES_BACK_SECONDS = 0.2
@@ -60,7 +60,7 @@ def attach(
         if settings.emulated:
             attached.warn(provision_here(settings, clock).warnings)
         with suppress(PubSubUnreachable):  # the first tick reports it
-            attached.look()
+            attached.check_options()
         done, ok, next_at = 0, True, clock.monotonic()
         while ticks is None or done < ticks:
             clock.sleep(max(next_at - clock.monotonic(), 0.0))
@@ -97,7 +97,7 @@ class Attached:
         try:
             self._ownership.state()
             if began >= self._looks_at:
-                self.look()
+                self.check_options()
             tracked = self._track()
         except NewerFormat:  # nothing is written into a lake of a later version
             raise
@@ -115,13 +115,13 @@ class Attached:
         self._say_once("problems", "; ".join(tracked.problems))
         return True
 
-    def look(self) -> None:
+    def check_options(self) -> None:
         """Check the options of both subscriptions, and print the dangers found (see `Drift`) as warnings. Raises
         ProvisionRefused if an option makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
-        self._looks_at = self._clock.monotonic() + LOOKS_EVERY.total_seconds()
+        self._looks_at = self._clock.monotonic() + CHECKS_EVERY.total_seconds()
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_deci
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
-from tidemark.pipeline.quality.landings import Counts, not_known
+from tidemark.pipeline.quality.landings import Counts, unknown_sentence
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
@@ -112,7 +112,7 @@ def show_passed_over(over: Counts, terminal: Console) -> None:
     """Print how many messages of each stream do not hold the watermark because they lag more than `max_lag`. Also print
     the hours for which this number is unknown."""
     if over.damaged:
-        terminal.print(f"\n{safe(not_known('passed over', over.damaged))}")
+        terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")
     if not over.total:
         return
     terminal.print(

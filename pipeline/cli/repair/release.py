@@ -64,9 +64,9 @@ def release(
 class Preview:
     """The effect of a release.
 
-    `outstanding` has the messages that would be released. `without` is the decision without the release, `released`
-    the decision with it. Both use the newest readings. `closing` has the numbers of the windows that would close.
-    `notes` say how accurate the preview is.
+    `outstanding` contains the messages that would be released. `without` is the decision without the release,
+    `released` the decision with it. Both use the newest readings. `closing` contains the numbers of the windows that
+    would close. `notes` say how accurate the preview is.
     """
 
     release: Released

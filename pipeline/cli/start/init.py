@@ -51,7 +51,7 @@ def init(
         _init_cohorts(folder, ports, cohort, values)
         return
     of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
-    files = {name: own_files.brought(name) for name in (own_files.SETTINGS, *of_dagster)}
+    files = {name: own_files.installed_text(name) for name in (own_files.SETTINGS, *of_dagster)}
     settings = files[own_files.SETTINGS]
     if shape is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
@@ -71,7 +71,7 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
         for name, content in files.items()
     }
-    for path in own_files.put_down(written if ports is None else own_files.with_ports(written, ports), folder):
+    for path in own_files.write_new_files(written if ports is None else own_files.with_ports(written, ports), folder):
         print(f"wrote {path}")
 
 

@@ -199,7 +199,7 @@ class _Checking:
         if kind == "enum":
             made, symbols = {"type": kind, "name": name, "symbols": schema["symbols"]}, schema["symbols"]
             return AvroType(
-                made, 1, 1, _varint, _checked(symbols.__contains__, "a text that is not a symbol of its enum"), name
+                made, 1, 1, _varint, _checked(symbols.__contains__, "a string that is not a symbol of its enum"), name
             )
         if kind == "fixed":
             made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
@@ -363,7 +363,7 @@ def _number(value: Any) -> float:
 
 
 def _bytes(value: Any) -> bytes:
-    return str(_of(str, value, "a text that stands for bytes")).encode("latin-1")
+    return str(_of(str, value, "a string that represents bytes")).encode("latin-1")
 
 
 PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
@@ -418,7 +418,7 @@ class AvroCodec:
                 self._record.count(data, 0, budget)
             value = schemaless_reader(stream, self.schema, None)
         except UNFIT as error:
-            raise self._unreadable(data, told(error)) from error
+            raise self._unreadable(data, fault_text(error)) from error
         if (left := len(data) - stream.tell()) > 0:
             raise self._unreadable(data, f"{left} bytes are left over")
         return value
@@ -434,7 +434,7 @@ class AvroCodec:
         try:
             return self._record.read(value)
         except UNFIT as error:
-            raise Unreadable(f"not valid Avro JSON for the schema {self._origin}: {told(error)}") from error
+            raise Unreadable(f"not valid Avro JSON for the schema {self._origin}: {fault_text(error)}") from error
 
     def _unreadable(self, data: bytes, why: str) -> Unreadable:
         return Unreadable(
@@ -442,7 +442,7 @@ class AvroCodec:
         )
 
 
-def told(error: BaseException) -> str:
+def fault_text(error: BaseException) -> str:
     """Describe, for users, the fault in the bytes that made fastavro raise this error."""
     if isinstance(error, EOFError):
         return "the bytes end too soon"
@@ -469,4 +469,4 @@ def records_of(content: bytes, name: str) -> Iterator[bytes]:
                 records.seek(begin)
                 yield records.read(end - begin)
     except UNFIT as error:
-        raise Unreadable(told(error)) from error
+        raise Unreadable(fault_text(error)) from error

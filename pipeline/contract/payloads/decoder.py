@@ -118,7 +118,7 @@ class PayloadDecoder:
     def each(
         self, messages: Messages, asking: Asking, room: _Room | None = None, held: list[Mapping[str, str]] | None = None
     ) -> Iterator[Any]:
-        """Yield the payload of each message, one at a time, in the form that `decode` returns. `held` has the
+        """Yield the payload of each message, one at a time, in the form that `decode` returns. `held` contains the
         attributes of each message; the attributes of a message's envelope are added to them."""
         room = room or _Room()
         if self._format.envelope is not Envelope.NONE:

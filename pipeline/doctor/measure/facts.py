@@ -87,8 +87,8 @@ class SnapshotFacts:
 
     - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
       acknowledged.
-    - `passed` has a duration for each message that was outstanding during a reading: how far the reading was past the
-      message's publish time, or 0.
+    - `passed` contains a duration for each message that was outstanding during a reading: how far the reading was past
+      the message's publish time, or 0.
     - `acknowledged` lists the times from an acknowledgement until the reading moved.
     - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
     - `is_stuck` is true if the reading did not move after the last acknowledgement.

@@ -105,8 +105,9 @@ class Received:
 
 
 class ThrowAwayTopic:
-    """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` has the durations
-    of all calls, by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges, by its price list."""
+    """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` contains the
+    durations of all calls, by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges, by its
+    price list."""
 
     def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock, plan: Plan) -> None:
         self._settings, self._clock, self._plan = settings, clock, plan

@@ -79,7 +79,7 @@ def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:
 
 
 def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return landed messages as rows of `heartbeats`. `columns` has the values of each column except the partition
+    """Return landed messages as rows of `heartbeats`. `columns` contains the values of each column except the partition
     column, which is derived from the event times."""
     rows = rows_of(columns, heartbeat_schema(fields))
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), _hours(rows["event_time"]))

@@ -149,7 +149,7 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 
 def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Return rows of `quarantine` with the newest reason and detail of each message. `told` has the messages whose
+    """Return rows of `quarantine` with the newest reason and detail of each message. `told` contains the messages whose
     reason or detail is newer than the one in the table."""
     if not len(told):
         return rows
@@ -207,8 +207,8 @@ a command."""
 
 
 def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """Return rejected messages as rows of `quarantine`. `columns` has the values of each column except the partition
-    column, which is derived from the landing times."""
+    """Return rejected messages as rows of `quarantine`. `columns` contains the values of each column except the
+    partition column, which is derived from the landing times."""
     rows = rows_of(columns, QUARANTINE)
     days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
@@ -255,7 +255,7 @@ class Quarantine(LakeTable):
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
     ) -> Iterator[pa.Table]:
         """Yield the rows that were rejected on `day` and match the filter `meant`, in batches with these columns.
-        `told` has the messages of that day with a newer reason or detail, which replaces the one in the table."""
+        `told` contains the messages of that day with a newer reason or detail, which replaces the one in the table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, meant.filter, [day]):
             rows = as_judged_last(scanned, told)
@@ -267,8 +267,8 @@ class Quarantine(LakeTable):
     def reasons(
         self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count the distinct messages that match the filter `meant`, by newest reason. `requeued` has the ids of
-        requeued messages. `told` has the messages with a newer reason than the one in the table, by day. Memory is
+        """Count the distinct messages that match the filter `meant`, by newest reason. `requeued` contains the ids of
+        requeued messages. `told` contains the messages with a newer reason than the one in the table, by day. Memory is
         proportional to the number of messages, not to their size."""
         told = told or {}
         found = [

@@ -49,7 +49,7 @@ OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
     """All streams in version `diffs_version` of a `heartbeat_diffs` table. `diffs_table` is the id of that table.
-    `rows` has the columns of STREAMS, sorted by `stream_id`."""
+    `rows` contains the columns of STREAMS, sorted by `stream_id`."""
 
     diffs_table: str = ""
     diffs_version: int = -1

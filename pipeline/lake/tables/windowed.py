@@ -84,16 +84,16 @@ MANIFESTS = JsonKind("diff_runs/", "run `tidemark repair`, which recomputes the 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a run's commit. `rows` has the number of rows of each window that the run replaced. `superseded`
-    are the windows that another run replaced instead."""
+    """The outcome of a run's commit. `rows` contains the number of rows of each window that the run replaced.
+    `superseded` are the windows that another run replaced instead."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
 
 
 class WindowedTable:
-    """A table in which runs replace whole windows. `schema` has the columns that a run writes. Windows are given as
-    keys."""
+    """A table in which runs replace whole windows. `schema` contains the columns that a run writes. Windows are given
+    as keys."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, schema: pa.Schema, clock: Clock) -> None:
         self.table, self.files, self.schema = table, table.folder, schema
@@ -350,8 +350,8 @@ class MadeWindows(dict[str, Made]):
         self._inputs = inputs
 
     def made_of(self, inputs: Mapping[str, str]) -> set[str]:
-        """Return the keys of the windows whose input has not changed since they were computed. `inputs` has the current
-        digest of each window's input, by window key.
+        """Return the keys of the windows whose input has not changed since they were computed. `inputs` contains the
+        current digest of each window's input, by window key.
 
         If all windows of a run are unchanged, the digest in their files' paths shows it. Otherwise the run's manifest
         is read; several manifests are read in parallel. Raises LakeError.
@@ -394,8 +394,8 @@ class OwnTable(WindowedTable):
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
         """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
-        version of the table's definition, and `inputs` has the digest of each window's input. Raises LakeError if the
-        table already has one of the columns with another type."""
+        version of the table's definition, and `inputs` contains the digest of each window's input. Raises LakeError if
+        the table already has one of the columns with another type."""
         self._refuse_other(self.table.current(), schema)
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
@@ -413,7 +413,8 @@ class OwnTable(WindowedTable):
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
-    """Combine the digests of several windows' inputs into one. `inputs` has the digests by window key, in any order."""
+    """Combine the digests of several windows' inputs into one. `inputs` contains the digests by window key, in any
+    order."""
     content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 

@@ -18,7 +18,7 @@ from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, messages, mo
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
-from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, naming
+from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, reading_of_a_message
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
@@ -175,7 +175,7 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "lost": lambda s, _: "An entry of the tracking log was lost. " if s.complete_from >= s.at else "",
     "base": lambda s, _: iso(s.oldest_base),
     "less_slack": lambda s, _: _less_slack(s),
-    "named": lambda s, _: iso(naming(s).oldest_unacked),
+    "named": lambda s, _: iso(reading_of_a_message(s).oldest_unacked),
     "near": lambda s, _: format_duration(s.policy.near_real_time),
     "backlog": lambda s, _: _age(known(s.tracking)),
     "ahead": lambda s, _: _ahead(s),
