@@ -55,10 +55,11 @@ def heartbeat_diffs_asset(settings: Settings, partitions: Partitions) -> dg.Asse
         columns=described(diff_columns(settings.message.kinds)),
         description=(
             "Each heartbeat compared with its stream's previous one: gap, missed heartbeats, and how the compared "
-            f"fields changed. Once the watermark has passed a window's end, the sensor `{name_of(settings, 'tracking')}` "
-            f"requests a run of the job `{name_of(settings, COMPUTE_WINDOWS)}` for the window. Any window can be "
-            "recomputed, alone or in a range, and gives the same rows. Materializing a partition computes all of its "
-            "windows; a run of the job computes the windows in its config."
+            "fields changed. Once the watermark has passed a window's end, the sensor "
+            f"`{name_of(settings, 'tracking')}` requests a run of the job "
+            f"`{name_of(settings, COMPUTE_WINDOWS)}` for the window. Any window can be recomputed, alone or in a "
+            "range, and gives the same rows. Materializing a partition computes all of its windows; a run of the job "
+            "computes the windows in its config."
         ),
     )
 

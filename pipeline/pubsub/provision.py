@@ -121,7 +121,7 @@ def _older_backlog(
     except SnapshotRefused:
         yield f"{base} holds messages that are almost 7 days old, and tracking is new: {held}"
     except PubSubError as error:
-        yield f"tracking is new, and the backlog of {base} could not be read ({error}): if it has older messages, {held}"
+        yield f"tracking is new, and the backlog of {base} cannot be read ({error}): if it has older messages, {held}"
     else:
         if reading.names_a_message and reading.oldest_unacked < tracking_created_at:
             age = timedelta(seconds=round((tracking_created_at - reading.oldest_unacked).total_seconds()))
