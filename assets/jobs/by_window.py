@@ -96,10 +96,10 @@ class WindowsAsset:
         lake: LakeResource,
         instance: dg.DagsterInstance,
         done: ReplacedWindows,
-        said: Callable[[Sequence[Window]], dict[str, Any]],
+        extra: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition that contains windows computed by a run. `said` returns further metadata
+        """Yield an event for each partition that contains windows computed by a run. `extra` returns further metadata
         for these windows. The event is an observation until the partition has closed and all of its windows with
         heartbeats are computed. Then it is a materialization, so that downstream assets read only complete partitions.
 
@@ -108,7 +108,7 @@ class WindowsAsset:
         index, held = self.index(lake), self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
-            yield event(self.key, partition=key, metadata={**windows_metadata(windows), **said(windows)}, tags=tags)
+            yield event(self.key, partition=key, metadata={**windows_metadata(windows), **extra(windows)}, tags=tags)
         for key in self.partitions.beside(held):
             known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
             if not known.records and self._is_complete(key, index, done, least=1):

@@ -49,14 +49,14 @@ class Request:
     sentence: str
     is_backlog: bool = False
 
-    def result(self, settings: Settings, log: logging.Logger, said: str, **more: Any) -> dg.SensorResult:
-        """Build the result of a sensor: the run request or, without windows, a skip reason that begins with `said`.
+    def result(self, settings: Settings, log: logging.Logger, opening: str, **more: Any) -> dg.SensorResult:
+        """Build the result of a sensor: the run request or, without windows, a skip reason that begins with `opening`.
         `more` are further arguments of the result.
 
         The request has no run key, because a window whose run failed must be requested again.
         """
         if not self.windows:
-            return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}{self.sentence}"), **more)
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"{opening}{self.sentence}"), **more)
         log.info(self.sentence)
         tags = {BACKLOG: "true"} if self.is_backlog else {}
         asked = run_over(settings, COMPUTE_WINDOWS, self.windows, tags)

@@ -140,11 +140,11 @@ def columns(
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], said: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
+    rows: Sequence[Mapping[str, Any]], foot: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
     """Print rows as a table or, with `as_json`, as one JSON object per line, with exact times. The table has the
     columns `names`, by default those of the first row. A null is an empty cell. The column `whole` is never cut. The
-    text `said` follows the table."""
+    text `foot` follows the table."""
     if as_json:
         for row in rows:
             print_json(row, exact=True)
@@ -155,7 +155,7 @@ def print_rows(
         table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in rows), default=0)
     if names:
         terminal.print(table)
-    terminal.print(f"[dim]{safe(said)}[/]")
+    terminal.print(f"[dim]{safe(foot)}[/]")
 
 
 def write_text(file: Path, text: str, what: str, named_by: str) -> None:

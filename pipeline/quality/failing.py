@@ -123,17 +123,17 @@ def read_word(file: SlotFile[Running]) -> Running | None:
     return None
 
 
-def ever_smaller(said: Running) -> Iterator[Running]:
+def ever_smaller(running: Running) -> Iterator[Running]:
     """Yield a process's record, then ever shorter versions of it, for a file with limited space. First the reasons are
     shortened. Then sensors are left out, beginning with those whose failures started last."""
-    yield said
-    failing = sorted(said.failing, key=lambda one: one.since)
+    yield running
+    failing = sorted(running.failing, key=lambda one: one.since)
     while failing:
         cut = {one.sensor: replace(one, reason=one.reason[:LEAST_REASON]) for one in failing}
-        sensors = {name: replace(ticks, failed=cut.get(name)) for name, ticks in said.sensors.items()}
-        yield replace(said, sensors=sensors)
+        sensors = {name: replace(ticks, failed=cut.get(name)) for name, ticks in running.sensors.items()}
+        yield replace(running, sensors=sensors)
         failing = failing[: len(failing) // 2]
-    yield replace(said, sensors={})
+    yield replace(running, sensors={})
 
 
 def _file(path: Path) -> SlotFile[Running]:
@@ -221,11 +221,11 @@ def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
-def with_age(said: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """Return `said`, a sentence about a decision. If the next decision is overdue, append the age of the decision."""
+def with_age(text: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
+    """Return `text`, which describes a decision. If the next decision is overdue, append the age of the decision."""
     if not is_overdue(decided_at, tick, now):
-        return said
-    return f"{said}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"
+        return text
+    return f"{text}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,9 @@ def set_java_home() -> None:
     os.environ["JAVA_HOME"] = str(java_home())
 
 
-def java_version(said: str) -> int | None:
+def java_version(output: str) -> int | None:
     """Return the major version in the output of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_392`."""
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
 
 
