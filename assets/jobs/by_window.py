@@ -108,7 +108,7 @@ class WindowsAsset:
         index, held = self.index(lake), self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
-            yield event(self.key, partition=key, metadata={**windows_metadata(windows), **extra(windows)}, tags=tags)
+            yield event(self.key, partition=key, metadata={**window_keys(windows), **extra(windows)}, tags=tags)
         for key in self.partitions.beside(held):
             known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
             if not known.records and self._is_complete(key, index, done, least=1):
@@ -194,7 +194,7 @@ def batch_parts(
     }
 
 
-def windows_metadata(windows: Sequence[Window]) -> dict[str, Any]:
+def window_keys(windows: Sequence[Window]) -> dict[str, Any]:
     """Return metadata for a partition: the number and the keys of the windows that a run has computed in it."""
     return {"windows": len(windows), "windows_computed": ", ".join(stretch_texts(windows))}
 

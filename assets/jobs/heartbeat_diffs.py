@@ -12,14 +12,7 @@ import pyarrow as pa
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import (
-    Event,
-    WindowsAsset,
-    batch_parts,
-    corrections_noted,
-    windows_job,
-    windows_metadata,
-)
+from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, window_keys, windows_job
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
@@ -148,7 +141,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         report = silence_report(lake_of(context, settings), [window.key for window in windows])
         for partition, held in partitions.holding(windows).items():
-            said = windows_metadata(held) | status_metadata(report, held)
+            said = window_keys(held) | status_metadata(report, held)
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if report.behind:
             context.log.warning(
