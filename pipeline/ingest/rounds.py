@@ -67,8 +67,9 @@ KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
-"""After each round, the readers learn which messages of the last ROUNDS_TOLD settled rounds are in the log, and so
-recognize copies of them. One round is not enough, because a worker process may have no task in a round."""
+"""At each round, the readers are told which messages of the last ROUNDS_TOLD settled rounds are in the log, so that
+they recognize copies of these messages. One round is not enough, because a worker process may have no task in a
+round."""
 
 NEW = timedelta(minutes=1)
 """Maximum age of a decision whose readings are used as the state of the backlogs. If the newest decision is older, no

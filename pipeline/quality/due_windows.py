@@ -55,8 +55,8 @@ class ComputedWindows:
         return {number: f"{digest:016x}" for number, digest in found}
 
     def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
-        """Return the digest of each of these windows' inputs, by the window's key. They are windows of a custom table
-        with the windowing `own` and this lookback. A window without input has the digest 0."""
+        """Return the digest of each window's input, by the window's key. `windows` are windows of a custom table with
+        the windowing `own` and this lookback. A window without input has the digest 0."""
         numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
         digests, _ = self._digests(numbers, *self._measures(own, lookback))
         return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}

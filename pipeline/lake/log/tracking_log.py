@@ -53,8 +53,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest one less than this long ago cannot have been archived since. Housekeeping archives only
-entries that are older than an hour."""
+"""If an entry was the newest one less than this time ago, it has not been archived since, because housekeeping archives
+only entries that are older than an hour."""
 
 READ_ON = 20
 """Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
