@@ -1,5 +1,6 @@
 """What is late, missed and lost, as `tidemark status` says it: on a lake where something of each has happened."""
 
+import io
 import json
 from datetime import timedelta
 from itertools import islice
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.clock import ManualClock
@@ -14,6 +16,7 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.cli.look.status import show_screen
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.delta_log import says_of
@@ -27,12 +30,13 @@ from tidemark.pipeline.observe.facts import (
     lost_facts,
     read_losses,
     read_report,
+    read_status,
     window_facts,
 )
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.failing import TicksNow
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import IngestSettings
+from tidemark.pipeline.settings_sections import IngestSettings, WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -76,6 +80,16 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
     assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 1}]
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
+
+
+def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_for_no_search(history: History) -> None:
+    windows = WindowSettings(length=WINDOWING.length, lookback=LOOKBACK)
+    found = read_status(history.lake, Settings(windows=windows), at(601))
+    for least, said in ((1, "lost       1 messages since "), (0, ": none for certain, because")):
+        found.groups["lost"]["lost_at_least"] = least
+        show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=True)
+        assert said in told.getvalue()
+        assert ("find out who else" in told.getvalue()) == (least == 1)
 
 
 def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(history: History) -> None:

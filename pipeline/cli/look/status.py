@@ -110,7 +110,11 @@ def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
 def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least, most = facts["lost_at_least"], facts["lost_at_most"]
     amount = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    yield ("red", f"{amount} messages since {text_of(facts['lost_since'])}") if most else ("green", "nothing")
+    lost = f"{amount} messages since {text_of(facts['lost_since'])}"
+    if most and not least:
+        yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
+    else:
+        yield ("red", lost) if most else ("green", "nothing")
     if facts["missed"]:
         stale = counted(facts["windows_stale"], "computed window")
         yield "yellow", f"{facts['missed']:,} missed by {stale}, the first {text_of(facts['first_stale_window'])}"
@@ -159,7 +163,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: bool) -> Iterato
         yield look if is_up else f"start the pipeline (`tidemark up`); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
-    if facts.get("lost_at_most"):
+    if facts.get("lost_at_least"):
         yield "find out who else acknowledges on base, or seeks base (docs/concepts/late-and-missed.md)"
     if facts.get("windows_stale"):
         yield "`tidemark repair` recomputes stale windows, if the sensor `staleness` does not"
