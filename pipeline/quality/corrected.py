@@ -6,7 +6,7 @@ several followers run at the same time or are killed at any point.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -109,11 +109,14 @@ def _stretches(
         yield rows, through
 
 
+UNKNOWN = pl.DataFrame({"change": [Change.UNKNOWN.value]})
+"""A single row, for changes that are not known."""
+
+
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
     detail = f"the commits of versions {first} to {last} are gone, so it is unknown which windows they replaced"
     logger.warning("corrections of %s: %s", followed.name, detail)
-    says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
-    return _rows(says, 1)
+    return _rows(UNKNOWN, table=followed.name, table_version=last, detail=detail)
 
 
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
@@ -143,31 +146,29 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
     except (LakeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         detail = f"the rows cannot be compared: {error}"
         logger.warning("corrections of %s, window %s: %s", followed.name, window, detail)
-        changes = pl.DataFrame({"change": [Change.UNKNOWN.value]})
+        changes = UNKNOWN
     if changes.is_empty():
         return CONTENT.empty_table()
     old_run, new_run = run_of(old[0]), run_of(new[0])
-    of_all = {
-        "table": followed.name,
-        "window": window,
-        "old_run": old_run,
-        "new_run": new_run,
-        "old_heartbeats_version": followed.table.input_version(old_run),
-        "new_heartbeats_version": followed.table.input_version(new_run),
-        "corrected_at": commit.at,
-        "table_version": commit.version,
-        "detail": detail,
-    }
-    return _rows({**of_all, **{name: changes[name].to_arrow() for name in changes.columns}}, len(changes))
+    return _rows(
+        changes,
+        table=followed.name,
+        window=window,
+        old_run=old_run,
+        new_run=new_run,
+        old_heartbeats_version=followed.table.input_version(old_run),
+        new_heartbeats_version=followed.table.input_version(new_run),
+        corrected_at=commit.at,
+        table_version=commit.version,
+        detail=detail,
+    )
 
 
-def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
-    given = {column.name: columns.get(column.name) for column in CONTENT}
-    arrays = [
-        value.cast(column.type) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, column.type), count)
-        for value, column in zip(given.values(), CONTENT, strict=True)
-    ]
-    return pa.table(arrays, schema=CONTENT)
+def _rows(changes: pl.DataFrame, **of_all: Any) -> pa.Table:
+    """Return changes as rows of `corrections`. `of_all` has the columns with the same value in all rows. All other
+    columns are null."""
+    same = {name: pl.lit(of_all.get(name)) for name in CONTENT.names if name not in changes.columns}
+    return changes.with_columns(**same).select(CONTENT.names).to_arrow().cast(CONTENT)
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
