@@ -28,9 +28,18 @@ FILE_WIDTH = 150
 """Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
 
 
-def console() -> Console:
-    """Return the console for human-readable output. It is as wide as the terminal, or FILE_WIDTH without a terminal."""
-    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
+def console(*, quiet: bool = False) -> Console:
+    """Return the console for human-readable output. It is as wide as the terminal, or FILE_WIDTH without a terminal.
+    With `quiet`, it prints nothing."""
+    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False, quiet=quiet)
+
+
+def printed(facts: Mapping[str, Any], *, as_json: bool, exact: bool = False) -> Console:
+    """Print a command's result as JSON if `as_json`. Return the console for its human-readable output, which prints
+    nothing if `as_json`."""
+    if as_json:
+        print_json(facts, exact=exact)
+    return console(quiet=as_json)
 
 
 def safe(value: object, at_most: int | None = None) -> str:

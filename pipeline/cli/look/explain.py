@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, warn, write_text
+from tidemark.pipeline.cli.output import columns, grid, printed, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
@@ -46,20 +46,18 @@ def explain(
     over, of_streams = read_by_stream(lake, settings, found[1])
     failed = read_failing(lake, settings.windowing, now) if at is None else None
     ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
-    if as_json:
-        failing = {
-            "runs_failing": None if failed is None else failed.sentence(),
-            "ticks_failing": [one.sentence() for one in ticks.failing],
-            **ticks_details(ticks),
-        }
-        print_json({**facts, **of_streams, **failing})
-    else:
-        said, made_at = found[1].decision.sentence(), found[1].decision.at
-        said = said if at is not None else with_age(said, made_at, tick, now)
-        show_explanation(said, explanation, found[0], facts["problem"], console())
-        show_rejected(of_streams["rejected_payloads_by_stream"], of_streams["rejected_payloads_that_pin"], console())
-        show_passed_over(over, console())
-        warn(console(), *ticks.sentences, *of_runs(failed), apart=True)
+    failing = {
+        "runs_failing": None if failed is None else failed.sentence(),
+        "ticks_failing": [one.sentence() for one in ticks.failing],
+        **ticks_details(ticks),
+    }
+    terminal = printed({**facts, **of_streams, **failing}, as_json=as_json)
+    said, made_at = found[1].decision.sentence(), found[1].decision.at
+    said = said if at is not None else with_age(said, made_at, tick, now)
+    show_explanation(said, explanation, found[0], facts["problem"], terminal)
+    show_rejected(of_streams["rejected_payloads_by_stream"], of_streams["rejected_payloads_that_pin"], terminal)
+    show_passed_over(over, terminal)
+    warn(terminal, *ticks.sentences, *of_runs(failed), apart=True)
 
 
 def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:

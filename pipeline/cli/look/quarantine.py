@@ -7,17 +7,7 @@ from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option, since_when
-from tidemark.pipeline.cli.output import (
-    columns,
-    console,
-    counted,
-    facts_table,
-    grid,
-    print_json,
-    progress_bar,
-    safe,
-    text_of,
-)
+from tidemark.pipeline.cli.output import columns, counted, facts_table, grid, printed, progress_bar, safe, text_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.ingest.settle import judge_of
@@ -52,13 +42,12 @@ def quarantine(
         return
     only_with("--requeue", dry_run=dry_run)
     counts, newest = read_reasons(at.lake, meant), newest_waiting(at.lake, meant, limit)
-    if as_json:
-        messages = [_facts(row) for row in newest]
-        print_json({"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages})
-        return
+    messages = [_facts(row) for row in newest]
+    facts = {"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages}
+    terminal = printed(facts, as_json=as_json)
     names = sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name))
     told = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
-    terminal, table = console(), columns("reason", right=("waiting", "requeued"), rows=told, gap=2)
+    table = columns("reason", right=("waiting", "requeued"), rows=told, gap=2)
     terminal.print(table if names else "nothing was rejected")
     for row in newest:
         terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
@@ -82,10 +71,14 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
     if meant == EVERY and not dry_run:
         lake.judged_by().note(settings.judged_by, at.clock.now())
     still_rejected = {reason.value: count for reason, count in done.rejected.items()}
-    if as_json:
-        facts = {"dry_run": dry_run, "landed": done.heartbeats, "late": done.late, "landed_before": done.there}
-        print_json({**facts, "still_rejected": still_rejected, "of_another_kind": dict(done.of_another_kind)})
-        return
+    facts = {
+        "dry_run": dry_run,
+        "landed": done.heartbeats,
+        "late": done.late,
+        "landed_before": done.there,
+        "still_rejected": still_rejected,
+        "of_another_kind": dict(done.of_another_kind),
+    }
     waiting = done.rejected.total()
     others = ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items())
     shown = {
@@ -95,7 +88,7 @@ def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None
         "still rejected": counted(waiting, "message") + (f": {text_of(still_rejected)}" if waiting else ""),
         "of another kind": others or "no value",
     }
-    console().print(facts_table(shown))
+    printed(facts, as_json=as_json).print(facts_table(shown))
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import columns, console, counted, facts_table, grid, print_json, safe, text_of, warn
+from tidemark.pipeline.cli.output import columns, counted, facts_table, grid, printed, safe, text_of, warn
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ServiceFailed
@@ -41,11 +41,8 @@ def status(
     found = read_status(at.lake, at.settings, now, at.clock)
     if everything and not at.settings.pubsub.attach:
         tables = list(read_custom_tables(at, now))
-    if as_json:
-        listed = {"tables": tables} if everything else {}
-        print_json({**found.facts, **found.details, **listed})
-        return
-    terminal = console()
+    listed = {"tables": tables} if everything else {}
+    terminal = printed({**found.facts, **found.details, **listed}, as_json=as_json)
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
     if not everything:
         show_screen(found, terminal, is_up=_is_up(at.settings))

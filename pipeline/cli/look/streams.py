@@ -8,7 +8,7 @@ import typer
 
 from tidemark.pipeline.cli.here import here, no_window
 from tidemark.pipeline.cli.options import AsJson, InWindow, Limit, option, window_named
-from tidemark.pipeline.cli.output import columns, console, print_json, print_rows, safe
+from tidemark.pipeline.cli.output import columns, print_rows, printed, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
@@ -72,18 +72,14 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     diffs, status, known = lake.diffs(), lake.stream_status(), lake.streams().known()
     windows = silence_of(diffs, status.rows(keys), known, windowing, keys)
     behind, silent = status.behind(diffs, keys), known.silent_since(newest.start).num_rows
-    if as_json:
-        print_json(
-            {
-                "streams": known.rows.num_rows,
-                "silent": silent,
-                "silent_since": newest.start,
-                "windows_behind": behind,
-                "windows": [{**asdict(each), "stopped_share": each.stopped_share} for each in windows],
-            }
-        )
-        return
-    terminal = console()
+    facts = {
+        "streams": known.rows.num_rows,
+        "silent": silent,
+        "silent_since": newest.start,
+        "windows_behind": behind,
+        "windows": [{**asdict(each), "stopped_share": each.stopped_share} for each in windows],
+    }
+    terminal = printed(facts, as_json=as_json)
     terminal.print(f"{known.rows.num_rows:,} streams; {silent:,} silent since {iso(newest.start)} or earlier")
     counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
     table = columns("window", right=counts)

@@ -8,7 +8,7 @@ import typer
 
 from tidemark.pipeline.cli.here import lake_of, refuse_attached
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, moment, only_with, option, window_named
-from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.output import printed, safe
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
@@ -59,10 +59,8 @@ def watermark(
                 )
             if stage not in (Stage.COMPUTED, Stage.EMPTY):
                 raise WindowNotComputed(words(stage, window))
-    if as_json:
-        print_json(watermark_facts(found) | ({} if stage is None else {"stage": stage}))
-        return
-    terminal, closed = console(), found.newest_closed
+    facts, closed = watermark_facts(found) | ({} if stage is None else {"stage": stage}), found.newest_closed
+    terminal = printed(facts, as_json=as_json)
     if stage is not None:
         terminal.print(safe(words(stage, window)), soft_wrap=True)
     terminal.print(safe(found.sentence()), soft_wrap=True)

@@ -14,13 +14,12 @@ def housekeep(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
     Safe while the pipeline runs. The hourly job also prunes Dagster's own events. Exit code 1: a chore failed.
     """
-    out, chores = console(), []
+    out, chores = console(quiet=as_json), []
     for chore in Housekeeper(load_settings(), SystemClock(), dry_run=dry_run).chores():
         chores.append(chore)
-        if not as_json:
-            colour = "red" if chore.failed else "dim" if chore.is_idle else "green"
-            about = f"[{colour}]{chore.name:<17}{chore.about:<16}[/]"
-            out.print(about + safe(chore.failed or chore.says), soft_wrap=True)
+        colour = "red" if chore.failed else "dim" if chore.is_idle else "green"
+        about = f"[{colour}]{chore.name:<17}{chore.about:<16}[/]"
+        out.print(about + safe(chore.failed or chore.says), soft_wrap=True)
     if as_json:
         print_json({"dry_run": dry_run, "chores": chores})
     if any(chore.failed for chore in chores):

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import MofNCompleteColumn, TaskID
 
 from tidemark.pipeline.cli.here import lake_of, refuse_attached
@@ -89,17 +90,15 @@ def repair(
             raise typer.BadParameter("--recompute needs --from and --to, which may name the same window")
         print(_recompute(settings, window_named(settings, first), window_named(settings, last), table))
         return
-    surveyor, out = Surveyor(settings, clock), console()
+    surveyor, out = Surveyor(settings, clock), console(quiet=as_json)
     start, end = _range(settings, surveyor, first, last)
     with _progress(quiet=as_json) as tell:
         survey = surveyor.look(start, end, grace=grace, tell=tell)
 
     def say(text: str) -> None:
-        if not as_json:
-            out.print(safe(text), soft_wrap=True)
+        out.print(safe(text), soft_wrap=True)
 
-    if not as_json:
-        _show(survey, clock.now())
+    _show(survey, clock.now(), out)
     removed = survey.orphans if remove_orphans and not dry_run else []
     remove_orphan_files(removed, surveyor.lake.objects())
     if removed:
@@ -192,8 +191,8 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
         yield tell
 
 
-def _show(survey: Survey, now: datetime) -> None:
-    integrity, shown, out = survey.integrity, Counter[str](), console()
+def _show(survey: Survey, now: datetime, out: Console) -> None:
+    integrity, shown = survey.integrity, Counter[str]()
     for finding in findings(survey, now):
         shown[finding.kind] += 1
         if shown[finding.kind] <= NAMED_OF_A_KIND:

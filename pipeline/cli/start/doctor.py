@@ -6,10 +6,11 @@ from itertools import groupby
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.options import AsJson, only_with, option
-from tidemark.pipeline.cli.output import columns, console, counted, print_json, progress_bar, safe, warn
+from tidemark.pipeline.cli.output import columns, console, counted, print_json, printed, progress_bar, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
@@ -47,18 +48,15 @@ def doctor(
         valid = CheckFinding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
-    if as_json:
-        print_json({"findings": findings, "broken": broken, "warnings": warnings})
-    else:
-        _print(findings)
-        verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
-        console().print(f"{verdict}, {counted(warnings, 'warning')}")
+    terminal = printed({"findings": findings, "broken": broken, "warnings": warnings}, as_json=as_json)
+    _print(findings, terminal)
+    verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
+    terminal.print(f"{verdict}, {counted(warnings, 'warning')}")
     if broken:
         raise typer.Exit(1)
 
 
-def _print(findings: Sequence[CheckFinding]) -> None:
-    terminal = console()
+def _print(findings: Sequence[CheckFinding], terminal: Console) -> None:
     for subject, group in groupby(findings, key=lambda finding: finding.subject):
         terminal.print(f"[bold]{safe(subject)}[/]")
         for finding in group:

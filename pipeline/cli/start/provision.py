@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.options import AsJson, only_with, option
-from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import printed, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
@@ -62,10 +62,7 @@ def provision(
     if connector or executors is not None:
         return
     report = asdict(provision_here(load_settings(), SystemClock()))
-    if as_json:
-        print_json({name: report[name] for name in MARKS})
-        return
-    terminal = console()
+    terminal = printed({name: report[name] for name in MARKS}, as_json=as_json)
     for name, mark in MARKS.items():
         for line in report[name]:
             terminal.print(mark + safe(line))

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
-from tidemark.pipeline.cli.output import columns, console, counted, print_json, safe, warn
+from tidemark.pipeline.cli.output import columns, console, counted, printed, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -68,10 +69,7 @@ def try_(
         reading = SampleReading(now, attributes, published, settings.message.payload)
         samples = read_samples(files or (), reading)
     trial = try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now() if sample else now)
-    if as_json:
-        print_json(trial_facts(trial), exact=True)
-    else:
-        _print(trial, settings)
+    _print(trial, settings, printed(trial_facts(trial), as_json=as_json, exact=True))
     if trial.rejected or not trial.heartbeats:
         raise typer.Exit(NOT_ALL_PASS)
 
@@ -110,8 +108,7 @@ def trial_facts(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _print(trial: Trial, settings: Settings) -> None:
-    terminal = console()
+def _print(trial: Trial, settings: Settings, terminal: Console) -> None:
     kinds = settings.message.kinds
     if heartbeats := trial.heartbeats:
         has_ids = any(verdict.publisher_id for verdict in heartbeats)

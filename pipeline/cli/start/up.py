@@ -7,6 +7,7 @@ from threading import Event
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import StopAsked, Supervisor, page_sentence
@@ -15,7 +16,7 @@ from tidemark.local.services.up_state import UpState, stop_up, up_state
 from tidemark.local.services.watch import Watch
 from tidemark.pipeline.cli.app import when_stopped
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import console, print_json, safe, safe_lines
+from tidemark.pipeline.cli.output import console, printed, safe, safe_lines
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.checks import at_once
@@ -124,29 +125,24 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
     with suppress(LakeError):
         there, *_ = ownership.look()
         lake = "no pipeline has written this lake yet" if there is None else ownership.sentence(there)
-    if as_json:
-        owner = state.owner
-        print_json(
-            {
-                "running": owner is not None,
-                **_named(owner),
-                "services": [
-                    {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
-                    for one in state.services
-                ],
-                "ui": _ui(settings),
-                "logs": str(state.folder / "logs"),
-                "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
-            }
-        )
-    else:
-        _print(settings, state, lake)
+    facts = {
+        "running": state.owner is not None,
+        **_named(state.owner),
+        "services": [
+            {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
+            for one in state.services
+        ],
+        "ui": _ui(settings),
+        "logs": str(state.folder / "logs"),
+        "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
+    }
+    _print(settings, state, lake, printed(facts, as_json=as_json))
     if state.owner is None:
         raise typer.Exit(NOT_RUNNING)
 
 
-def _print(settings: Settings, state: UpState, lake: str) -> None:
-    terminal, owner = console(), state.owner
+def _print(settings: Settings, state: UpState, lake: str, terminal: Console) -> None:
+    owner = state.owner
     if owner is not None:
         terminal.print(f"[green]running[/] as {safe(owner)}")
     else:

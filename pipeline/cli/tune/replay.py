@@ -24,7 +24,7 @@ from tidemark.pipeline.cli.options import (
     since_when,
     time_option,
 )
-from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, progress_bar, safe, text_of, warn
+from tidemark.pipeline.cli.output import columns, console, facts_table, printed, progress_bar, safe, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.phrases import words
@@ -72,9 +72,7 @@ def _setting(name: str, parser: Any = duration) -> Any:
 
 
 def replay(
-    trace: Annotated[
-        Path | None, typer.Argument(help="A Parquet file with one row per message.", show_default=False)
-    ] = None,
+    trace: Annotated[Path | None, typer.Argument(help="A Parquet file with one row per message.")] = None,
     from_lake: Annotated[
         bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
@@ -99,7 +97,7 @@ def replay(
             "Assume that tracking has all messages published from then on.", show_default="the first publish time"
         ),
     ] = None,
-    out: Annotated[Path | None, option("Write one row per tick to this Parquet file.", show_default=False)] = None,
+    out: Annotated[Path | None, option("Write one row per tick to this Parquet file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide the watermark again, from a trace or a log.
@@ -147,20 +145,17 @@ def _of_trace(
     if out is not None:
         write_decisions(out, outcome)
     counts = {name: getattr(extent, name) for name in ("rejected", "never_tracked", "never_landed")}
-    if as_json:
-        facts = {
-            "trace": trace.path,
-            "messages": extent.messages,
-            **counts,
-            "acknowledged_early": extent.acknowledged_early,
-            "taken_for_utc": trace.is_taken_for_utc,
-            **facts_of(outcome),
-            "policy": {**asdict(policy), "anchor": rules is RULES, "tick": tick},
-            "decisions": out,
-        }
-        print_json(facts, exact=True)
-        return
-    terminal = console()
+    facts = {
+        "trace": trace.path,
+        "messages": extent.messages,
+        **counts,
+        "acknowledged_early": extent.acknowledged_early,
+        "taken_for_utc": trace.is_taken_for_utc,
+        **facts_of(outcome),
+        "policy": {**asdict(policy), "anchor": rules is RULES, "tick": tick},
+        "decisions": out,
+    }
+    terminal = printed(facts, as_json=as_json, exact=True)
     aside = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     rows = {"messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""), **sentences_of(outcome)}
     terminal.print(facts_table(rows if out is None else {**rows, "decisions": out}))
@@ -216,8 +211,8 @@ def _of_lake(
         _print_what_if(was, outcome, given if rules is RULES else {**given, "anchor": False}, out, as_json=as_json)
     else:
         _print_verdict(verdict, settings.lake.uri, out, as_json=as_json)
-    if out is not None and not as_json:
-        console().print(f"[dim]the decisions are in {safe(out)}[/]")
+    if out is not None:
+        console(quiet=as_json).print(f"[dim]the decisions are in {safe(out)}[/]")
     if not what_if and verdict.first_difference is not None:
         raise typer.Exit(code=1)
 
@@ -231,21 +226,18 @@ def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
 
 def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json: bool) -> None:
     difference = verdict.first_difference
-    if as_json:
-        values = {} if difference is None else differing(difference)
-        differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values.items() if was != now}
-        facts = {
-            "lake": uri,
-            "identical": difference is None,
-            "decisions_identical": verdict.decisions,
-            "compacted_identical": verdict.compacted,
-            "unknowable": verdict.unknowable,
-            "first_difference": differs if difference else None,
-            "decisions": out,
-        }
-        print_json(facts, exact=True)
-        return
-    terminal = console()
+    values = {} if difference is None else differing(difference)
+    differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values.items() if was != now}
+    facts = {
+        "lake": uri,
+        "identical": difference is None,
+        "decisions_identical": verdict.decisions,
+        "compacted_identical": verdict.compacted,
+        "unknowable": verdict.unknowable,
+        "first_difference": differs if difference else None,
+        "decisions": out,
+    }
+    terminal = printed(facts, as_json=as_json, exact=True)
     if difference is None:
         terminal.print(f"[bold green]identical[/]: {verdict.decisions:,} decisions")
     else:
@@ -261,11 +253,8 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
 def _print_what_if(
     was: Replayed, would_be: Replayed, given: Mapping[str, Any], out: Path | None, *, as_json: bool
 ) -> None:
-    if as_json:
-        facts = {"what_if": dict(given), "recorded": facts_of(was), "derived": facts_of(would_be), "decisions": out}
-        print_json(facts, exact=True)
-        return
-    terminal = console()
+    facts = {"what_if": dict(given), "recorded": facts_of(was), "derived": facts_of(would_be), "decisions": out}
+    terminal = printed(facts, as_json=as_json, exact=True)
     said = ", ".join(f"{name.replace('_', ' ')} {text_of(value)}" for name, value in given.items())
     terminal.print(f"decisions as they would have been with {said}; this is not a verification of the recorded ones")
     table, then = columns("", "recorded", f"with {said}", gap=2, folds=True), sentences_of(would_be)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
-from tidemark.pipeline.cli.output import columns, console, print_json, safe, write_text
+from tidemark.pipeline.cli.output import columns, printed, safe, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
@@ -49,16 +49,14 @@ def cohort_key(text: str) -> CohortKey:
 
 def tune(
     trace: Annotated[
-        Path | None, typer.Argument(help="A Parquet file of messages, to read instead of the lake.", show_default=False)
+        Path | None, typer.Argument(help="A Parquet file of messages, to read instead of the lake.")
     ] = None,
     since: Annotated[Any, since_option("Use messages in the lake that came since", show_default="24h")] = None,
     target: Annotated[
         float | None, option("The share of late messages to aim at.", parser=share, show_default="0.01%")
     ] = None,
     bands: Annotated[str | None, option("The bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
-    html: Annotated[
-        Path | None, option("Also write the report with its charts to this file.", show_default=False)
-    ] = None,
+    html: Annotated[Path | None, option("Also write the report with its charts to this file.")] = None,
     by: Annotated[
         CohortKey | None,
         option("Evaluate each cohort: attribute:NAME or stream_prefix:SEPARATOR.", parser=cohort_key, metavar="<key>"),
@@ -93,18 +91,12 @@ def tune(
     source = trace or lake_of(settings, clock)
     if by is not None:
         cohorts = cohorts_on(source, by, asked)
-        if as_json:
-            print_json(facts_of_cohorts(cohorts))
-        else:
-            _print_cohorts(console(), cohorts)
+        _print_cohorts(printed(facts_of_cohorts(cohorts), as_json=as_json), cohorts)
         return
     report = report_on(source, asked)
     if html is not None:
         write_text(html, page_of(report), "page", "--html")
-    if as_json:
-        print_json(facts_of(report))
-        return
-    terminal = console()
+    terminal = printed(facts_of(report), as_json=as_json)
     for sentence in sentences(report):
         terminal.print(f"• {safe(sentence)}")
     _print_bands(terminal, report)
