@@ -41,7 +41,7 @@ OF_KUBERNETES = re.compile(
 `tidemark-...`"""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
-"""Maximum age at which a message is still unacknowledged on tracking because its schema is not available. Tracking
+"""Maximum age of a message that tracking has not acknowledged because it waits for the message's schema. Tracking
 rejects the message at the first pull after twice PATIENCE. Pulls are at most 10 s apart."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)

@@ -157,8 +157,9 @@ class Pulls:
         """Return up to `at_most` messages of one answer, and their size in bytes. Returns no messages if none arrive
         within `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, but only after all messages received before are taken. If a pull was
-        refused because of a quota, raises only if no message arrived. Reaching the deadline of a pull is not an error.
+        Raises GoogleAPICallError if a pull failed, but first returns all messages that were received before the
+        failure. If a pull was refused because of a quota, raises only if no message arrived. Reaching the deadline of a
+        pull is not an error.
         """
         self._open()
         until = self._began + seconds

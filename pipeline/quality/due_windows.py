@@ -46,8 +46,9 @@ class ComputedWindows:
         return cls(windowing, numbers[order], sums)
 
     def inputs(self, own: Windowing, lookback: timedelta) -> dict[int, str]:
-        """Return the digest of each window's input by the window's number, for the windows of a custom table that have
-        input, in order. The table has the windowing `own` and this lookback. A digest has 16 hexadecimal digits."""
+        """Return the digest of each window's input, keyed by the window's number, in order. The windows are those of a
+        custom table with the windowing `own` and this lookback; windows without input are left out. A digest has 16
+        hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
         digests, has_any = self._digests(reached, ratio, back)

@@ -212,7 +212,7 @@ class Histogram:
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """For each publish-time bucket from `low` to `high`, find the event-time quantile. Return the cell with the
-        least of these quantiles.
+        earliest of these quantiles.
 
         In a bucket with n messages, the `floor(quantile * n)` earliest event times are skipped. The cell with the next
         event time represents the bucket. Its earliest event time is never above the true quantile.

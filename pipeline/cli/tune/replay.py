@@ -52,7 +52,7 @@ HELP = {
     "rule": "The rule that bounds the watermark.",
     "band": "The amount of disorder to allow for.",
     "idle_timeout": "The length of silence after which the idle rule applies.",
-    "quantile": "The share of each second's smallest event times to ignore.",
+    "quantile": "The share of each second's earliest event times to ignore.",
     "idle": "Let the watermark advance or hold in a silence.",
     "max_lag": "A message published longer than this after its event does not hold the watermark.",
 }

@@ -275,8 +275,8 @@ def _branch(branches: list[Walk]) -> Walk:
 
 
 def _blocks(item: Walk, values: int) -> Walk:
-    """Return the function that skips an array or a map. `item` skips one item, and `values` is the number of values
-    that an item counts as: a map's key counts as one."""
+    """Return the function that skips an array or a map. `item` skips one item. Each item counts as `values` values, in
+    a map as two: its key and its value."""
 
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         count, at = _long(data, at)
