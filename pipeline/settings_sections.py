@@ -365,8 +365,7 @@ class WindowSettings(Section):
 
 
 class TableSettings(Section):
-    """A custom table over closed windows (docs/how-to/tables.md). The table's name has lowercase letters, digits and
-    `_`."""
+    """A custom table over closed windows (docs/how-to/tables.md). Its name has lowercase letters, digits and `_`."""
 
     effect = Effect.RECOMPUTE
 
