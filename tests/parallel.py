@@ -44,6 +44,7 @@ TEST_BY_TEST = (
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_report.py",
     "tests/upkeep/test_housekeeping.py",
+    "tests/upkeep/test_play.py",
 )
 """Long files whose tests share nothing that is expensive to set up."""
 

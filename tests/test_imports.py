@@ -1,12 +1,13 @@
 """Libraries are imported by what uses them: a gate, a command or a Dagster project does not wait for the others'."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.command import TIDEMARK
+from tests.programs import ended
 from tidemark.pipeline.cli.app import PLACES, help_of, loaded
 
 LAKE = Path(__file__).parent / "fixtures" / "lake-1"
@@ -37,14 +38,8 @@ COMMAND = "from tidemark.pipeline.cli.app import run_command; assert run_command
 def test_nothing_is_imported_that_is_not_used(code: str, unused: set[str], tmp_path: Path) -> None:
     shutil.copytree(LAKE, tmp_path / "lake")
     listed = f"import sys; print([name for name in {sorted(unused)} if name in sys.modules], file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"{code}\n{listed}"],
-        cwd=tmp_path / "lake",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = ended([sys.executable, "-W", "ignore", "-c", f"{code}\n{listed}"], tmp_path / "lake")
+    assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
 
 
@@ -59,7 +54,5 @@ def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_list
 def test_a_shell_completes_commands_and_options_of_commands_not_loaded(typed: str, completed: list[str]) -> None:
     words = len(typed.split())
     asked = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(words - 1)}
-    done = subprocess.run(
-        [Path(sys.executable).parent / "tidemark"], env=asked, capture_output=True, text=True, timeout=120, check=True
-    )
+    done = ended([TIDEMARK], variables=asked)
     assert sorted(done.stdout.split()) == completed

@@ -185,9 +185,7 @@ def test_a_wrong_emulator_host_is_blamed_on_its_variable(written: Written, monke
     )
 
 
-def test_a_rule_over_several_settings_names_the_file_and_the_variables_that_took_part(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_over_several_settings_names_each_source(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written("[windows]\nfirst = 2026-01-01T00:05:00Z\n")
     assert load_settings(file).windows.first == datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
@@ -231,10 +229,7 @@ WRONG = [
     ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
     ("[message]\nevent_time = ''", "write attribute:NAME, payload:PATH, each:PATH or publish_time, such as attribute"),
     ("[message]\nevent_time = 'ts'", "publish_time, such as attribute:ts or payload:ts"),
-    (
-        "[message]\nstream_id = 'id'",
-        "write attribute:NAME, payload:PATH or each:PATH, such as attribute:id or payload:",
-    ),
+    ("[message]\nstream_id = 'id'", "write attribute:NAME, payload:PATH or each:PATH, such as attribute:id"),
     ("[message]\nfields = {a = {path = 'each:', kind = 'text'}}", "write PATH, attribute:NAME, payload:PATH or each:"),
     ("[message]\neach = 'readings[]'", "write payload:PATH, such as payload:readings[]; PATH is the path of the array"),
     ("[message]\nevent_time = 'payload:a.'", "a. is not a JMESPath: Expecting: "),
@@ -251,10 +246,7 @@ WRONG = [
     ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; set message.each to the array's"),
     ("[message]\nstream_id = 'each:id'\neach = ''", "message.each = '' (from "),
     ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),
-    (
-        "[message]\neach = 'attribute:readings'",
-        "write payload:PATH, such as payload:readings[]; PATH is the path of the array",
-    ),
+    ("[message]\neach = 'attribute:readings'", "write payload:PATH, such as payload:readings[]; PATH is the path"),
     ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "so the setting payload must be json"),
     ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a JMESPath"),
     ("[message.fields]\nt = { path = 'a' }", "write a kind"),
@@ -361,9 +353,7 @@ def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
     )
 
 
-def test_the_digest_of_what_decides_a_verdict_changes_with_that_and_with_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_changes_with_what_decides_a_verdict_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = tmp_path / "beat.avsc"
     schema.write_text("{}")
 

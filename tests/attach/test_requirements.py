@@ -13,18 +13,9 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import BaseReadByOthers, ProvisionRefused
+from tidemark.pipeline.pubsub import requirements
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
-from tidemark.pipeline.pubsub.requirements import (
-    Drift,
-    dangers,
-    differences,
-    followed,
-    look_at_subscriptions,
-    promises,
-    refusals,
-    wanted,
-)
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -41,9 +32,9 @@ def base(**options: Any) -> types.Subscription:
 
 
 def refused(found: types.Subscription | None, settings: PubSubSettings = SETTINGS, **tracking: Any) -> list[str]:
-    settings = followed(settings, found)
-    ours = types.Subscription({**wanted(settings, settings.tracking_path), **tracking})
-    return list(refusals(settings, CONTRACT, ours, found))
+    settings = requirements.followed(settings, found)
+    ours = types.Subscription({**requirements.wanted(settings, settings.tracking_path), **tracking})
+    return list(requirements.refusals(settings, CONTRACT, ours, found))
 
 
 @pytest.mark.parametrize(
@@ -62,8 +53,8 @@ def refused(found: types.Subscription | None, settings: PubSubSettings = SETTING
 def test_every_kind_of_base_is_accepted_with_what_the_signal_promises(options: dict[str, Any], says: str) -> None:
     found = base(**options)
     assert refused(found) == []
-    assert [*differences(SETTINGS, "base", found), *dangers("base", found, attach=True)] == []
-    assert sum(says in sentence for sentence in promises(found)) == 1
+    assert [*requirements.differences(SETTINGS, "base", found), *requirements.dangers("base", found, attach=True)] == []
+    assert sum(says in sentence for sentence in requirements.promises(found)) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +68,7 @@ def test_every_kind_of_base_is_accepted_with_what_the_signal_promises(options: d
 )
 def test_what_takes_messages_away_unread_is_a_danger_and_no_refusal(options: dict[str, Any], says: str) -> None:
     assert refused(base(**options)) == []
-    (danger,) = dangers("base", base(**options), attach=True)
+    (danger,) = requirements.dangers("base", base(**options), attach=True)
     assert says in danger
 
 
@@ -118,8 +109,8 @@ class Place:
     def provision(self) -> ProvisionReport:
         return provision(self.client, self._publisher, self.settings, CONTRACT, SystemClock())
 
-    def look(self) -> Drift:
-        return look_at_subscriptions(self.client, self.settings, CONTRACT)
+    def look(self) -> requirements.Drift:
+        return requirements.look_at_subscriptions(self.client, self.settings, CONTRACT)
 
 
 @pytest.fixture

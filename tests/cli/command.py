@@ -7,7 +7,6 @@ exit itself.
 import contextlib
 import io
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from tests.programs import ended
 from tidemark.pipeline.cli.app import run_command
 
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
-PROGRAM_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,7 @@ def said_here(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, 
 
 def said_by_the_program(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str]) -> Said:
     """Start the program in the folder, with these variables alone in its environment, and wait for its end."""
-    done = subprocess.run(
-        [TIDEMARK, *arguments],
-        cwd=folder,
-        env=dict(variables),
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        check=False,
-    )
+    done = ended([TIDEMARK, *arguments], folder, variables)
     return Said(done.stdout, done.stderr, done.returncode)
 
 

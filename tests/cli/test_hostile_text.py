@@ -119,14 +119,6 @@ def test_a_hostile_name_is_printed_as_it_is_and_is_no_command(folder: Path, comm
     assert {row["stream_id"] for row in rows} == set(HOSTILE)
 
 
-@pytest.mark.parametrize("name", TYPED)
-def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path, name: str) -> None:
-    shown = said(folder, "diffs", "--stream", name)
-    assert shown.code == 0, shown.err
-    assert is_harmless(shown.out)
-    assert printable(name)[:4] in shown.out
-
-
 @pytest.mark.parametrize(
     "refused",
     [

@@ -98,9 +98,7 @@ def rows_in(instance: dg.DagsterInstance, table: str) -> int:
     return int(total)
 
 
-def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_events_go_and_the_newest_stay(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "ROWS_AT_ONCE", 4)  # several transactions
     old_ticks(instance, 5)
     assert prune_events(instance, OURS, NOW - timedelta(days=4)) == {"events": 0, "evaluations": 0}
@@ -274,9 +272,7 @@ def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
         ("asset_event_tags rename to other", "table asset_event_tags"),
     ],
 )
-def test_housekeeping_leaves_the_events_where_a_table_or_a_column_is_missing(
-    change: str, named: str, instance: dg.DagsterInstance
-) -> None:
+def test_events_stay_where_a_table_or_column_is_missing(change: str, named: str, instance: dg.DagsterInstance) -> None:
     old_ticks(instance, 3)
     index = Path(instance.root_directory) / "history" / "runs" / "index.db"
     with sqlite3.connect(index) as database:

@@ -274,9 +274,7 @@ def told_by(result: Any) -> dict[str, int]:
     return told
 
 
-def test_a_run_reads_both_subscriptions_tells_how_far_it_is_and_gives_back_to_the_ticks(
-    on_spark_ticking: Ticking, publisher: PublisherClient
-) -> None:
+def test_a_run_reads_both_sides_and_says_how_far_it_is(on_spark_ticking: Ticking, publisher: PublisherClient) -> None:
     ticking = on_spark_ticking
     publish_backlog(publisher, ticking.settings, 800)
     run, result = run_of(ticking)

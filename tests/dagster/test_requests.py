@@ -15,18 +15,8 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at, bounded, seconds
-from tidemark.assets.scheduler import requests
+from tidemark.assets.scheduler import requests, turns
 from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
-from tidemark.assets.scheduler.turns import (
-    FIRST,
-    LONGEST,
-    LONGEST_REST,
-    Attempt,
-    Front,
-    resting_sentence,
-    room_for_older,
-    take_turn,
-)
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
@@ -44,7 +34,7 @@ class World:
     held: Spans = field(default_factory=Spans)
     reached: Spans = field(default_factory=Spans)
     computed: Spans = field(default_factory=Spans)
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[turns.Attempt] = field(default_factory=list)
     most: int = 288
     at_once: int = 1
     behind: timedelta = timedelta(seconds=18)
@@ -77,9 +67,9 @@ class World:
             runs: Any = SimpleNamespace(settings=lake.settings)
             return next_request(runs, lake, self.watermark, self.now, stale, self.most)
 
-    def attempt(self, request: Request, began: datetime, *, failed: bool = False) -> Attempt:
+    def attempt(self, request: Request, began: datetime, *, failed: bool = False) -> turns.Attempt:
         tried = Spans(*(range(number, number + 1) for number in self.numbers(request)))
-        return Attempt(tried, failed, began, self.now, request.is_backlog)
+        return turns.Attempt(tried, failed, began, self.now, request.is_backlog)
 
     def numbers(self, request: Request) -> list[int]:
         return [self.windowing.number_of(window.start) for window in request.windows]
@@ -195,9 +185,7 @@ def test_older_windows_wait_for_a_live_one_that_is_about_to_close_unless_the_wat
     at_once=st.integers(2, 4),
     lengths=st.lists(st.integers(5, 90), min_size=1, max_size=8),
 )
-def test_runs_side_by_side_share_no_input_and_leave_a_place_for_live_windows(
-    numbers: set[int], at_once: int, lengths: list[int]
-) -> None:
+def test_runs_share_no_input_and_leave_room_for_live_ones(numbers: set[int], at_once: int, lengths: list[int]) -> None:
     windowing = Windowing(timedelta(minutes=1), START)
     world = World(windowing, START + timedelta(minutes=380), most=20, at_once=at_once)
     first = windowing.number_of(START)
@@ -252,20 +240,20 @@ def test_that_nothing_is_due_is_known_for_a_minute_and_while_no_further_window_c
 WINDOWING = Windowing(seconds(60), START)
 
 
-def attempt(windows: range, ended_at: float, *, failed: bool = True) -> Attempt:
-    return Attempt(Spans(windows), failed, at(ended_at), at(ended_at))
+def attempt(windows: range, ended_at: float, *, failed: bool = True) -> turns.Attempt:
+    return turns.Attempt(Spans(windows), failed, at(ended_at), at(ended_at))
 
 
-def chosen(wanted: Iterable[range], attempts: list[Attempt], now: float, most: int = 288) -> list[int]:
-    return take_turn(wanted, attempts, at(now), most)[0]
+def chosen(wanted: Iterable[range], attempts: list[turns.Attempt], now: float, most: int = 288) -> list[int]:
+    return turns.take_turn(wanted, attempts, at(now), most)[0]
 
 
 def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failing = WINDOWING.number_of(START)
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
-    others, resting = take_turn([range(failing, failing + 3)], failed, at(101), 288)
+    others, resting = turns.take_turn([range(failing, failing + 3)], failed, at(101), 288)
     assert others == [failing + 2, failing + 1]
-    said = resting_sentence(resting, WINDOWING)
+    said = turns.resting_sentence(resting, WINDOWING)
     assert (
         said == "1 windows are on hold after failures, the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
     )
@@ -289,7 +277,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     ],
 )
 def test_the_newest_take_their_turn_and_rest_up_to_ten_minutes_after_failures(
-    wanted: list[range], history: list[Attempt], now: float, turn: list[int]
+    wanted: list[range], history: list[turns.Attempt], now: float, turn: list[int]
 ) -> None:
     assert chosen(wanted, history, now) == turn
 
@@ -298,16 +286,16 @@ def test_the_newest_take_their_turn_and_rest_up_to_ten_minutes_after_failures(
 @given(st.sets(st.integers(0, 59), max_size=3), st.integers(1, 60))
 def test_all_but_the_windows_that_always_fail_are_computed_before_long(bad: set[int], max_windows: int) -> None:
     """A model of the sensor: every ten seconds one run, which fails if any of its windows does."""
-    left, attempts, now = set(range(60)), list[Attempt](), 0.0
+    left, attempts, now = set(range(60)), list[turns.Attempt](), 0.0
     while left - bad:
         now += 10
-        assert now < 4 * LONGEST_REST.total_seconds() + 10 * 60
+        assert now < 4 * turns.LONGEST_REST.total_seconds() + 10 * 60
         wanted = Spans(*(range(number, number + 1) for number in left)).within(range(60))
         turn = chosen(wanted, attempts, now, max_windows)
         if turn:
             tried = Spans(*(range(number, number + 1) for number in turn))
             failed = bool(bad & set(turn))
-            attempts.insert(0, Attempt(tried, failed, at(now), at(now)))
+            attempts.insert(0, turns.Attempt(tried, failed, at(now), at(now)))
             if not failed:
                 left -= set(turn)
     assert left <= bad
@@ -316,27 +304,27 @@ def test_all_but_the_windows_that_always_fail_are_computed_before_long(bad: set[
 # Live windows, and the room that they leave
 
 
-def front(watermark: float, now: float | None = None) -> Front:
-    return Front.of(WINDOWING, at(watermark), at(watermark + 18 if now is None else now))
+def front(watermark: float, now: float | None = None) -> turns.Front:
+    return turns.Front.of(WINDOWING, at(watermark), at(watermark + 18 if now is None else now))
 
 
-def room(now: float, *ended: Attempt, gap: float) -> int:
-    there = Front(0, 1000, seconds(gap))
-    return room_for_older(there, 1, [], ended, at(now), waited=seconds(0), live_due=False)[0]
+def room(now: float, *ended: turns.Attempt, gap: float) -> int:
+    there = turns.Front(0, 1000, seconds(gap))
+    return turns.room_for_older(there, 1, [], ended, at(now), waited=seconds(0), live_due=False)[0]
 
 
-def run_of(windows: int, began: float, ended: float) -> Attempt:
-    return Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog=True)
+def run_of(windows: int, began: float, ended: float) -> turns.Attempt:
+    return turns.Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog=True)
 
 
 def test_live_windows_end_within_ten_minutes_of_the_watermark_unless_it_is_far_behind() -> None:
     found = front(1205)
     assert (found.first_live, found.first_open) == (WINDOWING.number_of(at(605)), WINDOWING.number_of(at(1200)))
     assert found.gap == seconds(55), "the watermark goes on as the clock does"
-    day = Front.of(Windowing(timedelta(days=1), START), at(0), at(1))
+    day = turns.Front.of(Windowing(timedelta(days=1), START), at(0), at(1))
     assert day.first_live == day.first_open - 1, "the newest closed window, however long"
     behind = front(0, 3601)
-    assert (behind.first_live, behind.gap) == (behind.first_open, LONGEST)
+    assert (behind.first_live, behind.gap) == (behind.first_open, turns.LONGEST)
 
 
 @pytest.mark.parametrize("seconds_per_window", [0.01, 0.5, 20])
@@ -347,8 +335,8 @@ def test_a_run_over_older_windows_grows_to_the_gap_between_live_ones(seconds_per
         took = sizes[-1] * seconds_per_window
         sizes.append(room(now + took, run_of(sizes[-1], now, now + took), gap=gap))
         now += took
-    assert sizes[0] == FIRST
-    assert all(later <= 4 * max(earlier, FIRST) for earlier, later in pairwise(sizes))
+    assert sizes[0] == turns.FIRST
+    assert all(later <= 4 * max(earlier, turns.FIRST) for earlier, later in pairwise(sizes))
     time = min(gap, 60) - 5
     assert sizes[-1] * max(seconds_per_window, 1 / sizes[-1]) <= max(time, seconds_per_window)
     assert sizes[-1] > 100 or sizes[-1] == max(1, int(time / seconds_per_window))

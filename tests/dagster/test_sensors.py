@@ -368,9 +368,7 @@ def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes
     assert requeues(Ticking(wrong, instance, world.clock, world)) != [], "going back is a change"
 
 
-def test_a_requeue_by_hand_counts_as_the_look_and_an_empty_quarantine_needs_no_run(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_manual_requeue_counts_and_an_empty_quarantine_rests(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world = ModelWorld(PUBSUB)
     for message in (WRONG, RIGHT, WRONG):
         ticking = Ticking(by_itself(tmp_path, message), instance, world.clock, world)

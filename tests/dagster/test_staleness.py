@@ -17,6 +17,7 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.sensors.staleness import AUDIT_EVERY, STEPS_AT_ONCE
+from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import CorruptObject, LakeFull, PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, op_of
@@ -24,13 +25,6 @@ from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.quality import staleness as quality_staleness
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import (
-    CheckSettings,
-    LakeSettings,
-    PubSubSettings,
-    WatermarkSettings,
-    WindowSettings,
-)
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -59,11 +53,11 @@ def ticking_on(
     **checks: Any,
 ) -> Ticking:
     settings = Settings(
-        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
-        windows=WindowSettings(length=length, lookback=LOOKBACK, recompute_missed=recompute_missed),
-        watermark=WatermarkSettings(tick=seconds(10), max_lag=max_lag),
-        lake=LakeSettings(uri=f"file:{history.folder / 'lake'}"),
-        checks=CheckSettings(**checks),
+        pubsub=sections.PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
+        windows=sections.WindowSettings(length=length, lookback=LOOKBACK, recompute_missed=recompute_missed),
+        watermark=sections.WatermarkSettings(tick=seconds(10), max_lag=max_lag),
+        lake=sections.LakeSettings(uri=f"file:{history.folder / 'lake'}"),
+        checks=sections.CheckSettings(**checks),
     )
     return Ticking(settings, instance, clock or ManualClock(at(1000)))
 

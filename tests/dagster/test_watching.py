@@ -223,9 +223,7 @@ def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path
     assert sentence in json.loads(said("explain", "--json"))["runs_failing"]
 
 
-def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cannot_be_used(
-    tmp_path: Path, said: Callable[..., str]
-) -> None:
+def test_status_says_which_custom_tables_fail_and_which_file_is_wrong(tmp_path: Path, said: Callable[..., str]) -> None:
     lake = Materializing(tmp_path, SparkSettings(remote=f"sc://localhost:{free_port()}"))
     sections = '\n[tables.fine]\nfile = "fine.sql"\n\n[tables.gone]\nfile = "gone.sql"\n'
     (tmp_path / "tidemark.toml").write_text(SETTINGS.format(lake=lake.folder) + sections)

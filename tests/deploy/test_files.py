@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from dagster._cli.api import grpc_command
 
+from tests.programs import ended
 from tidemark.local.services.stack import CODE_SERVER_THREADS
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.errors import InvalidSettings
@@ -110,7 +110,7 @@ def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     units = [str(file) for pattern in ("*.service", "*.target", "*.timer") for file in folder.glob(pattern)]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"}
     command = [analyze, "verify", "--man=no", *units]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = ended(command, variables=environment)
     assert str(folder) not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
 

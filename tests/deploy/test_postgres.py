@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from tests.official_emulator import HOST, free_port
+from tests.programs import ended
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK
 from tidemark.assets.jobs.housekeeping import prune_events, prune_runs
 from tidemark.assets.jobs.job import tags_of
@@ -40,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setenv(name, value)
         patch.setenv("DAGSTER_HOME", str(home))
         patch.setenv("TIDEMARK_DAGSTER_STORAGE", str(home))
-        done = subprocess.run([*DAGSTER, "instance", "migrate"], capture_output=True, text=True, check=False)
+        done = ended([*DAGSTER, "instance", "migrate"])
         assert done.returncode == 0, done.stderr
         yield home
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.provider import Asked, serving
+from tests.programs import ended
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -34,15 +34,7 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
         environment["TF_CLI_CONFIG_FILE"] = str(folder / "no.rc")
 
         def run(*arguments: str) -> str:
-            done = subprocess.run(
-                [str(TERRAFORM), *arguments],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-            )
+            done = ended([str(TERRAFORM), *arguments], folder, environment)
             return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).replace("│", " ").split())
 
         yield folder, asked, run

@@ -14,6 +14,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from tests.official_emulator import free_port
 from tests.quick import classic
 from tests.spark.machine import script
+from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
@@ -29,23 +30,19 @@ from tidemark.pipeline.doctor.spark import (
     check_token,
 )
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import (
-    DagsterSettings,
-    IngestSettings,
-    LakeSettings,
-    SparkSettings,
-    TableSettings,
-)
 from tidemark.pipeline.spark import executor_archive, java
 from tidemark.resources.storage_state import revisions
 
 LOOKS = (check_connector, check_spark, check_token)
 PYTHONS = (("able", ""), ("bare", "-I -S"))
-IN_A_BUCKET = LakeSettings(uri="gs://bucket")
+PATIENCE_SECONDS = 240.0
+"""The checks start programs, which take their time on a busy machine."""
+
+IN_A_BUCKET = sections.LakeSettings(uri="gs://bucket")
 
 
 def findings(look: Any, **settings: Any) -> list[CheckFinding]:
-    return examine(Setup(Settings(**settings), SystemClock()), [Check("it", look)])
+    return examine(Setup(Settings(**settings), SystemClock()), [Check("it", look, seconds=PATIENCE_SECONDS)])
 
 
 def said(look: Any, level: Level, **settings: Any) -> str:
@@ -55,21 +52,21 @@ def said(look: Any, level: Level, **settings: Any) -> str:
     return finding.said
 
 
-def here() -> SparkSettings:
-    return SparkSettings(remote=f"sc://localhost:{free_port()}")
+def here() -> sections.SparkSettings:
+    return sections.SparkSettings(remote=f"sc://localhost:{free_port()}")
 
 
 def test_without_a_java_what_needs_one_is_broken_but_no_server_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     for spark in (here(), classic("local[1]")):
         assert "install Java 17 or newer" in said(check_java, Level.BROKEN, spark=spark)
-    assert findings(check_java, spark=SparkSettings(remote="sc://spark.example:15002")) == []
+    assert findings(check_java, spark=sections.SparkSettings(remote="sc://spark.example:15002")) == []
 
 
 def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
     assert findings(check_own_tables) == []
     (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
-    there, absent = ({"mine": TableSettings(file=str(tmp_path / name))} for name in ("mine.sql", "absent.sql"))
+    there, absent = ({"mine": sections.TableSettings(file=str(tmp_path / name))} for name in ("mine.sql", "absent.sql"))
     assert said(check_own_tables, Level.OK, tables=there) == "custom tables: mine"
     assert "absent.sql cannot be read" in said(check_own_tables, Level.BROKEN, tables=absent)
 
@@ -77,15 +74,15 @@ def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> No
 def test_a_spark_that_nobody_starts_is_broken() -> None:
     said(check_spark, Level.OK, spark=here())
     for host, why in (("0.0.0.0", "no Spark Connect server answers"), ("127.0.0.1", "write sc://localhost:PORT")):  # noqa: S104
-        assert why in said(check_spark, Level.BROKEN, spark=SparkSettings(remote=f"sc://{host}:{free_port()}"))
+        assert why in said(check_spark, Level.BROKEN, spark=sections.SparkSettings(remote=f"sc://{host}:{free_port()}"))
 
 
 def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
-    four = IngestSettings(mode="continuous", readers=4)
+    four = sections.IngestSettings(mode="continuous", readers=4)
     assert Settings(ingest=four).spark_master == "local[6,4]"
-    assert Settings(ingest=IngestSettings(readers=4)).spark_master == "local[3,4]"
+    assert Settings(ingest=sections.IngestSettings(readers=4)).spark_master == "local[3,4]"
     remote = here().remote
-    for few in (classic("local[4]"), SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})):
+    for few in (classic("local[4]"), sections.SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})):
         assert "4 task slots for 4 readers" in said(check_task_slots, Level.WARNING, spark=few, ingest=four)
         assert findings(check_task_slots, spark=few) == []
     for enough in (here(), classic("local[5]")):
@@ -121,18 +118,18 @@ def test_another_python_of_the_executors_has_to_run_tidemark(monkeypatch: pytest
 
 def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:
     remote = "sc://spark.example:443/;use_ssl=true"
-    assert findings(check_token, spark=SparkSettings(remote=remote)) == []
-    words = said(check_token, Level.WARNING, spark=SparkSettings(remote=f"{remote};token=hush"))
+    assert findings(check_token, spark=sections.SparkSettings(remote=remote)) == []
+    words = said(check_token, Level.WARNING, spark=sections.SparkSettings(remote=f"{remote};token=hush"))
     assert "$SPARK_CONNECT_AUTHENTICATE_TOKEN" in words
     assert "sc://spark.example:443" in words
-    with_token = SparkSettings(remote=f"sc://localhost:{free_port()}/;token=hush")
+    with_token = sections.SparkSettings(remote=f"sc://localhost:{free_port()}/;token=hush")
     every = [words, *(one.said for look in LOOKS for one in findings(look, spark=with_token, lake=IN_A_BUCKET))]
     assert not [sentence for sentence in every if "hush" in sentence]
 
 
 def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tmp_path / "executors.tar.gz"
-    carrying = SparkSettings(executor_environment=str(archive))
+    carrying = sections.SparkSettings(executor_environment=str(archive))
     assert findings(check_environment) == []
     assert "tidemark provision --executors" in said(check_environment, Level.BROKEN, spark=carrying)
     monkeypatch.setattr(executor_archive, "distributions", dict)
@@ -142,7 +139,7 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     executor_archive.pack(archive)
     monkeypatch.undo()
     assert "contains tidemark 0.0.1" in said(check_environment, Level.WARNING, spark=carrying)
-    said(check_environment, Level.OK, spark=SparkSettings(executor_environment="gs://bucket/executors.tgz"))
+    said(check_environment, Level.OK, spark=sections.SparkSettings(executor_environment="gs://bucket/executors.tgz"))
 
 
 @pytest.fixture
@@ -156,13 +153,13 @@ def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:
     jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
-    named = SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": f"/a.jar,{jar}"})
+    named = sections.SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": f"/a.jar,{jar}"})
     assert findings(check_connector, spark=named) == []
-    unnamed = SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": "/a.jar"})
+    unnamed = sections.SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": "/a.jar"})
     for spark in (unnamed, named):
         assert "has no gcs-connector JAR" in said(check_connector, Level.BROKEN, spark=spark, lake=IN_A_BUCKET)
     jar.touch()
-    fetched = SparkSettings(
+    fetched = sections.SparkSettings(
         remote=None,
         config={"spark.master": "local[1]", "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
     )
@@ -177,7 +174,7 @@ def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one
 ) -> None:
     """The storage is that of the Dagster that runs the pipeline, which may be another one's."""
     monkeypatch.chdir(tmp_path)
-    absent = {"dagster": DagsterSettings(storage=str(tmp_path / "absent"))}
+    absent = {"dagster": sections.DagsterSettings(storage=str(tmp_path / "absent"))}
     assert "`tidemark up` makes it. If your own Dagster runs this pipeline, set DAGSTER_HOME" in said(
         check_dagster_storage, Level.OK, **absent
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.programs import ended
 from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tools.write_roles import role_files
 
@@ -58,14 +59,7 @@ def grant(called: Path, *parts: str, **more: str) -> "subprocess.CompletedProces
         "CALLED": str(called),
         "PATH": f"{called.parent}:{os.environ['PATH']}",
     }
-    return subprocess.run(
-        ["/bin/sh", str(ROLES / "grant.sh"), *parts],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return ended(["/bin/sh", ROLES / "grant.sh", *parts], variables=environment)
 
 
 def test_granting_creates_or_updates_each_role_and_binds_it_to_its_resource_alone(called: Path) -> None:

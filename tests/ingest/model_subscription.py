@@ -55,6 +55,15 @@ def pubsub_of(budget: int | None) -> PubSubSettings:
     return PubSubSettings(emulator_host="localhost:1").model_copy(update={**names, "snapshot_budget": budget})
 
 
+class Unasked:
+    """A subscription of which nothing is asked but what a subclass has."""
+
+    path = "projects/p/subscriptions/s"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the subscription was asked to {name}")
+
+
 class ModelSubscription:
     """A subscription as one process reaches it."""
 

@@ -1,6 +1,6 @@
 """How much one taking pulls: what ends it first ends the pulling, and a batch in hand is always handed out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -8,10 +8,10 @@ from google.pubsub_v1 import PubsubMessage
 
 from tests.clock import ManualClock
 from tests.ingest.judged import messages_of
+from tests.ingest.model_subscription import Unasked
 from tests.watermark.builders import at
 from tidemark.pipeline.ingest.take import Batches, Budget
 from tidemark.pipeline.pubsub.backlog import Backlog
-from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.readings import Reading
 
@@ -21,7 +21,7 @@ MESSAGE = PubsubMessage()._pb
 
 
 @dataclass
-class Endless:
+class Endless(Unasked):
     """A subscription that gives the batches of a list, or full ones for ever; a pull takes two seconds."""
 
     clock: ManualClock
@@ -30,27 +30,11 @@ class Endless:
     def __post_init__(self) -> None:
         self.asked: list[tuple[int, int, float]] = []
 
-    @property
-    def path(self) -> str:
-        return "projects/p/subscriptions/s"
-
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
         self.asked.append((max_messages, max_bytes, seconds))
         self.clock.advance(timedelta(seconds=2))
         count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
         return PulledBatch(messages_of([MESSAGE] * count), [""] * count, count * MESSAGE_BYTES)
-
-    def hold(self, ack_ids: Sequence[str]) -> None:
-        raise AssertionError(f"the pulling holds nothing, but {len(ack_ids)} messages were to be")
-
-    def give_back(self, ack_ids: Sequence[str], seconds: int = 0) -> None:  # noqa: ARG002
-        raise AssertionError(f"the pulling gives nothing back, but {len(ack_ids)} messages were to be")
-
-    def pause(self) -> None:
-        raise AssertionError("the pulling does not pause by itself")
-
-    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        raise AssertionError(f"the pulling acknowledges nothing, but {len(ack_ids)} messages were to be")
 
 
 def batches(subscription: Endless, budget: Budget = BUDGET, backlog: Backlog | None = None) -> Iterator[PulledBatch]:

@@ -264,9 +264,7 @@ def expected(world: ReadingsWorld) -> list[str]:
     return sorted(name for one in world.topic.messages for name in world.ids_of(one) if "#" in name)
 
 
-def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requeue_of_several_that_dies_loses_and_doubles_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
     worlds = requeued_after_each_death(tmp_path, parked)
     for world in worlds:

@@ -81,19 +81,8 @@ times = st.one_of(
     st.integers(-(10**23), 10**23).map(str),
     st.integers(NOW - 3_600_000_001, NOW - 3_599_999_999).map(in_any_unit).flatmap(st.sampled_from),
     st.integers(LAST - 1, LAST + 1).map(in_any_unit).flatmap(st.sampled_from),
-    st.sampled_from(
-        [
-            "",
-            "yesterday",
-            "2026-11-01T00:00:00Z",
-            "2026-11-01T01:00:00.5+01:00",
-            "2026-11-21 05:20:00",
-            "٣",
-            "²",
-            "1_0",
-            " 1",
-        ]
-    ),
+    st.sampled_from(["", "yesterday", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00.5+01:00", "2026-11-21 05:20:00"]),
+    st.sampled_from(["٣", "²", "1_0", " 1"]),
     st.text(max_size=3),
 )
 values = st.one_of(

@@ -15,6 +15,7 @@ from google.pubsub_v1 import PubsubMessage
 from tests.clock import ManualClock
 from tests.ingest.fakes import CONTRACT
 from tests.ingest.judged import messages_of
+from tests.ingest.model_subscription import Unasked
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
@@ -28,7 +29,6 @@ from tidemark.pipeline.ingest.counting import Counted, RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken, Waiting
 from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.histogram import NO_EVENT
@@ -39,27 +39,14 @@ OLD = replace(CONTRACT, first_event_time=NOW - 3000 * HOUR, fields={})
 
 
 @dataclass
-class Leased:
+class Leased(Unasked):
     """A subscription that has handed out its messages: it notes those that are given back, by the seconds."""
 
     back: dict[int, list[str]] = field(default_factory=dict)
-    path: str = "projects/p/subscriptions/s"
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
         if ack_ids:
             self.back.setdefault(seconds, []).extend(ack_ids)
-
-    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
-        raise AssertionError("batches are given, and none is pulled")
-
-    def hold(self, ack_ids: Sequence[str]) -> None:
-        raise AssertionError(f"nothing is held that was not pulled, but {len(ack_ids)} messages were to be")
-
-    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        raise AssertionError(f"taking acknowledges nothing, but {len(ack_ids)} messages were to be")
-
-    def pause(self) -> None:
-        raise AssertionError("taking does not pause the pulling")
 
 
 @dataclass

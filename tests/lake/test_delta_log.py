@@ -199,9 +199,7 @@ def test_an_append_is_on_the_disk_with_its_folders_when_it_returns_or_fails(tmp_
         append_beats(heartbeats, beats(2))
 
 
-def test_commits_of_others_are_on_the_disk_since_no_later_one_can_be_read_without_them(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_of_others_are_on_the_disk(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     append_beats(heartbeats, beats(1))
     with monkeypatch.context() as patch:

@@ -15,17 +15,7 @@ import pytest
 
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    NewerFormat,
-    ObjectExists,
-    ObjectMissing,
-    ObjectReplaced,
-)
+from tidemark.pipeline import errors
 from tidemark.pipeline.lake.store.address import (
     BOUNDS,
     open_objects,
@@ -62,7 +52,7 @@ def test_exactly_one_of_many_creators_of_a_name_wins(objects: ObjectStore, same:
         together.wait()
         try:
             objects.create(name, content)
-        except ObjectExists:
+        except errors.ObjectExists:
             return False
         return True
 
@@ -83,7 +73,7 @@ def test_names_come_in_order_and_only_those_of_the_prefix_and_a_deleted_one_is_f
     assert len(list(objects.names(""))) == 6
     objects.delete("other")
     assert len(list(objects.names(""))) == 5
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(errors.ObjectMissing):
         objects.read("other")
     objects.create("other", b"second")
     assert objects.read("other") == b"second"
@@ -96,7 +86,7 @@ def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: Objec
         together.wait()
         try:
             return objects.replace("name.json", f"writer {number} over {generation}".encode(), generation)
-        except ObjectReplaced:
+        except errors.ObjectReplaced:
             return 0
 
     generation = 0
@@ -116,9 +106,9 @@ def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: Objec
 def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match=r"set lake\.uri"):
+    with pytest.raises(errors.LakeUnwritable, match=r"set lake\.uri"):
         DiskObjects(tmp_path / "lake").create("folder/name", b"content")
-    with pytest.raises(LakeError, match="not UTF-8"):
+    with pytest.raises(errors.LakeError, match="not UTF-8"):
         check_folder(tmp_path / "\udce4")
 
 
@@ -135,7 +125,7 @@ def test_a_failed_write_leaves_neither_object_nor_leftover(tmp_path: Path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(LakeFull, match="no space"):
+        with pytest.raises(errors.LakeFull, match="no space"):
             DiskObjects(tmp_path).create("folder/name", b"content")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     DiskObjects(tmp_path).create("folder/name", b"content")
@@ -149,16 +139,16 @@ def test_a_service_that_does_not_serve_is_unreachable_after_bounded_attempts() -
         bound.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
         objects = CloudStorageObjects("gs://bucket/lake", endpoint, retry_for=timedelta(seconds=0.1))
-        with pytest.raises(LakeUnreachable, match="check the network"):
+        with pytest.raises(errors.LakeUnreachable, match="check the network"):
             objects.create("name", b"content")
         for use in (lambda: objects.read("name"), lambda: list(objects.names("")), lambda: objects.delete("name")):
-            with pytest.raises(LakeUnreachable):
+            with pytest.raises(errors.LakeUnreachable):
                 use()
 
 
 def test_without_credentials_a_bucket_is_unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-such-key.json"))
-    with pytest.raises(LakeUnwritable, match="gcloud auth application-default login"):
+    with pytest.raises(errors.LakeUnwritable, match="gcloud auth application-default login"):
         open_objects(LakeSettings(uri="gs://bucket/lake"))
 
 
@@ -197,14 +187,14 @@ def test_an_upload_that_is_refused_has_succeeded_if_because_of_itself_and_failed
 ) -> None:
     if is_taken:
         open_objects(gcs_lake_settings).create("folder/name", b"content")
-    with pytest.raises(ObjectExists) if is_taken else nullcontext():
+    with pytest.raises(errors.ObjectExists) if is_taken else nullcontext():
         losing_answers.create("folder/name", b"content")
     assert losing_answers.read("folder/name") == b"content"
 
 
 @pytest.mark.gcs
 def test_a_replacement_is_tried_once_and_may_have_been_written(losing_answers: CloudStorageObjects) -> None:
-    with pytest.raises((LakeError, ObjectReplaced)):
+    with pytest.raises((errors.LakeError, errors.ObjectReplaced)):
         losing_answers.replace("name.json", b"content", 0)
     content, generation = losing_answers.read_generation("name.json")
     assert content == b"content"
@@ -224,7 +214,7 @@ def test_changed_content_is_never_returned(gcs_server: CloudStorageServer, gcs_l
     proxy = XmlProxy(gcs_server.upstream_port, handler=Garbling).start()
     objects = CloudStorageObjects(gcs_lake_settings.uri, proxy.endpoint)
     objects.create("folder/name", b"content")
-    with pytest.raises(CorruptObject, match="checksum"):
+    with pytest.raises(errors.CorruptObject, match="checksum"):
         objects.read("folder/name")
     proxy.stop()
 
@@ -233,7 +223,7 @@ def test_changed_content_is_never_returned(gcs_server: CloudStorageServer, gcs_l
 def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_server: CloudStorageServer) -> None:
     objects = CloudStorageObjects("gs://tidemark-no-such-bucket/lake", gcs_server.endpoint)
     for use in (lambda: objects.create("name", b""), lambda: objects.read("name"), lambda: list(objects.names(""))):
-        with pytest.raises(LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):
+        with pytest.raises(errors.LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):
             use()
 
 
@@ -241,7 +231,7 @@ def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_server: Clo
 def test_a_process_looks_once_for_a_bucket(gcs_lake_settings: LakeSettings) -> None:
     for _ in range(2):
         listed_before = counted_calls().get("list", 0)
-        with pytest.raises(ObjectMissing):
+        with pytest.raises(errors.ObjectMissing):
             open_objects(gcs_lake_settings).read("name")
     assert counted_calls().get("list", 0) == listed_before
 
@@ -276,7 +266,7 @@ def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp
     objects = DiskObjects(tmp_path)
     objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
     for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
-        with pytest.raises(NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
+        with pytest.raises(errors.NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
             refuses()
 
 
@@ -301,16 +291,20 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
 @pytest.mark.parametrize(
     ("text", "expected", "told"),
     [
-        (DENIED, LakeUnwritable, "storage.objects.get of lake/heartbeats/_delta_log/_last_checkpoint is needed"),
-        (DENIED, LakeUnwritable, "grant these credentials roles/storage.objectUser on gs://bucket"),
-        (UNLISTED, LakeUnwritable, "storage.objects.list is needed"),
-        (HUNG, LakeUnreachable, "storage.objects.create of lake/heartbeats/_delta_log/00000000000000000001.json"),
-        (HUNG, LakeUnreachable, "HTTP error error sending request operation timed out; the next tick retries"),
-        (THROTTLED, LakeUnreachable, "storage.objects.create of a: "),
-        ("", LakeError, f"the lake failed at {TABLE}: no reason given"),
+        (DENIED, errors.LakeUnwritable, "storage.objects.get of lake/heartbeats/_delta_log/_last_checkpoint is needed"),
+        (DENIED, errors.LakeUnwritable, "grant these credentials roles/storage.objectUser on gs://bucket"),
+        (UNLISTED, errors.LakeUnwritable, "storage.objects.list is needed"),
+        (
+            HUNG,
+            errors.LakeUnreachable,
+            "storage.objects.create of lake/heartbeats/_delta_log/00000000000000000001.json",
+        ),
+        (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; the next tick retries"),
+        (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
+        ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],
 )
-def test_an_error_names_the_call_and_what_to_do(text: str, expected: type[LakeError], told: str) -> None:
+def test_an_error_names_the_call_and_what_to_do(text: str, expected: type[errors.LakeError], told: str) -> None:
     error = storage_error(TABLE, text)
     assert type(error) is expected
     assert told in str(error)

@@ -1,7 +1,6 @@
 """Prometheus' own evaluation of the alert rules, and of queries, over recorded series."""
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 
 from tests.observe import tools
 from tests.observe.hour import Series
+from tests.programs import ended
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 FIRING = 'ALERTS{alertstate="firing"}'
@@ -56,9 +56,7 @@ def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:
     }
     file = folder / "promtool_test.yaml"
     file.write_text(json.dumps(written))
-    done = subprocess.run(
-        [promtool(), "test", "rules", str(file)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = ended([promtool(), "test", "rules", file])
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 

@@ -5,7 +5,6 @@ import gzip
 import http.client
 import json
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tests.http_server import Quiet, serving
 from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of
 from tests.official_emulator import HOST, free_port
+from tests.programs import ended
 from tidemark.assets.catalog import HEARTBEATS, key_of
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.contract.heartbeat import RejectionReason
@@ -62,14 +62,7 @@ print("threads:", [one.name for one in threading.enumerate() if one.name in ("me
 
 
 def test_off_means_that_nothing_is_imported_started_opened_or_logged(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OFF, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = ended([sys.executable, "-W", "ignore", "-c", OFF, tmp_path], ROOT)
     assert done.stdout.splitlines()[-2:] == ["imported: []", "threads: []"]
     assert "metric" not in done.stderr
 
@@ -278,8 +271,8 @@ warnings.warn("old")
 
 def lines_of(program: str) -> list[dict[str, Any]]:
     """What the program writes to its error output, each line an object."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == ""
+    done = ended([sys.executable, "-c", program])
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return list(map(json.loads, done.stderr.splitlines()))
 
 

@@ -187,9 +187,7 @@ def test_every_answer_forbids_what_a_hostile_page_or_name_would_need(tmp_path: P
     assert cell == ""
 
 
-def test_the_page_says_what_keeps_it_from_the_lake_and_answers_within_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_says_why_it_lacks_the_lake_and_answers_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> None:
         raise LakeError("the bucket <b>lake</b> does not answer; look at the network")
 

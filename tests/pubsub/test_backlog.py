@@ -79,9 +79,7 @@ def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 
-def test_a_snapshot_that_cannot_be_deleted_is_swept_later_and_only_our_own_are(
-    subscriber: SubscriberClient, settings: PubSubSettings
-) -> None:
+def test_an_undeleted_snapshot_of_ours_is_swept_later(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
     snapshots = f"projects/{settings.project}/snapshots"
     of_others = settings.tracking_subscription, f"{settings.base_subscription}-eu"
     others = [*(f"{snapshots}/{NAME_PREFIX}{name}-0123" for name in of_others), f"{snapshots}/of-somebody-else"]

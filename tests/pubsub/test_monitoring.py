@@ -72,9 +72,7 @@ def test_a_zero_age_is_not_believed_where_the_number_is_not_known_to_be_zero(
     assert backlog.read().observed_at == at(-180)
 
 
-def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_them_do(
-    fake: FakeMonitoring, backlog: MonitoringBacklog
-) -> None:
+def test_a_zero_is_believed_if_all_neighbouring_samples_agree(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
     fake.sampled(BASE, at(-60), age=0)
     fake.sampled(BASE, at(-75), undelivered=0)
     assert backlog.read().observed_at == at(-120)
@@ -96,9 +94,7 @@ PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL",
 """The last is of the metric's descriptor, where nothing was ever written."""
 
 
-def test_an_error_means_that_the_backlog_is_unknown_now_or_that_a_permission_is_missing(
-    fake: FakeMonitoring, backlog: MonitoringBacklog
-) -> None:
+def test_an_error_is_an_unknown_backlog_or_lacking_permission(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
     fake.sampled(BASE, at(-60), age=30)
     for asked, code in enumerate(PASSING, start=1):
         fake.errors = [grpc.StatusCode[code]]
@@ -115,9 +111,7 @@ def test_an_error_means_that_the_backlog_is_unknown_now_or_that_a_permission_is_
         backlog.read()
 
 
-def test_other_subscriptions_and_other_projects_of_the_metrics_scope_do_not_mix_in(
-    fake: FakeMonitoring, backlog: MonitoringBacklog
-) -> None:
+def test_other_subscriptions_and_projects_do_not_mix_in(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
     fake.sampled("heartbeats-tracking", at(-30), age=1)
     fake.sampled(BASE, at(-30), age=2, project="another-project")
     with pytest.raises(ReadingUnavailable):

@@ -183,9 +183,7 @@ class LosesTheAnswer(Corrections):
 
 
 @pytest.mark.parametrize("kind", [DiesBeforeCommit, DiesAfterCommit, DiesBeforeKeeping, LosesTheAnswer])
-def test_a_follower_that_dies_between_any_two_steps_leaves_each_correction_to_be_noted_once(
-    kind: type[Corrections], place: Place
-) -> None:
+def test_a_follower_that_dies_anywhere_leaves_each_correction_noted_once(kind: type[Corrections], place: Place) -> None:
     place.compute({FIRST: {"a": 1}, SECOND: {"b": 1}})
     for load in (2, 3):
         place.compute({FIRST: {"a": load}, SECOND: {"b": load}})

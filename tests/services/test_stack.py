@@ -10,16 +10,8 @@ import psutil
 import pytest
 
 from tests.official_emulator import free_port
+from tidemark.local.services import stack
 from tidemark.local.services.processes import Supervisor, page_sentence
-from tidemark.local.services.stack import (
-    EMULATOR,
-    dagster_environment,
-    emulator_is_absent,
-    is_ours_to_start,
-    run_dagster,
-    start_emulator,
-    start_stack,
-)
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
@@ -58,31 +50,29 @@ def sockets_hidden(process: psutil.Process) -> None:
     raise psutil.AccessDenied(process.pid)
 
 
-def test_our_own_pubsub_is_started_where_it_is_wanted_and_a_killed_one_comes_back_provisioned(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_pubsub_is_started_and_comes_back_after_a_kill(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for("local")
-    assert emulator_is_absent(settings)
-    start_emulator(started.supervisor, settings)
+    assert stack.emulator_is_absent(settings)
+    stack.start_emulator(started.supervisor, settings)
     assert started.said == [f"starting tidemark's own Pub/Sub at {settings.pubsub.emulator_host}"]
-    assert not emulator_is_absent(settings)
+    assert not stack.emulator_is_absent(settings)
     psutil.Process(started.supervisor.running[0].process.pid).kill()
     started.supervisor.running[0].process.wait(60)
     started.supervisor.restart_what_died()
     assert topics(settings) == [settings.pubsub.topic_path]
     assert "provisioning again" in started.said[-1]
     with pytest.raises(ServiceFailed, match="PubSub emulator ended at once"):  # the port is the other's
-        start_emulator(Supervisor(started.supervisor.state_folder / "other", SystemClock(), print), settings)
+        stack.start_emulator(Supervisor(started.supervisor.state_folder / "other", SystemClock(), print), settings)
     monkeypatch.setattr(psutil.Process, "net_connections", sockets_hidden)
-    assert started.supervisor.holds(EMULATOR, 1)
+    assert started.supervisor.holds(stack.EMULATOR, 1)
 
 
 def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) -> None:
     settings = settings_for("local")
     attached = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": True})})
-    assert (is_ours_to_start(settings), is_ours_to_start(attached)) == (True, False)
+    assert (stack.is_ours_to_start(settings), stack.is_ours_to_start(attached)) == (True, False)
     with pytest.raises(ServiceFailed, match="the topic and the base subscription must exist before"):
-        start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
+        stack.start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
     assert started.supervisor.running == []
 
 
@@ -98,7 +88,7 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     tmp_path: Path, listen: str | None, address: tuple[str, int], has_page: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = Settings(metrics=MetricsSettings(listen=listen))
-    for name, value in dagster_environment(chosen, tmp_path / "tidemark.toml", tmp_path).items():
+    for name, value in stack.dagster_environment(chosen, tmp_path / "tidemark.toml", tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TIDEMARK_CONFIG", "")
     metrics = Settings().metrics
@@ -119,4 +109,4 @@ def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypa
     program.write_text(f"#!{sys.executable}\nimport os\nassert os.getsid(0) == os.getpid()\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")
+    stack.run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")

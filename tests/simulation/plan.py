@@ -9,23 +9,8 @@ from typing import Literal
 
 from tests.ingest.fakes import AMPLE
 from tests.ingest.fakes import CONTRACT as FAKES_CONTRACT
+from tests.simulation import traffic
 from tests.simulation.payloads import Payloads, with_payloads
-from tests.simulation.traffic import (
-    SECOND,
-    Planned,
-    any_lag,
-    arriving,
-    beyond,
-    by_their_clocks,
-    disorder_of,
-    first_copies,
-    growing_lag,
-    just_in_time,
-    shrinking_lag,
-    with_names,
-    with_old_messages,
-    with_stragglers,
-)
 from tests.watermark.builders import START, START_US
 from tidemark.local.emulator.faults import Faults
 from tidemark.pipeline.clock import MICROSECOND
@@ -45,16 +30,16 @@ LOOKBACK = timedelta(minutes=2)
 ASKS_AGAIN = timedelta(microseconds=AFTER_FAILURE_US)
 """How long after a failure a process asks for schemas again."""
 
-SLOW_STEPS = (0, 50_000, 300_000, SECOND)
+SLOW_STEPS = (0, 50_000, 300_000, traffic.SECOND)
 """How long a step takes, in microseconds, where a tick takes seconds: others do much in between."""
 
 Kind = Literal["any lag", "just in time", "shrinking lag", "growing lag", "beyond the band"]
 SOURCES = {
-    "any lag": any_lag,
-    "just in time": just_in_time,
-    "shrinking lag": shrinking_lag,
-    "growing lag": growing_lag,
-    "beyond the band": beyond,
+    "any lag": traffic.any_lag,
+    "just in time": traffic.just_in_time,
+    "shrinking lag": traffic.shrinking_lag,
+    "growing lag": traffic.growing_lag,
+    "beyond the band": traffic.beyond,
 }
 KINDS: tuple[Kind, ...] = (*SOURCES, "any lag", "any lag", "just in time", "beyond the band")  # type: ignore[arg-type]
 TO_ADVANCE: tuple[Kind, ...] = ("shrinking lag", "growing lag")
@@ -120,7 +105,7 @@ class Plan:
     seed: int
     kind: Kind
     policy: Policy
-    messages: tuple[Planned, ...]
+    messages: tuple[traffic.Planned, ...]
     faults: Faults
     budgets: Mapping[str, Budget]
     ack_deadline: timedelta
@@ -158,7 +143,7 @@ class Plan:
         """Whether the sources keep what the policy assumes: then nothing may be late or missed."""
         return self.kind != "beyond the band"
 
-    def holds(self, message: Planned) -> bool:
+    def holds(self, message: traffic.Planned) -> bool:
         """Whether a message holds the watermark: it lags no more than it may, and nobody loses patience with it."""
         max_lag = self.policy.max_lag
         return not message.is_doubtful and (max_lag is None or message.lag_us <= max_lag // MICROSECOND)
@@ -195,7 +180,12 @@ class Plan:
         two more; then what was published until now must leave the band. Two ticks for it to be seen, one for a
         seek that is found only now.
         """
-        span = 4 * (self.ack_deadline // MICROSECOND) + self.policy.band // MICROSECOND + 2 * self.slack_us + 5 * SECOND
+        span = (
+            4 * (self.ack_deadline // MICROSECOND)
+            + self.policy.band // MICROSECOND
+            + 2 * self.slack_us
+            + 5 * traffic.SECOND
+        )
         span += self.waits_us
         return -(-span // self.calm_tick_us) + 3
 
@@ -206,7 +196,7 @@ class Plan:
         behind when a tick decides, by a round and the pause after it, and that comes on top of the band."""
         band_us, ticks_us = self.policy.band // MICROSECOND, 2 * self.calm_tick_us
         behind = max(band_us, ticks_us) if self.rounds is None else band_us + ticks_us
-        return behind + self.slack_us + 4 * SECOND
+        return behind + self.slack_us + 4 * traffic.SECOND
 
 
 EXTRAS = frozenset({"ages", "rounds", "drops", "payloads", "budgets"})
@@ -220,7 +210,7 @@ def plan_of(seed: int, extras: Collection[str] = EXTRAS) -> Plan:
     if "rounds" in extras:
         plan = _with_rounds(plan, random.Random(f"{seed} rounds"))
     if "ages" in extras and rng.random() >= 0.7:
-        messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
+        messages, max_age_us = traffic.with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
         plan = replace(plan, messages=messages, max_age_us=max_age_us)
     if "drops" in extras:
         plan = _with_drops(plan, random.Random(f"{seed} drops"))
@@ -236,34 +226,36 @@ def _plan_of(seed: int) -> Plan:
     is_live = kind == "just in time"
     if is_live:
         band_s = rng.choice([2, 5, 10])
-    band_us = round(band_s * SECOND)
+    band_us = round(band_s * traffic.SECOND)
     delayed = whole and not is_live and rng.random() < 0.3
     planned = SOURCES[kind](rng, band_us, whole)
     if kind not in TO_ADVANCE and clocks.random() < 0.85:
-        planned = by_their_clocks(clocks, planned, band_us)
+        planned = traffic.by_their_clocks(clocks, planned, band_us)
     max_lag: timedelta | None = None
     if clocks.random() < 0.35:
-        planned, bound_us = with_stragglers(
+        planned, bound_us = traffic.with_stragglers(
             clocks, planned, above_all=kind in TO_ADVANCE, keeps_recent_lag=kind == "growing lag"
         )
         max_lag = timedelta(microseconds=bound_us)
     # Where the lag grows by a band over each silence, it may not grow by two: what is rejected tells no lag, and a
     # later copy of a message that lagged less would be the newest.
-    named = with_names(
+    named = traffic.with_names(
         rng,
         planned,
-        copies_within_us={"beyond the band": 200 * SECOND, "growing lag": 0}.get(kind),
+        copies_within_us={"beyond the band": 200 * traffic.SECOND, "growing lag": 0}.get(kind),
         are_flawless=kind == "growing lag",
         later=None if kind in TO_ADVANCE else clocks,
     )
-    messages = arriving(rng, named, whole=whole, delayed=delayed)
+    messages = traffic.arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
-        holding = [one for one in first_copies(messages) if max_lag is None or one.lag_us <= max_lag // MICROSECOND]
-        assert disorder_of(holding) <= band_us, f"seed {seed}: the sources break their own assumption"
+        holding = [
+            one for one in traffic.first_copies(messages) if max_lag is None or one.lag_us <= max_lag // MICROSECOND
+        ]
+        assert traffic.disorder_of(holding) <= band_us, f"seed {seed}: the sources break their own assumption"
     visible_after = timedelta(seconds=rng.choice([0, 0, 0, 2] if is_live else [0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
     first, last = messages[0].arrives_us, messages[-1].arrives_us
-    span = last - first + 10 * SECOND
+    span = last - first + 10 * traffic.SECOND
     troubled = rng.random() < (0.2 if is_live else 0.85)
     deadline = timedelta(seconds=rng.choice([10, 10, 30]))
     hole_until_us = _hole(rng, messages, slack // MICROSECOND) if rng.random() < 0.2 else None
@@ -289,8 +281,9 @@ def _plan_of(seed: int) -> Plan:
         packers=apart.choice([0, 1, 2]),
         packs_after=timedelta(seconds=apart.choice([0, 5, 60])),
         operators=1 if hole_until_us is None and others.random() < 0.25 else 0,
-        tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
-        ends_us=last + rng.choice([0, 5, 60]) * SECOND,
+        tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // traffic.SECOND * traffic.SECOND)
+        - 1,
+        ends_us=last + rng.choice([0, 5, 60]) * traffic.SECOND,
         scales_us={
             "tracker": band_us // 4 if is_live else _scale(rng, span),
             "lander": band_us // rng.choice([1, 2]) if is_live else _scale(rng, span),
@@ -309,7 +302,7 @@ def _plan_of(seed: int) -> Plan:
         keeps_leases=rng.random() < 0.6,
         real_codec=rng.random() < 0.05,
         checkpoint_every=rng.choice([3, 10, 1000]),
-        calm_tick_us=round(max(2, band_s / 2) * SECOND),
+        calm_tick_us=round(max(2, band_s / 2) * traffic.SECOND),
         copies_remembered=(timedelta(seconds=clocks.choice([0, 5, 600, 600])), clocks.choice([3, 1000, 1000])),
         clock_apart=_clock_apart(random.Random(f"{seed} apart"), policy),
         snapshot_budget=_snapshot_budget(random.Random(f"{seed} costs")) if hole_until_us is None else None,
@@ -324,7 +317,7 @@ def _with_rounds(plan: Plan, rng: random.Random) -> Plan:
     # Tracking is a round and a pause behind when a tick decides: less than this counts as without a backlog.
     at_least = timedelta(microseconds=plan.calm_tick_us + plan.slack_us) + timedelta(seconds=3)
     policy = replace(plan.policy, near_real_time=max(plan.policy.near_real_time, at_least))
-    scales_us = {**plan.scales_us, "driver": rng.choice([SECOND, plan.scales_us["lander"]])}
+    scales_us = {**plan.scales_us, "driver": rng.choice([traffic.SECOND, plan.scales_us["lander"]])}
     return replace(plan, policy=policy, rounds=rounds, scales_us=scales_us)
 
 
@@ -365,7 +358,7 @@ def _snapshot_budget(rng: random.Random) -> int | None:
 
 
 def _scale(rng: random.Random, span_us: int) -> int:
-    return max(SECOND // 2, span_us // rng.choice([5, 15, 50]))
+    return max(traffic.SECOND // 2, span_us // rng.choice([5, 15, 50]))
 
 
 def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta) -> Policy:
@@ -423,13 +416,13 @@ def _outages(rng: random.Random, first_us: int, span_us: int) -> tuple[tuple[str
     return tuple(outages)
 
 
-def _hole(rng: random.Random, messages: Sequence[Planned], slack_us: int) -> int | None:
+def _hole(rng: random.Random, messages: Sequence[traffic.Planned], slack_us: int) -> int | None:
     """The beginning of a second, with no message in the second before it, nor one that is visible only later."""
-    quiet_us = SECOND + slack_us
+    quiet_us = traffic.SECOND + slack_us
     after_gaps = [
-        later.publish_us // SECOND * SECOND
+        later.publish_us // traffic.SECOND * traffic.SECOND
         for earlier, later in pairwise(messages)
-        if later.publish_us // SECOND * SECOND - earlier.arrives_us > quiet_us
+        if later.publish_us // traffic.SECOND * traffic.SECOND - earlier.arrives_us > quiet_us
     ]
     return rng.choice(after_gaps) if after_gaps else None
 
@@ -437,7 +430,7 @@ def _hole(rng: random.Random, messages: Sequence[Planned], slack_us: int) -> int
 def _incidents(rng: random.Random, first_us: int, span_us: int) -> tuple[Incident, ...]:
     incidents = []
     while rng.random() < 0.25:
-        back = rng.choice([2, 20, 60, 200]) * SECOND
+        back = rng.choice([2, 20, 60, 200]) * traffic.SECOND
         incidents.append(Incident(first_us + rng.randrange(span_us), rng.choice(["base", "tracking"]), back))
     return tuple(incidents)
 

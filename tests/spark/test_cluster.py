@@ -67,7 +67,7 @@ def until(client: Client, what: str, reached: Callable[[], bool]) -> None:
     """Wait while the client works."""
     limit = time.monotonic() + WORKS_WITHIN_SECONDS
     while not reached():
-        assert client.poll() is None, f"the client ended before: {what}; {client.communicate()[1][-3000:]}"
+        assert client.poll() is None, f"it ended before: {what}; {[said[-3000:] for said in client.communicate()]}"
         assert time.monotonic() < limit, f"not within {WORKS_WITHIN_SECONDS} s: {what}"
         time.sleep(0.05)
 

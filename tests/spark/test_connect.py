@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pyspark.sql import SparkSession
 
 from tests.official_emulator import HOST, free_port
+from tests.programs import ended
 from tests.spark.test_micro_batch import WINDOWS, House
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import TOKEN, is_ours_to_start, spark_server
@@ -58,14 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def client(settings: Settings, program: str, argument: str, token: str = SECRET) -> "subprocess.CompletedProcess[str]":
     """A program of this folder, as a client of the server."""
-    return subprocess.run(
-        [sys.executable, "-m", f"tests.spark.{program}", settings.spark.remote or "", argument],
-        env={**os.environ, TOKEN: token},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-m", f"tests.spark.{program}", settings.spark.remote or "", argument]
+    return ended(command, variables={**os.environ, TOKEN: token})
 
 
 def test_a_client_with_another_token_is_refused(server: Server) -> None:

@@ -11,6 +11,7 @@ import pyspark
 import pytest
 
 from tests.cli.command import said_here
+from tests.programs import ended
 from tidemark.local.services.stack import spark_server
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings
@@ -44,16 +45,12 @@ def of_spark(**more: str) -> dict[str, str]:
 def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     program = folder / "environment" / "bin" / "python"
     command = [str(program), "-c", IMPORTS, "an argument"]
-    return subprocess.run(
-        command, env=of_spark(**environment), cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    return ended(command, folder, of_spark(**environment))
 
 
 def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -> None:
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    lacks = subprocess.run(
-        [python, "-c", "import tidemark"], env=of_spark(), capture_output=True, text=True, timeout=60, check=False
-    )
+    lacks = ended([python, "-c", "import tidemark"], variables=of_spark())
     assert "No module named 'tidemark'" in lacks.stderr
     done = start(unpacked, PYSPARK_PYTHON=python)
     assert done.returncode == 0, done.stderr

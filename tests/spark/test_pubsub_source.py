@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from examples.pubsub_stream import arguments, read
 from tests.fixtures_emulator import QUICK_LEASE
+from tests.programs import ended
 from tests.quick import with_policy
 from tests.spark.dying_driver import SEEN
 from tests.spark.pubsub_world import Batches, PubSubWorld, read_available
@@ -77,15 +77,8 @@ def test_a_driver_killed_in_foreach_batch_gets_the_same_batch_again(spark: Spark
         *(f"--project={options['project']}", f"--subscription={options['subscription']}", f"--lake={options['lake']}"),
         *(f"--out={out}", f"--emulator-host={options['emulatorHost']}"),
     ]
-    killed = subprocess.run(
-        [sys.executable, "-m", "tests.spark.dying_driver", *given],
-        cwd=ROOT,
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tests.spark.dying_driver", *given]
+    killed = ended(command, ROOT, seconds=400, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     seen = json.loads((out / SEEN).read_text())
     assert seen

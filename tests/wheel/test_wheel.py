@@ -17,6 +17,7 @@ from tests.chaos.house import House
 from tests.chaos.plan import Target
 from tests.chaos.survival import asked_of, check_that_it_survives, without_settings
 from tests.official_emulator import free_port
+from tests.programs import ended
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings import Settings, load_settings
 
@@ -53,15 +54,7 @@ class Stranger(House):
         return {name: value for name, value in inherited.items() if name not in NOT_THEIRS}
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return ended(self.command(*arguments), self.folder, self.environment(), seconds=300)
 
     def says(self, *arguments: str) -> str:
         """What a command that succeeds prints."""

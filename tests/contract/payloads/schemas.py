@@ -13,16 +13,9 @@ from google.pubsub_v1 import PubsubMessage
 
 from tests.ingest.judged import LATER
 from tidemark.pipeline.contract.messages import Attributes, Messages
+from tidemark.pipeline.contract.payloads import schemas
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import Rejection
-from tidemark.pipeline.contract.payloads.schemas import (
-    SCHEMA_ENCODING,
-    SCHEMA_REVISION,
-    Asking,
-    Definition,
-    Encoding,
-    PayloadFormat,
-)
 from tidemark.pipeline.pubsub.pulls import table_of
 
 AVRO: dict[str, Any] = {
@@ -108,22 +101,22 @@ def avro_text(schema: Any, value: Any) -> bytes:
     return stream.getvalue().encode()
 
 
-def definition(content: Any, encoding: Encoding = Encoding.AVRO) -> Definition:
+def definition(content: Any, encoding: schemas.Encoding = schemas.Encoding.AVRO) -> schemas.Definition:
     """A schema that a message may name."""
     text = content if isinstance(content, str) else json.dumps(content)
-    return Definition("projects/p/schemas/beats@1a2b3c4d", encoding, text.encode())
+    return schemas.Definition("projects/p/schemas/beats@1a2b3c4d", encoding, text.encode())
 
 
 def written(revision: str = "1a2b3c4d", encoding: str = "BINARY") -> dict[str, str]:
     """The attributes that name a revision of a schema in a folder."""
-    return {SCHEMA_REVISION: revision, SCHEMA_ENCODING: encoding}
+    return {schemas.SCHEMA_REVISION: revision, schemas.SCHEMA_ENCODING: encoding}
 
 
-def by_file(folder: Path, content: Any, encoding: Encoding = Encoding.AVRO) -> PayloadDecoder:
+def by_file(folder: Path, content: Any, encoding: schemas.Encoding = schemas.Encoding.AVRO) -> PayloadDecoder:
     """A decoder by one file."""
-    file = folder / {Encoding.AVRO: "beat.avsc", Encoding.PROTOBUF: "beat.proto"}[encoding]
+    file = folder / {schemas.Encoding.AVRO: "beat.avsc", schemas.Encoding.PROTOBUF: "beat.proto"}[encoding]
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    return PayloadDecoder(PayloadFormat(encoding, schema=str(file)))
+    return PayloadDecoder(schemas.PayloadFormat(encoding, schema=str(file)))
 
 
 def one(decoder: PayloadDecoder, data: bytes | None, attributes: Mapping[str, str] | None = None) -> Any:
@@ -135,7 +128,7 @@ def decoded(
     decoder: PayloadDecoder,
     attributes: Sequence[Mapping[str, str]],
     payloads: Sequence[bytes | None],
-    asking: Asking = LATER,
+    asking: schemas.Asking = LATER,
 ) -> Decoded:
     """What becomes of payloads; by default none waits."""
     messages = [

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.measure.deviations import (
-    QUICK,
-    DeviatesOtherwise,
-    Fast,
-    ForgetsTheOldest,
-    Sampling,
-    Service,
-    ShowsAcknowledgementsLate,
-    Transforms,
-    service,
-)
+from tests.doctor.measure import deviations
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
@@ -42,7 +32,7 @@ PASSED, DELAY, REDELIVERY, FILTER, TRANSFORM, AGE, CLOCK = range(-7, 0)
 """The rows, in their order. Some of a snapshot's may be absent, so the others are counted from the end."""
 
 
-def measured(given: Service, clock: SystemClock | None = None, plan: Plan = QUICK) -> Facts:
+def measured(given: deviations.Service, clock: SystemClock | None = None, plan: Plan = deviations.QUICK) -> Facts:
     return measure(given.pubsub, clock or SystemClock(), plan)
 
 
@@ -61,7 +51,7 @@ def readings_that_follow(facts: Facts) -> list[str]:
 
 def test_the_official_emulator_is_exact_and_what_it_ignores_is_not_measured(official_emulator: str) -> None:
     pubsub = unique_pubsub(official_emulator)
-    facts = measure(pubsub, SystemClock(), QUICK)
+    facts = measure(pubsub, SystemClock(), deviations.QUICK)
     found = rows(facts, Settings(pubsub=pubsub))
     assert found[EXPIRY].found == "exact in 4 readings"
     unknown = {FILTER, TRANSFORM, AGE}
@@ -77,7 +67,7 @@ def test_the_official_emulator_is_exact_and_what_it_ignores_is_not_measured(offi
 
 
 def test_a_service_as_the_method_expects_it_is_found_so() -> None:
-    with service(Transforms, replace(LIKE_THE_SERVICE, answered_after=timedelta(0))) as given:
+    with deviations.service(deviations.Transforms, replace(LIKE_THE_SERVICE, answered_after=timedelta(0))) as given:
         facts = measured(given)
     found = of_a_service(facts)
     assert {one.fact: one.found for one in found if one.verdict is Verdict.DIFFERS} == {}
@@ -88,10 +78,10 @@ def test_a_service_as_the_method_expects_it_is_found_so() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (ForgetsTheOldest, {EXPIRY: "later than the message by up to "}),
-        (ShowsAcknowledgementsLate, {ACKNOWLEDGED: "up to 3"}),
+        (deviations.ForgetsTheOldest, {EXPIRY: "later than the message by up to "}),
+        (deviations.ShowsAcknowledgementsLate, {ACKNOWLEDGED: "up to 3"}),
         (
-            DeviatesOtherwise,
+            deviations.DeviatesOtherwise,
             {
                 EXPIRY: "rounded to a minute, off by up to ",
                 FILTER: "received 10 of 10 that pass, and 10 others",
@@ -102,8 +92,8 @@ def test_a_service_as_the_method_expects_it_is_found_so() -> None:
     ],
 )
 def test_each_deviation_is_found_and_named(model: type[PubSubModel], expected: dict[int, str]) -> None:
-    clock = Fast() if model is ShowsAcknowledgementsLate else SystemClock()
-    with service(model, clock=clock) as given:
+    clock = deviations.Fast() if model is deviations.ShowsAcknowledgementsLate else SystemClock()
+    with deviations.service(model, clock=clock) as given:
         facts = measured(given, clock)
     for row, said in expected.items():
         found = of_a_service(facts)[row]
@@ -115,8 +105,8 @@ def test_each_deviation_is_found_and_named(model: type[PubSubModel], expected: d
 
 
 def test_late_visibility_is_found_and_the_slack_is_three_times_it() -> None:
-    with service(faults=Faults(visible_after=timedelta(seconds=1.3))) as given:
-        facts = measured(given, plan=replace(QUICK, rounds=1, messages=20))
+    with deviations.service(faults=Faults(visible_after=timedelta(seconds=1.3))) as given:
+        facts = measured(given, plan=replace(deviations.QUICK, rounds=1, messages=20))
     found = of_a_service(facts)
     assert found[DELAY].verdict is Verdict.DIFFERS
     assert found[PASSED].found.startswith("passed in 1 of 1 readings, by up to ")
@@ -126,10 +116,10 @@ def test_late_visibility_is_found_and_the_slack_is_three_times_it() -> None:
 
 
 def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time() -> None:
-    clock = Fast()
+    clock = deviations.Fast()
     with ExitStack() as stack:
-        given = stack.enter_context(service(clock=clock))
-        sampling = Sampling(given.model, clock, given.pubsub.project)
+        given = stack.enter_context(deviations.service(clock=clock))
+        sampling = deviations.Sampling(given.model, clock, given.pubsub.project)
         address = stack.enter_context(serve_monitoring(sampling))
         stack.enter_context(metrics_at(address))
         facts = measured(given, clock)
@@ -153,7 +143,7 @@ def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time() -> None
     ],
 )
 def test_a_permission_that_is_refused_is_named_and_nothing_is_left(method: str, permission: str) -> None:
-    with service(interceptors=[Denying({method})]) as given, pytest.raises(PermissionMissing) as refused:
+    with deviations.service(interceptors=[Denying({method})]) as given, pytest.raises(PermissionMissing) as refused:
         measured(given)
     assert permission in str(refused.value)
 
@@ -161,8 +151,8 @@ def test_a_permission_that_is_refused_is_named_and_nothing_is_left(method: str, 
 def test_it_calls_what_the_table_of_permissions_says() -> None:
     recorder = Recorder()
     with ExitStack() as stack:
-        given = stack.enter_context(service(interceptors=[recorder]))
-        sampling = Sampling(given.model, SystemClock(), given.pubsub.project)
+        given = stack.enter_context(deviations.service(interceptors=[recorder]))
+        sampling = deviations.Sampling(given.model, SystemClock(), given.pubsub.project)
         address = stack.enter_context(serve_monitoring(sampling, [recorder, Denying({"ListTimeSeries"})]))
         stack.enter_context(metrics_at(address))
         measured(given)
@@ -176,11 +166,11 @@ def test_ctrl_c_at_any_step_leaves_nothing(step: str) -> None:
         if said.startswith(step):
             raise KeyboardInterrupt
 
-    with service() as given, pytest.raises(KeyboardInterrupt):
-        measure(given.pubsub, SystemClock(), QUICK, interrupt)
+    with deviations.service() as given, pytest.raises(KeyboardInterrupt):
+        measure(given.pubsub, SystemClock(), deviations.QUICK, interrupt)
 
 
 @pytest.mark.parametrize("method", ["CreateSubscription", "CreateSnapshot"])
 def test_what_was_made_without_an_answer_is_removed(method: str) -> None:
-    with service(interceptors=[Denying({method}, after=True)]) as given, pytest.raises(PubSubError):
+    with deviations.service(interceptors=[Denying({method}, after=True)]) as given, pytest.raises(PubSubError):
         measured(given)
