@@ -122,7 +122,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
         else:
             yield ok(
                 f"the type of the schema {name} of {topic} was not checked: this requires {LIST} on the schema, which "
-                "these checks do not need otherwise"
+                "the checked parts do not need"
             )
         return
     except SubscriptionMissing:

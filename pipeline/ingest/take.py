@@ -56,9 +56,9 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 200
-"""Maximum number of event hours that a reader takes together, because it writes a file for each hour. The newest hours
-are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed this limit, once
-per take."""
+"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. The
+newest hours are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed
+this limit, once per take."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.

@@ -165,7 +165,7 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
 
 
 def _rows(changes: pl.DataFrame, **of_all: Any) -> pa.Table:
-    """Return changes as rows of `corrections`. `of_all` has the columns with the same value in all rows. All other
+    """Return changes as rows of `corrections`. `of_all` contains the columns with the same value in all rows. All other
     columns are null."""
     same = {name: pl.lit(of_all.get(name)) for name in CONTENT.names if name not in changes.columns}
     return changes.with_columns(**same).select(CONTENT.names).to_arrow().cast(CONTENT)

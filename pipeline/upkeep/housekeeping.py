@@ -358,7 +358,7 @@ class Housekeeper:
 
 def _of_each(names: Iterable[str], do: Callable[[str], Iterable[Done]]) -> Iterator[Done]:
     """Do a part of a chore for each table or partition. The first error is raised after the other parts are done. An
-    error of the lake's storage itself, such as a full disk, is raised at once."""
+    error of the lake's storage itself, such as a full disk, is raised immediately."""
     failed: LakeError | None = None
     for name in names:
         try:

@@ -167,8 +167,8 @@ def silence(s: Situation) -> Verdict:
 def band(s: Situation) -> Verdict:
     """Rule 6 with `rule = "band"`: the candidate is the earliest event time published in the band.
 
-    The band ends at `T`, the tracking reading. It begins at the least of three times: `B` (the base reading), `T - D`,
-    and the anchor (the newest valid message from before `T - D`).
+    The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading), `T -
+    D`, and the anchor (the newest valid message from before `T - D`).
     """
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
@@ -221,7 +221,7 @@ def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
 
 
 def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | None) -> datetime:
-    """Return the beginning of the band: the least of `oldest_base`, `band_edge` and the anchor."""
+    """Return the beginning of the band: the earliest of `oldest_base`, `band_edge` and the anchor."""
     start = min(oldest_base, band_edge)
     return start if anchor is None else min(start, anchor)
 
