@@ -78,8 +78,7 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
     """Return the watermark state on which the decision in log entry `number` was based. Reads the earlier entries, back
-    to the newest compacted one, or to those that the last call for this `log` has read. Raises CorruptObject if one of
-    them is missing or damaged."""
+    to the newest compacted one. Raises CorruptObject if one of them is missing or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 
@@ -93,9 +92,7 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
             raise log.gap(earlier)
         return log.entry(earlier)
 
-    known = log.past if log.past is not None and log.past.number < number else None
-    log.past = folded_up_to(number - 1, read, known)
-    return log.past
+    return folded_up_to(number - 1, read)
 
 
 def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:

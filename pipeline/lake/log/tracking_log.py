@@ -105,8 +105,6 @@ class TrackingLog:
         self._tail: tuple[int, bytes] | None = None
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
-        self.past: WatermarkState | None = None
-        """The state that `standing_before` returned last. Its next call reads only the entries since."""
         self._looked = Newest()
         self._looked_at: Moment | None = None
         self._judged_by: str | None = None
@@ -300,7 +298,7 @@ class TrackingLog:
         self._witness.accept_end(max(self.numbers()))
         for told in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
             self._objects.delete(told.name(told.key))
-        self._standing = self.past = None
+        self._standing = None
         with self._contents_lock:
             self._contents.clear()
 
@@ -445,16 +443,15 @@ class TrackingLog:
         return state
 
 
-def folded_up_to(last: int, read: Callable[[int], Entry], known: WatermarkState | None = None) -> WatermarkState:
-    """Return the state folded from all entries up to the number `last`. `read` returns an entry by number, and `known`
-    is an earlier state. Entries in `known` are not read, nor those before the newest compacted one, because a compacted
-    entry contains the state so far."""
-    state = WatermarkState() if known is None else known
+def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
+    """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Entries
+    before the newest compacted one are not read, because a compacted entry contains the state so far."""
     entries: list[tuple[int, Entry]] = []
-    for number in range(last, state.number, -1):
+    for number in range(last, -1, -1):
         entries.append((number, read(number)))
         if isinstance(entries[-1][1], Compacted):
             break
+    state = WatermarkState()
     for number, entry in reversed(entries):
         state = state.after(number, entry)
     return state
