@@ -1,4 +1,4 @@
-"""Identifies processes of this machine, and checks the host names in requests to tidemark's pages.
+"""Identifies processes of this machine, checks the host names in requests to tidemark's pages, and replaces files.
 
 A process's identity survives clock changes, so that another process can check later whether it runs.
 
@@ -9,12 +9,13 @@ address. So a request is accepted only if it names an allowed host.
 import ipaddress
 import os
 import socket
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # psutil is imported only where it is used
@@ -141,6 +142,18 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     with suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]"))
     return None
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield the path of a new file, in a temporary folder beside `file`. At the end of the block, it replaces `file`;
+    after an error, it is deleted. So readers see the old file or the whole new one. Creates the folder of `file` if it
+    is missing. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
+        made = Path(folder, file.name)
+        yield made
+        made.replace(file)
 
 
 def listens(host: str, port: int) -> bool:

@@ -1,13 +1,13 @@
 """The installed files that a user may copy and change: the settings, and Dagster's `workspace.yaml` and
 `dagster.yaml`."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.machine import replacing
 from tidemark.pipeline.settings import Settings
 
 SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
@@ -119,13 +119,11 @@ def dagster_home(settings: Settings) -> Path:
         return given
     home = settings.dagster.state_folder / "dagster_home"
     with usable(settings.dagster.state_folder):
-        home.mkdir(parents=True, exist_ok=True)
         for name in (WORKSPACE, INSTANCE):
             file, content = home / name, (PACKAGE / name).read_bytes()
             if not file.exists() or file.read_bytes() != content:
-                unfinished = home / f".{name}.{os.getpid()}"
-                unfinished.write_bytes(content)
-                unfinished.replace(file)
+                with replacing(file) as made:
+                    made.write_bytes(content)
     return home
 
 

@@ -3,7 +3,6 @@ version."""
 
 import hashlib
 import os
-import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -15,6 +14,7 @@ from urllib.parse import urlparse
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.lake.store.address import spark_storage_config
+from tidemark.pipeline.machine import replacing
 from tidemark.pipeline.settings import Settings
 
 JARS = "spark.jars"
@@ -121,12 +121,8 @@ def fetch(
     if not urlparse(address).scheme:
         address = Path(address).expanduser().resolve().as_uri()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            part = Path(folder, file.name)
-            with part.open("wb") as target:
-                _copy(address, target, clock, progress)
-            part.replace(file)
+        with replacing(file) as part, part.open("wb") as target:
+            _copy(address, target, clock, progress)
     except (OSError, HTTPException, ValueError) as error:
         raise ToolMissing(
             f"the Cloud Storage connector for Spark cannot be fetched from {address}: {error}. Without a network, "

@@ -31,6 +31,7 @@ from packaging.utils import canonicalize_name
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.machine import replacing
 from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import CONTRACT, PYTHON
@@ -113,16 +114,12 @@ def pack(file: Path) -> list[str]:
             f"{file}: the archive's name must end in .tar.gz, because Spark recognizes the format by it"
         )
     manifest, packed = own_manifest(), distributions()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
-        made = Path(folder) / file.name
-        with tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
-            add_content(archive, MANIFEST, orjson.dumps(manifest))
-            launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
-            add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
-            for name, source in _files(packed):
-                archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_without_owner)
-        made.replace(file)
+    with replacing(file) as made, tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
+        add_content(archive, MANIFEST, orjson.dumps(manifest))
+        launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
+        add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
+        for name, source in _files(packed):
+            archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_without_owner)
     return sorted(packed)
 
 

