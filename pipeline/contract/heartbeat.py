@@ -327,7 +327,8 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:
-    """Return a compared field's value, or None if it is absent, null or not of the configured kind."""
+    """Return a compared field's value, or None if it is absent, null or not of the configured kind. For the kind JSON,
+    the value is returned as JSON text with sorted keys."""
     if value is None:
         return None
     match kind:
