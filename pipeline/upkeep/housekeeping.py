@@ -340,8 +340,8 @@ class Housekeeper:
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
         figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
-        says = f"deleted {len(found)} files to which nothing refers, {figures['bytes']} bytes"
-        yield _done(figures, says, f"no file to which nothing refers is older than {format_duration(GRACE)}")
+        says = f"deleted {len(found)} unreferenced files, {figures['bytes']} bytes"
+        yield _done(figures, says, f"no unreferenced file is older than {format_duration(GRACE)}")
 
     def _time_reached(self) -> datetime:
         """Return the current time, or the newest reading of tracking if that is earlier. The reading is a time of
