@@ -138,8 +138,8 @@ class Bench(ThrowAwayTopic):
     def snapshots(self, path: str, held: str, oldest: datetime | None) -> SnapshotFacts | NotMeasured:
         """Compare the times that snapshots show with the publish times of messages. Each round publishes and pulls two
         messages, and takes a reading after the first is published, after both are pulled, and after each is
-        acknowledged. After all rounds, one reading of the subscription `held` is taken, whose oldest message, published
-        at `oldest`, has never been acknowledged."""
+        acknowledged. After all rounds, the subscription `held` is read once. Its oldest message was published at
+        `oldest`, and has never been acknowledged."""
         if not self._drain(path):
             return NOTHING_CAME
         clock, until = self._clock, self._clock.monotonic() + self._plan.snapshots_within.total_seconds()
