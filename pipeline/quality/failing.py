@@ -286,9 +286,13 @@ def ticks_now(
     standing = None
     if decided_at is not None and overdue:
         tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
+        why = tracking.sentence() if tracking else _why(settings, here)
+        # SQLite reports a full disk as "disk I/O error", without the disk's name.
+        if tracking and (problem := why_unwritable(Path(settings.dagster.storage))):
+            why = f"{why}. Now {problem}"
         standing = (
             f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, although one is due every "
-            f"{format_duration(tick)}: {tracking.sentence() if tracking else _why(settings, here)}"
+            f"{format_duration(tick)}: {why}"
         )
     if running is None:
         return TicksNow(failing, standing)

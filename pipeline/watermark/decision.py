@@ -51,7 +51,8 @@ class Reason(StrEnum):
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     """This machine's clock is ahead of Pub/Sub's, or was set back.
 
-    The watermark moves when the clock is right. Synchronize the clock."""
+    The watermark moves when the clock is right. If the clock was set back, it moves when the clock is near its earlier
+    time again. Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
     """A subscription was sought back.
 

@@ -281,6 +281,8 @@ def test_why_nobody_decides_follows_from_facts_of_the_process(home: Home, monkey
     assert "the pipeline ran on elsewhere. Look" in (home.now(0, seconds=31).standing or "")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written to" in (home.now(0, seconds=31).standing or "")
+    home.notes().failed("tracking", RuntimeError("disk I/O error"), None)
+    assert f"disk I/O error. Now {home.toml.parent}/state" in (home.now(0, seconds=31).standing or "")
 
 
 def test_a_settings_file_that_has_changed_is_told_until_it_is_as_it_was_read(home: Home) -> None:
