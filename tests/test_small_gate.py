@@ -1,7 +1,7 @@
 """`tidemark_watermark`, the small distribution: the answers of the whole product, from one object."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -83,27 +83,18 @@ def test_it_gives_the_answers_of_the_whole_product(tmp_path: Path, lake: LakeSet
                 one.is_closed(wrong)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda _: b"",
-        lambda _: b"[]",
-        lambda _: b"\xff\xfe",
-        lambda facts: json.dumps(facts).encode()[:-9],
-        *(
-            lambda facts, key=key, value=value: json.dumps(facts | {key: value}).encode()
-            for key, value in [
-                ("watermark", "soon"),
-                ("decided_at", None),
-                ("decided_at", "2026-11-21T05:20:00"),
-                ("window_seconds", "5m"),
-            ]
-        ),
-        lambda facts: json.dumps({key: value for key, value in facts.items() if key != "watermark"}).encode(),
-    ],
-)
-def test_both_refuse_an_object_that_is_damaged(change: Callable[[dict[str, object]], bytes]) -> None:
-    damaged = change(content())
+WRONG = (("watermark", "soon"), ("decided_at", None), ("decided_at", "2026-11-21T05:20:00"), ("window_seconds", "5m"))
+
+
+def damaged_objects() -> Iterator[bytes]:
+    facts = content()
+    whole = [facts | {key: value} for key, value in WRONG]
+    whole.append({key: value for key, value in facts.items() if key != "watermark"})
+    yield from (b"", b"[]", b"\xff\xfe", json.dumps(facts).encode()[:-9], *(json.dumps(one).encode() for one in whole))
+
+
+@pytest.mark.parametrize("damaged", list(damaged_objects()))
+def test_both_refuse_an_object_that_is_damaged(damaged: bytes) -> None:
     with pytest.raises(DamagedNote):
         WATERMARK.decode(damaged, NAME)
     with pytest.raises(small.NotReadable, match="is damaged"):

@@ -46,11 +46,7 @@ def test_each_wrong_option_is_said_once(world: World, options: dict[str, Any], l
     ("options", "level", "said"),
     [
         ({"schema_settings": {"schema": "projects/p/schemas/s", "encoding": "BINARY"}}, Level.BROKEN, "reads JSON"),
-        (
-            {"schema_settings": {"schema": "_deleted-schema_", "encoding": "JSON"}},
-            Level.WARNING,
-            "--clear-schema-settings",
-        ),
+        ({"schema_settings": {"schema": "_deleted-schema_", "encoding": "JSON"}}, Level.WARNING, "--clear-schema"),
         (
             {"message_storage_policy": {"allowed_persistence_regions": ["europe-west3"], "enforce_in_transit": True}},
             Level.BROKEN,

@@ -13,19 +13,13 @@ import dagster as dg
 from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish, windows_of
 from tests.lake.builders import put, version_of
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline import settings_sections
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import (
-    LakeSettings,
-    MetricsSettings,
-    PubSubSettings,
-    WatermarkSettings,
-    WindowSettings,
-)
 
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 STREAMS = 5
@@ -36,14 +30,14 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
 """The values of each series, a scrape after the other; None where it was not there."""
 
 
-def settings_with(folder: Path, metrics: MetricsSettings, **more: Any) -> Settings:
+def settings_with(folder: Path, metrics: settings_sections.MetricsSettings, **more: Any) -> Settings:
     """A pipeline that ticks once a minute over windows of five."""
     sections: dict[str, Any] = {
-        "pubsub": PubSubSettings(),
+        "pubsub": settings_sections.PubSubSettings(),
         "message": MessageSettings(fields=FIELDS),
-        "windows": WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
-        "watermark": WatermarkSettings(tick=MINUTE),
-        "lake": LakeSettings(uri=f"file:{folder / 'lake'}"),
+        "windows": settings_sections.WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
+        "watermark": settings_sections.WatermarkSettings(tick=MINUTE),
+        "lake": settings_sections.LakeSettings(uri=f"file:{folder / 'lake'}"),
         "metrics": metrics,
     }
     return Settings(**(sections | more))
@@ -141,7 +135,7 @@ def labels_of(one: Instrument) -> set[str]:
     return {name.replace(".", "_") for name in one.attributes}
 
 
-def get(metrics: MetricsSettings, path: str) -> str:
+def get(metrics: settings_sections.MetricsSettings, path: str) -> str:
     with urllib.request.urlopen(f"http://{HOST}:{metrics.address[1]}{path}", timeout=10) as response:
         content: bytes = response.read()
     return content.decode()
@@ -150,7 +144,7 @@ def get(metrics: MetricsSettings, path: str) -> str:
 @contextmanager
 def an_hour(folder: Path, *, export: str = "prometheus", **more: Any) -> Iterator[Hour]:
     """A pipeline before its first minute; its port is closed afterwards."""
-    metrics = MetricsSettings(export=export, listen=f"{HOST}:{free_port()}")
+    metrics = settings_sections.MetricsSettings(export=export, listen=f"{HOST}:{free_port()}")
     settings = settings_with(folder, metrics, **more)
     world = ModelWorld(settings.pubsub)
     with dg.DagsterInstance.ephemeral() as instance:

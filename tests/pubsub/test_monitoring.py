@@ -1,5 +1,6 @@
 """Readings by Cloud Monitoring, on a server on loopback that has its delays, gaps and errors: when they are taken, and
-what they promise, held against the truth of random histories; and what takes messages from somebody else's base."""
+what they promise, held against the truth of random histories; what takes messages from somebody else's base; and when
+a snapshot is read instead."""
 
 import math
 import random
@@ -16,24 +17,30 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.fixtures_emulator import unique_pubsub
+from tests.ingest.model_subscription import pubsub_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Point, Series, metrics_at, served
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served as emulated
-from tidemark.pipeline.errors import PermissionMissing, ReadingUnavailable
+from tidemark.pipeline.errors import PermissionMissing, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import (
     DEAD_LETTERED,
+    LIFETIME,
     LOOK_BACK,
     MAX_PAGES,
     OLDEST_AGE,
+    REFUSED_WITHIN,
     SAMPLE_PERIOD,
     SOUGHT,
     MonitoringBacklog,
+    SnapshotBacklog,
     monitoring_client,
 )
 from tidemark.pipeline.pubsub.readings import Subscriptions
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
+from tidemark.pipeline.watermark.readings import Reading
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
@@ -254,3 +261,72 @@ def test_seeks_and_dead_letters_are_counted(fake: FakeMonitoring, pubsub: PubSub
     assert told(pubsub, clock) == []
     clock.advance(2 * LOOK_BACK)
     assert told(pubsub, clock) == []
+
+
+# A snapshot's reading, and Cloud Monitoring's where that is refused
+
+
+class Snapshots:
+    """Readings by snapshot: refused within an hour of seven days, as the service refuses them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.oldest = clock.now()
+        self.taken = 0
+        self.problem: Exception | None = None
+
+    def read(self) -> Reading:
+        self.taken += 1
+        if self.problem is not None:
+            raise self.problem
+        if self.clock.now() - self.oldest > LIFETIME - REFUSED_WITHIN:
+            raise SnapshotRefused("the oldest message is within an hour of 7 days")
+        return Reading(observed_at=self.clock.now(), oldest_unacked=self.oldest, names_a_message=True)
+
+
+@pytest.fixture
+def snapshots(clock: ManualClock) -> Snapshots:
+    return Snapshots(clock)
+
+
+def auto(
+    snapshots: Snapshots | SnapshotBacklog, monitoring: MetricServiceClient, clock: ManualClock
+) -> BudgetedBacklog:
+    by_metrics = MonitoringBacklog(monitoring, PATH, clock)
+    unlimited = Spending(clock, pubsub_of(None), SAMPLE_PERIOD)
+    return BudgetedBacklog(snapshots, unlimited, PATH, monitoring=by_metrics)
+
+
+def test_after_a_refusal_monitoring_is_read_until_a_snapshot_can_succeed(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock)
+    snapshots.oldest = START - timedelta(days=6, hours=23, minutes=30)
+    fake.sampled("heartbeats-base", START - SAMPLE_PERIOD, age=7 * 24 * 3600 - 1800)
+    readings = [backlog.read() for _ in range(5)]
+    assert {reading.source for reading in readings} == {"monitoring"}
+    assert all(reading.oldest_unacked < snapshots.oldest for reading in readings)
+    assert snapshots.taken == 1
+
+    snapshots.oldest = START - timedelta(hours=1)  # it landed; monitoring shows it minutes later
+    clock.advance(SAMPLE_PERIOD)
+    assert backlog.read().source == "monitoring"
+    fake.sampled("heartbeats-base", START + SAMPLE_PERIOD, age=3660)
+    assert backlog.read() == Reading(clock.now(), snapshots.oldest, names_a_message=True)
+    asked = fake.asked_for(OLDEST_AGE)
+    assert backlog.read().source == "snapshot"
+    assert fake.asked_for(OLDEST_AGE) == asked
+
+
+def test_when_both_readings_fail_both_are_reported_and_the_snapshot_is_tried_again(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock)
+    snapshots.oldest = START - timedelta(days=6, hours=23, minutes=30)
+    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*this does not mean an empty backlog"):
+        backlog.read()
+    fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 2
+    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*monitoring\.timeSeries\.list"):
+        backlog.read()
+    snapshots.oldest = START
+    assert backlog.read().source == "snapshot"

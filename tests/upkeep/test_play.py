@@ -39,6 +39,7 @@ def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_many_seeds() -> None:
     assert len(list(_played(1, 19))) == 19
 
