@@ -24,13 +24,21 @@ MAX_RUNTIME_SECONDS = 7200
 BEAT = timedelta(minutes=1)
 """Interval between two signs of life in a run's log."""
 
+RETRY_ON_FAILURE = "dagster/retry_on_asset_or_op_failure"
+"""A tag that Dagster documents but has no public name for. If `false`, Dagster's run retries start a run again only if
+its process was lost, not if its op failed."""
+
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """Return the tags of this pipeline's jobs and their runs: the pipeline's identity, derived from the lake's address,
-    and the time limit of a run."""
-    return {PIPELINE: pipeline_tag(settings.lake.uri), dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
+    the time limit of a run, and that Dagster does not retry a run that failed by itself, because the sensors do."""
+    return {
+        PIPELINE: pipeline_tag(settings.lake.uri),
+        dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS),
+        RETRY_ON_FAILURE: "false",
+    }
 
 
 def job_of(

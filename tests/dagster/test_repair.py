@@ -180,11 +180,12 @@ def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tu
     assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
 
 
-def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none(tmp_path: Path) -> None:
+def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neither_is_retried(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dg.DagsterInstance.ephemeral(settings={"run_retries": {"enabled": True, "max_retries": 2}}) as instance:
         assert "'yesterday' is not a window key" in failure_of(run_over(house, instance, "yesterday"))
         assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
+        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 2
     assert house.written() == []
 
 
