@@ -138,7 +138,9 @@ def window_named(settings: Settings, text: str) -> Window:
     """Return the window that an option names: by its key, or by any time in the window."""
     try:
         window = settings.windowing.named(text)
-    except ValueError:
+    except ValueError as error:
+        if text.endswith("Z") and NEARLY_A_KEY.fullmatch(text[:-1]):
+            raise typer.BadParameter(str(error)) from error
         window = settings.windowing.containing(moment(text, "neither a window's key nor a time"))
     if not EPOCH <= window.start < LATEST:
         raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year}")
