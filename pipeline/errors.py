@@ -180,8 +180,9 @@ class LandingOver(LakeError):
 class ContractReplaced(LakeError):
     """Messages were judged by a contract that is not the lake's newest. They were not acknowledged and are redelivered.
 
-    Restart the process that reports this, with the same `[message]` and version as the other processes. Repack the
-    executors' archive (see docs/how-to/spark.md)."""
+    Just after a start with changed settings, wait for the next tick of `tracking`. Otherwise, restart the process that
+    reports this, with the same `[message]` and version as the other processes. Repack the executors' archive (see
+    docs/how-to/spark.md)."""
 
 
 class LakeOwned(LakeError):

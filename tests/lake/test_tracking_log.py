@@ -338,7 +338,7 @@ def test_once_a_process_begins_with_another_contract_the_old_one_settles_nothing
         lambda: lander.refuse_other("old"),
         lambda: other.refuse_other("old"),
     ):
-        with pytest.raises(ContractReplaced, match="Restart this process"):
+        with pytest.raises(ContractReplaced, match="restart this process"):
             settles()
     assert new.numbers() == entries
     lander.refuse_other("new")

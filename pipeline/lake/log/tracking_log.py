@@ -461,7 +461,8 @@ def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
             "this process and the one that last started on this lake judge messages by different contracts. The "
-            "messages that this process has pulled will be redelivered. Restart this process with the [message] "
+            "messages that this process has pulled will be redelivered. Just after a start with changed settings, this "
+            "ends with the next tick of the sensor `tracking`. Otherwise, restart this process with the [message] "
             "settings and the tidemark version of the other process"
         )
 
