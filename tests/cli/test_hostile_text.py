@@ -26,22 +26,10 @@ from tidemark.pipeline.tuning.report import Asked
 from tidemark.pipeline.watermark.policy import Policy
 
 HOSTILE = (
-    "[/]",
-    "[bold red]x[/bold red]",
-    "[link=file:///etc/passwd]x[/link]",
-    "\x1b]0;owned\x07",
-    "\x1b[2J\x1b[31m",
-    "\x9b31mx",
-    "a\u202eb",
-    "a\u2066b",
-    "a\r\nb",
-    "a\x00b",
-    "\\[/]",
-    ":heart:",
-    "<script>alert(1)</script>",
-    "`x`](javascript:alert(1))",
-    "{{ 7 * 7 }}",
-    "&lt;b&gt;",
+    *("[/]", "[bold red]x[/bold red]", "[link=file:///etc/passwd]x[/link]"),  # to Rich
+    *("\x1b]0;owned\x07", "\x1b[2J\x1b[31m", "\x9b31mx", "a\u202eb", "a\u2066b", "a\r\nb", "a\x00b"),  # to a terminal
+    *("\\[/]", ":heart:"),  # to Rich again
+    *("<script>alert(1)</script>", "`x`](javascript:alert(1))", "{{ 7 * 7 }}", "&lt;b&gt;"),  # to a browser
 )
 TYPED = ("[/]", "[bold red]x[/bold red]", "\x1b]0;owned\x07", "a\u202eb", "a\r\nb", "\\[/]")
 """One of each kind that an argument of a program can be: it holds no NUL."""
