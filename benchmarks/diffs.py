@@ -169,7 +169,7 @@ def _refuse_other_rows(name: str, world: World, work: Work, computed: ReplacedWi
         differing = connection.execute(
             "select count(*) from ((from ours except all from theirs) union all (from theirs except all from ours))"
         ).fetchall()[0][0]
-    ours_silent = silent_in(world.lake.stream_status(), computed.rows)
+    ours_silent = silent_in(world.lake.stream_status().rows(computed.rows))
     if differing or silent != sum(count for count, _ in ours_silent.values()):
         raise ServiceFailed(
             f"{name} and compute_windows differ in {differing} rows, or in the silent streams ({silent}): their speeds "

@@ -87,9 +87,9 @@ def compute_and_report(
     context.log.info(sentence_of(done))
     diffs, status = (WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
-    silent = silent_in(lake.of("run").stream_status(), done.rows)
-    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, silent))
-    report = silence_report(lake, done.rows)
+    rows = lake.of("run").stream_status().rows(done.rows)
+    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, silent_in(rows)))
+    report = silence_report(lake, done.rows, rows)
     yield from status.reports(lake, context.instance, done, partial(status_metadata, report))
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
     yield from corrections_noted(lake, followed)
@@ -139,14 +139,16 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     asset = WindowsAsset(settings, STREAM_STATUS, partitions)
 
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
-        report = silence_report(lake_of(context, settings), [window.key for window in windows])
+        lake, keys = lake_of(context, settings), [window.key for window in windows]
+        stored = lake.of("run").stream_status()
+        report = silence_report(lake, keys, stored.rows(keys))
         for partition, held in partitions.holding(windows).items():
             said = window_keys(held) | status_metadata(report, held)
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
-        if report.behind:
+        if behind := stored.behind(lake.of("run").diffs(), keys):
             context.log.warning(
-                f"{len(report.behind)} windows have no status, or one from older input than their diffs: "
-                f"{', '.join(report.behind[:NAMED])}; recompute them"
+                f"{len(behind)} windows have no status, or one from older input than their diffs: "
+                f"{', '.join(behind[:NAMED])}; recompute them"
             )
         stops = sum(window.stopped for window in report.windows)
         context.log.info(f"{report.streams} streams are known; streams stopped {stops} times in these windows")
@@ -175,26 +177,21 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
 class SilenceReport:
     """Figures about silent streams, for each of a run's windows.
 
-    - `behind` contains the keys of windows whose status is missing, or was computed from older input than their diffs.
     - `streams` is the number of known streams.
     - `named` maps a window's key to rows about its streams, at most NAMED per `StatusKind`.
     """
 
     windows: Sequence[WindowSilence]
-    behind: Sequence[str]
     streams: int
     named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
 
 
-def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
-    """Update the table `streams`, and return the figures about silent streams in these windows. Raises
-    TidemarkError."""
-    keys = sorted(windows)
-    of_run = lake.of("run")
-    diffs, status, known = of_run.diffs(), of_run.stream_status(), of_run.streams().save()
-    rows = status.rows(keys)
-    found = silence_of(diffs, rows, known, lake.settings.windowing, keys)
-    return SilenceReport(found, status.behind(diffs, keys), known.rows.num_rows, _named(rows))
+def silence_report(lake: LakeResource, windows: Iterable[str], rows: pa.Table) -> SilenceReport:
+    """Update the table `streams`, and return the figures about silent streams in these windows. `rows` has the rows of
+    `stream_status` for the windows. Raises TidemarkError."""
+    known = lake.of("run").streams().save()
+    found = silence_of(lake.of("run").diffs(), rows, known, lake.settings.windowing, sorted(windows))
+    return SilenceReport(found, known.rows.num_rows, _named(rows))
 
 
 def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:

@@ -8,11 +8,13 @@ any input, writes its manifest and its files, and commits. One run replaces wind
 import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.clock import Clock, iso
@@ -190,14 +192,14 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
     """Return the windows that another run replaced in a table, although this run read newer input."""
-    found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True))
+    found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True) if keys)
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]
 
 
-def silent_in(status: StreamStatus, windows: Iterable[str]) -> Silent:
-    """Return the streams that stopped in the windows with these keys."""
+def silent_in(status: pa.Table) -> Silent:
+    """Return the streams that stopped in each window. `status` has the rows of `stream_status` for the windows."""
     stopped: dict[str, list[str]] = {}
-    for row in status.rows(set(windows), StatusKind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
+    for row in status.filter(pc.field("kind") == str(StatusKind.STOPPED)).to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])
     return {key: (len(names), names[:SILENT_NAMED]) for key, names in stopped.items()}

@@ -102,7 +102,7 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
         ("2026-11-21T12-00Z", "b", None),
         ("2026-11-21T12-10Z", "a", None),  # its previous heartbeat is more than the lookback before
     ]
-    silent = silent_in(house.lake.stream_status(), computed.rows)
+    silent = silent_in(house.lake.stream_status().rows(computed.rows))
     assert silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
 
 

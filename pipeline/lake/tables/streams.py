@@ -4,19 +4,23 @@ The table is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. An
 `heartbeat_diffs` since the last update.
 """
 
+import json
 import logging
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import AddAction
 
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.table import MOMENT, NO_CLEANUP, OF_RUNS, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -150,19 +154,19 @@ class Streams:
     def _keep(self, known: KnownStreams, seen: int) -> None:
         """Save the streams as version `seen + 1` of the table. Raises TableConflict if the table is no longer at
         version `seen`."""
-        table = self.table.complete(STREAMS)
+        table = self.table.complete(STREAMS, as_open=True)
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
+        path = f"part-{uuid.uuid4().hex}.parquet"
         with table_errors(self.table.uri):
-            write_deltalake(
-                table,
-                known.rows,
-                mode="overwrite",
-                storage_options=self.table.storage_options,
-                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=metadata),
-                post_commithook_properties=NO_CLEANUP,
-            )
+            pq.write_table(known.rows, path, filesystem=self.table.folder, compression="zstd", store_schema=False)
+            written = self.table.folder.get_file_info(path)
+        self.table.make_files_durable([path])
+        stats = json.dumps({"numRecords": known.rows.num_rows})
+        added = AddAction(path, written.size, {}, written.mtime_ns // 1_000_000, data_change=True, stats=stats)
+        properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
+        self.table.transact(table, [added], properties, mode="overwrite")
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -411,15 +411,20 @@ class LakeTable:
         self.make_durable()
 
     def transact(
-        self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], properties: CommitProperties
+        self,
+        table: DeltaTable,
+        files: Sequence[AddAction | RemoveAction],
+        properties: CommitProperties,
+        mode: Literal["append", "overwrite"] = "append",
     ) -> None:
-        """Add files to the table and remove files from it, in one transaction. Raises TableConflict, LakeError."""
+        """Add files to the table and remove files from it, in one transaction. The mode `overwrite` also removes all
+        earlier files. Raises TableConflict, LakeError."""
         with table_errors(self.uri):
             table.create_write_transaction(
                 [*files],
-                mode="append",
+                mode=mode,
                 schema=table.schema(),
-                partition_by=[self.partition_column],
+                partition_by=[self.partition_column] if self.partition_column else [],
                 commit_properties=properties,
                 post_commithook_properties=NO_CLEANUP,
             )
