@@ -31,7 +31,7 @@ COMMAND = "from tidemark.pipeline.cli.app import run_command; assert run_command
         ("import tidemark.dagster", UNUSED | DAGSTER - {"dagster"}),
         (COMMAND.format(["--help"]), UNUSED | DAGSTER | {"pyarrow", "numpy", "deltalake", "pydantic_settings"}),
         (COMMAND.format(["watermark"]), UNUSED | DAGSTER),
-        (COMMAND.format(["status"]), UNUSED | DAGSTER),
+        (COMMAND.format(["status"]), UNUSED - {"psutil"} | DAGSTER),
     ],
     ids=["tidemark.watermark", "tidemark.spark", "tidemark.dagster", "--help", "watermark", "status"],
 )

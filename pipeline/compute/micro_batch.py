@@ -200,6 +200,7 @@ def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, wind
 def silent_in(status: pa.Table) -> Silent:
     """Return the streams that stopped in each window. `status` has the rows of `stream_status` for the windows."""
     stopped: dict[str, list[str]] = {}
-    for row in status.filter(pc.field("kind") == str(StatusKind.STOPPED)).to_pylist():
+    found = status.filter(pc.field("kind") == str(StatusKind.STOPPED)).select([PARTITION, "stream_id"])
+    for row in found.to_pylist():
         stopped.setdefault(row[PARTITION], []).append(row["stream_id"])
     return {key: (len(names), names[:SILENT_NAMED]) for key, names in stopped.items()}
