@@ -120,7 +120,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def kept_windows(self) -> KeptWindows:
         """Return the retention boundary: the first window for which the lake still has the full input."""
-        return self.whole().kept_windows(self.settings.windowing)
+        return self.whole().kept_windows(self.settings.windowing, self.settings.windows.lookback)
 
     def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:
         return self.kept.get((user, name), lambda: make(self.of(user)))

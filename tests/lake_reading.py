@@ -75,7 +75,7 @@ def said_by(folder: Path) -> dict[str, Any]:
         "streams": lake.streams().known().rows.to_pylist(),
         "computed_from": lake.diffs().versions(lake.diffs().computed()),
         "late": dict(LateHeartbeats(lake.heartbeats(), windowing).since(at(0)).by_stream),
-        "kept_since": lake.kept_windows(windowing).since(),
+        "kept_since": lake.kept_windows(windowing, timedelta()).since(),
         "checked_through": [kept.heartbeats_version, kept.diffs_version],
         "missed": [checked.total, [f"{stale.window}: {stale.why}" for stale in checked.stale]],
         "landings": landings(lake),

@@ -382,7 +382,8 @@ class Probe:
         own_windowing = definition.windowing(settings.windows)
         own.hold_to(own_windowing.length)
         own.fence([])
-        reached = self.lake.kept_windows(windowing).closed(self.lake.tracking_log().newest().watermark)
+        watermark, lookback = self.lake.tracking_log().newest().watermark, settings.windows.lookback
+        reached = self.lake.kept_windows(windowing, lookback).closed(watermark)
         followed = Followed.read(self.lake, windowing, settings.windows.lookback, reached)
         due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, definition.lookback, own.made())}
         return len(stale) + len(due & own.computed())

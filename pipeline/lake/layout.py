@@ -135,9 +135,9 @@ class Lake:
         """Return the table `corrections`: the rows that changed when windows were recomputed."""
         return corrections.Corrections(self.table(CORRECTIONS), self.objects())
 
-    def kept_windows(self, windowing: Windowing) -> KeptWindows:
+    def kept_windows(self, windowing: Windowing, lookback: timedelta) -> KeptWindows:
         """Return the record of the first window whose heartbeats are all kept: retention has deleted none of them."""
-        return KeptWindows(self.objects(), windowing)
+        return KeptWindows(self.objects(), windowing, lookback)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
         """Return the records of failed runs of the custom table `own_table`. Without a name, return those of all other

@@ -142,7 +142,7 @@ def read_report(lake: Lake) -> LakeReport:
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
     """Return the windows that are closed but not computed yet, in order. Raises LakeError."""
-    closed = lake.kept_windows(windowing).closed(watermark)
+    closed = lake.kept_windows(windowing, lookback).closed(watermark)
     due = lake.window_index(windowing, lookback).update().due(closed)
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
 

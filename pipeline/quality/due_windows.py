@@ -106,7 +106,8 @@ class Followed:
         """Read the state from the lake. `windowing` and `lookback` are those of `heartbeat_diffs`. Raises LakeError."""
         computed = ComputedWindows.of(lake.diffs().runs(), windowing)
         waiting = lake.window_index(windowing, lookback).update().due(closed)
-        return cls(computed, lookback, closed, list(waiting), lake.kept_windows(windowing).since() is not None)
+        kept_from = lake.kept_windows(windowing, lookback).since()
+        return cls(computed, lookback, closed, list(waiting), kept_from is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
         """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this

@@ -141,7 +141,7 @@ class WindowProgress:
             return Stage.TOO_EARLY
         if not window.is_closed_at(watermark):
             return Stage.OPEN
-        closed = self.lake.kept_windows(self.windowing).closed(watermark)
+        closed = self.lake.kept_windows(self.windowing, self.windows.lookback).closed(watermark)
         if number not in closed:
             return Stage.EXPIRED
         return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY

@@ -255,7 +255,7 @@ class Housekeeper:
         first = None if keep.windows is None else _floor(until - keep.windows, width)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
         since = max(moment for moment in (first, needed) if moment is not None)
-        kept, before = lake.kept_windows(windowing), windowing.number_of(since)
+        kept, before = lake.kept_windows(windowing, self._settings.windows.lookback), windowing.number_of(since)
         due = lake.window_index(windowing, self._settings.windows.lookback).update().due(kept.closed(until))
         waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
@@ -264,7 +264,7 @@ class Housekeeper:
             yield f"{says}; the first is {windowing.numbered(waiting[-1].start)}", {}
             return
         if not self._dry_run:
-            kept.raise_to(windowing.containing(since))
+            kept.raise_to(windowing.containing(since), hour)
         if hour is not None:
             yield self._dropped(HEARTBEATS, hour.strftime(HOUR_FORMAT), f"of event hours before {iso(hour)}")
         if first is not None:

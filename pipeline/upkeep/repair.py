@@ -123,7 +123,7 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    closed = lake.kept_windows(windowing).closed(watermark)
+    closed = lake.kept_windows(windowing, lookback).closed(watermark)
     for stretch in lake.window_index(windowing, lookback).update().due(closed):
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
@@ -339,7 +339,7 @@ class Surveyor:
         self.lake = OpenLake(settings.lake, settings.message.kinds, clock)
         self._settings = settings
         self._clock = clock
-        self._kept = self.lake.kept_windows(settings.windowing)
+        self._kept = self.lake.kept_windows(settings.windowing, settings.windows.lookback)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first

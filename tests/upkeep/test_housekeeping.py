@@ -132,7 +132,7 @@ def keep_in(bucket: LakeSettings) -> None:
     settings = Settings(lake=bucket)
     chores = list(Housekeeper(settings, ManualClock(at(LONG_AGO))).chores())
     assert [chore.failed for chore in chores if chore.failed] == []
-    kept = lake.kept_windows(WINDOWING)
+    kept = lake.kept_windows(WINDOWING, LOOKBACK)
     kept.raise_to(WINDOWS[1])
     kept.raise_to(WINDOWS[3])
     assert kept.since() == WINDOWS[3].start
@@ -190,7 +190,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     assert [chore.failed for chore in chores if chore.failed] == []
     waits = of(chores, "retention", "windows")
     assert not waits[0].is_idle
-    kept = house.lake.kept_windows(WINDOWING)
+    kept = house.lake.kept_windows(WINDOWING, LOOKBACK)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
     assert set(house.diffs()) < before
@@ -214,7 +214,7 @@ def test_retention_that_dies_before_it_drops_a_row_has_raised_its_boundary(
     monkeypatch.setattr(housekeeping, "drop_partitions", dies)
     with pytest.raises(Killed):
         house.tidy(windows="1d")
-    assert house.lake.kept_windows(WINDOWING).since() == at(180)
+    assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() == at(180)
     assert len(house.lake.diffs().computed()) == 10
 
 
@@ -233,7 +233,7 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
         assert (daily.computed() == {day.key}) is is_there
-        since = house.lake.kept_windows(WINDOWING).since()
+        since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
         assert since is not None
         assert (since <= day.start) is is_there
         assert (WINDOWS[0].key in house.lake.diffs().computed()) is is_there
@@ -248,9 +248,12 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     assert done.figures["rows"] == 30
     assert house.lake.heartbeats().extent().rows == 0
     assert {window.key for window in WINDOWS} < house.lake.diffs().computed(), "what was computed stays"
-    kept = house.lake.kept_windows(WINDOWING).since()
+    kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
     assert kept is not None
     assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH
+    assert house.lake.kept_windows(WINDOWING, LOOKBACK + HOUR).since() == kept + HOUR, "a longer lookback needs more"
+    assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
+    assert house.lake.kept_windows(WINDOWING, LOOKBACK + DAY).since() == kept + DAY, "the hour is still known"
     assert not house.history.staleness().check().stale
 
 
@@ -263,7 +266,7 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert waits.is_idle
     assert "are not computed yet" in waits.says
     assert house.rows() == rows
-    assert house.lake.kept_windows(WINDOWING).since() is None
+    assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() is None
     shutil.rmtree(house.folder / "tracking")
     (waits,) = of(house.tidy(windows="1d"), "retention", "windows")
     assert waits.says == "there is no watermark yet"

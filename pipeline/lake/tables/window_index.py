@@ -3,6 +3,7 @@ because all their heartbeats are kept."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,10 @@ COMMITS_AT_ONCE = 100
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
-heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones."""
+heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones. After AND,
+the key has the first hour whose heartbeats are kept, from which the first window follows if the lookback grows."""
+
+AND = "_"
 
 
 class WindowIndex:
@@ -117,16 +121,18 @@ class KeptWindows:
     """The retention boundary of a lake: the first window whose input is still complete, because retention has deleted
     none of it. Earlier windows must not be recomputed. If several windows are stored, the latest one counts."""
 
-    def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
+    def __init__(self, objects: ObjectStore, windowing: Windowing, lookback: timedelta) -> None:
         self._notes = Notes(objects, KEPT_FROM)
         self._windowing = windowing
+        self._lookback = lookback
 
     def since(self) -> datetime | None:
         """Return the start of the first window whose heartbeats are all kept; None if retention has deleted no
         heartbeats. Raises LakeError."""
         if not (keys := self._notes.listed()):
             return None
-        noted = start_of(keys[-1])  # the window length may have changed since
+        first, *hours = map(start_of, keys[-1].split(AND))
+        noted = max([first, *(hour + self._lookback for hour in hours)])  # length and lookback may have changed
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
 
@@ -138,10 +144,14 @@ class KeptWindows:
         first = max(self._windowing.first, self.since() or self._windowing.first)
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
-    def raise_to(self, window: Window) -> None:
-        """Store durably that `window` is the first window whose heartbeats are all kept. If a later window is already
+    def raise_to(self, window: Window, heartbeats_from: datetime | None = None) -> None:
+        """Store durably that `window` is the first window whose heartbeats are all kept, and `heartbeats_from` the
+        first hour whose heartbeats are; None if retention deletes windows alone. If a later window or hour is already
         stored, that one stays. Raises LakeError."""
-        self._notes.ensure(window.key, NoContent())
+        hours = [] if heartbeats_from is None else [heartbeats_from.strftime(KEY_FORMAT)]
+        keys = [*self._notes.listed()[-1:], AND.join([window.key, *hours])]
+        latest = map(max, zip_longest(*(key.split(AND) for key in keys), fillvalue=""))
+        self._notes.ensure(AND.join(latest), NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
