@@ -64,7 +64,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         at_least=CHECK_EVERY,
         job=job,
         description=(
-            f"Requests a run of the job {name_of(settings, REQUEUE)} when [message] in the settings has changed since "
+            f"Requests a run of the job {name_of(settings, REQUEUE)} when the message contract has changed since "
             f'quarantined messages were last judged. With quarantine.requeue = "{BY_HAND}" there is no such sensor.'
         ),
     )
@@ -72,17 +72,17 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
         nonlocal is_done
         is_done = is_done or is_judged(lake.whole(), settings, clock)
         if is_done:
-            return "all quarantined messages have been judged by the current [message] settings"
+            return "all quarantined messages have been judged by the current message contract"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "is judging quarantined messages"):
             return pause
         by, _, count = (context.cursor or "").partition(" ")  # a request that Dagster never got does not count
         requested = int(count) if by == process else 0
         if requested == MOST_REQUESTS:
             return (
-                f"{MOST_REQUESTS} runs were requested for these [message] settings, and none succeeded: look at their "
+                f"{MOST_REQUESTS} runs were requested for this message contract, and none succeeded: look at their "
                 "logs, then run `tidemark quarantine --requeue`"
             )
-        context.log.info("[message] has changed since quarantined messages were last judged: requesting a run")
+        context.log.info("the message contract has changed since messages in quarantine were judged: requesting a run")
         request = dg.RunRequest(tags={CONTRACT: settings.judged_by[:12]})
         return dg.SensorResult(run_requests=[request], cursor=f"{process} {requested + 1}")
 

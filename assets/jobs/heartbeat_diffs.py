@@ -147,8 +147,8 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if behind := stored.behind(lake.of("run").diffs(), keys):
             context.log.warning(
-                f"{len(behind)} windows have no status, or one from older input than their diffs: "
-                f"{', '.join(behind[:NAMED])}; recompute them"
+                f"{len(behind)} windows have no stream_status, or an outdated one: {', '.join(behind[:NAMED])}. To "
+                "recompute them, materialize heartbeat_diffs for these windows"
             )
         stops = sum(window.stopped for window in report.windows)
         context.log.info(f"{report.streams} streams are known; streams stopped {stops} times in these windows")

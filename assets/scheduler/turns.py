@@ -73,8 +73,8 @@ class Front:
 
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
-        """Compute the position at `now`. The watermark must not be later than `now`. Assumption: the watermark advances
-        as fast as the clock."""
+        """Compute the watermark's position at `now`. The watermark must not be later than `now`. Assumption: it
+        advances as fast as the clock."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)

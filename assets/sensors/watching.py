@@ -24,8 +24,8 @@ OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
 that did not fail."""
 
 WRITERS = ("landing", "tracking")
-"""The sensors whose ticks record in the lake that this pipeline is the lake's owner. The other sensors only refuse to
-tick on another pipeline's lake."""
+"""The sensors that claim the lake: their ticks write this pipeline's name to `owner.json`. The other sensors only read
+it. All sensors refuse to tick if another pipeline owns the lake."""
 
 Jobs = Sequence[dg.JobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | str]

@@ -164,7 +164,7 @@ def reported(
                 "application-default login`, and start tidemark again"
             ) from error
         if isinstance(cause, api.TooManyRequests):
-            failed = "refused for the time being, because a quota is used up,"
+            failed = "refused, because a quota is used up,"
             advice = "raise that quota in Google Cloud, or make fewer calls with a longer watermark.tick"
         else:
             failed = "did not answer when asked"

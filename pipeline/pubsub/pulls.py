@@ -157,9 +157,9 @@ class Pulls:
         """Return up to `at_most` messages of one answer, and their size in bytes. Returns no messages if none arrive
         within `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, but first returns all messages that were received before the
-        failure. If a pull was refused because of a quota, raises only if no message arrived. Reaching the deadline of a
-        pull is not an error.
+        After a pull has failed, calls still return the messages received before. The first call that finds none left
+        raises GoogleAPICallError. After a refusal because of a quota, a call raises only if no message arrives within
+        `seconds`. Reaching the deadline of a pull is not an error.
         """
         self._open()
         until = self._began + seconds

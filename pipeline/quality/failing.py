@@ -1,7 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
 A failed run counts as unresolved until its windows are computed, or until a run of its custom table succeeds. A failed
-tick counts until its sensor succeeds. A process records its ticks in memory, in a file next to `services.json`, and in
+run of `ingest` counts until one succeeds, at most for an hour. A failed tick counts until its sensor succeeds. No
+failure counts for more than a day. A process records its ticks in memory, in a file next to `services.json`, and in
 the lake."""
 
 import logging

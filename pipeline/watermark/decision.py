@@ -26,8 +26,9 @@ class Reason(StrEnum):
     """The message that limits the watermark (the pin) may still be in base's backlog, according to the last reading.
 
     The watermark moves after base has landed the pin, at the next reading of base. Readings may be hours apart
-    (docs/concepts/costs-and-scale.md). If the pin is within the band, or is the newest valid message from before the
-    band, newer messages must be published as well."""
+    (docs/concepts/costs-and-scale.md). With the rule `band`, the anchor must also be newer than the pin: tracking must
+    have read at least `band` past a valid message that was published after the pin. With the rule `frontier`, the
+    frontier must also be above the watermark."""
     HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
     """Tracking is behind: its last reading is neither close to the present nor at least `band` ahead of base's reading.
 

@@ -1,2 +1,2 @@
-"""Commands that show the content of a lake. They read only the lake. Only `quarantine --requeue` changes
-anything."""
+"""Commands that show the content of a lake. `status` and `explain` also read what this machine's processes have
+recorded. Only `quarantine --requeue` changes the lake."""

@@ -1,4 +1,4 @@
-"""`tidemark status`: the state of a pipeline, from its lake alone."""
+"""`tidemark status`: the state of a pipeline, from its lake, and from what its processes recorded on this machine."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ def status(
 ) -> None:
     """Show whether the pipeline is live, and what is wrong.
 
-    Shows the watermark, then what is lost, late, failing or waiting, then what to do. --all --json also prints the
-    custom tables.
+    Shows the watermark, then what is lost, late, failing or waiting, then what to do. --json prints every figure; add
+    --all for the custom tables.
     """
     at, tables = here(), list[dict[str, Any]]()
     now = at.clock.now()

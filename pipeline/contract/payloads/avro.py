@@ -275,8 +275,8 @@ def _branch(branches: list[Walk]) -> Walk:
 
 
 def _blocks(item: Walk, values: int) -> Walk:
-    """Return the function that skips an array or a map. `item` skips one item. Each item counts as `values` values, in
-    a map as two: its key and its value."""
+    """Return a function that skips an array or a map, and subtracts its items from the budget. `item` skips one item.
+    `values` is the number of values per item: 1 in an array, 2 in a map (key and value)."""
 
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         count, at = _long(data, at)

@@ -55,7 +55,8 @@ class StatusKind(StrEnum):
 
     - STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
     - STARTED: the stream has heartbeats in the window, but none in the lookback before it.
-    - MISSED: the window contains the end of a gap between two heartbeats that is long enough for missed heartbeats.
+    - MISSED: a gap in which the stream skipped at least one heartbeat (by `windows.heartbeat_period`) ends in the
+      window.
     """
 
     STOPPED = "stopped"
