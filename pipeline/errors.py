@@ -1,4 +1,4 @@
-"""All errors that tidemark raises on purpose. Each error says what is wrong, where, and what to do next."""
+"""The errors that tidemark reports to its users. Each error says what is wrong, where, and what to do next."""
 
 
 class TidemarkError(Exception):

@@ -419,7 +419,7 @@ class WatermarkSettings(Section):
 
     rule: Literal["band", "frontier"] = "band"
     """Rule that bounds the event times that may still land (docs/concepts/watermark.md). `frontier` is fresher if
-    `slack` is small. `band` tolerates a late stream, and is therefore slower."""
+    `slack` is small. `band` waits for a late stream, and is therefore slower."""
     band: NotNegative = timedelta(seconds=10)
     """Disorder that the watermark tolerates. Larger: fewer messages are late, and every window is ready that much
     later. Smaller: more messages are late."""

@@ -1,4 +1,4 @@
-"""The running version, and the mark that it leaves in every stored object.
+"""The running version, and the mark that it leaves in every object that tidemark reads back.
 
 A mark is two short strings: the version that wrote an object, and the object's format. They are stored in the metadata
 of a Parquet file, among the keys of a JSON object, and in the properties of a Delta table.

@@ -1,8 +1,8 @@
 """Event-time windows, and the choice of the windows that are due.
 
-A window is a half-open interval `[start, end)`. All windows have one length and are aligned to the epoch in UTC. A
-window's key is its start, `2026-11-21T05-20Z`, and is also its partition in Dagster and Delta. A key contains no
-colons, because Spark escapes colons in paths.
+A window is a half-open interval `[start, end)`. The windows of a table have one length, and are aligned to the epoch in
+UTC. A window's key is its start, `2026-11-21T05-20Z`, and is also its partition in Delta. A key contains no colons,
+because Spark escapes colons in paths.
 """
 
 from bisect import bisect_left, bisect_right

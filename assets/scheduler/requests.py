@@ -34,7 +34,7 @@ SEEN_WITHIN = timedelta(seconds=5)
 returned."""
 
 LOOK_EVERY = timedelta(minutes=1)
-"""Interval between two checks for due windows while no further window closes."""
+"""Interval between two checks for due windows, while the last check found none and no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
 """Maximum time for which a tick waits for the choice of windows. Dagster ends a tick after 60 s."""

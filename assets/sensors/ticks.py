@@ -41,7 +41,7 @@ to report."""
 
 
 def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
-    """Return a `Closed` that requests a run over the due windows."""
+    """Return a function that requests a run over the due windows after a decision."""
 
     def closed(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> Told:
         choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())

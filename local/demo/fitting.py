@@ -17,8 +17,8 @@ Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Number of streams in the check, and of heartbeats per stream. They are enough for each device to change its schema
-revision."""
+"""Numbers of streams, and of heartbeats per stream, that are checked. They are enough for each stream to change its
+schema revision."""
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:

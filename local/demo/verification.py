@@ -1,6 +1,6 @@
 """Compares the lake with the publisher's truth file in SQL.
 
-It does not use the pipeline's code, and uses the Delta library only to list files. The expected rows follow from the
+Its queries share no code with the pipeline, and the Delta library only lists files. The expected rows follow from the
 truth file alone.
 """
 

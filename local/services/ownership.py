@@ -1,10 +1,11 @@
 """The ownership of a lake. A process records in `owner.json` that its pipeline writes to the lake; other pipelines are
 then refused.
 
-Each process writes the record once, before its first write to the lake. Later, the newest entry of the tracking log
-shows that the owner is alive. Ownership is only advisory: two simultaneous starts or a changed clock may cause a wrong
-refusal or two writing pipelines, but never the loss of a message. A lake whose log has entries is never taken over by a
-pipeline of another topic: the log would seem to know messages that only the other topic had at that time.
+A process that tracks or lands writes the record once, before its first write to the lake, unless a living `tidemark up`
+has written it. Later, the newest entry of the tracking log shows that the owner is alive. Ownership is only advisory:
+two simultaneous starts or a changed clock may cause a wrong refusal or two writing pipelines, but never the loss of a
+message. A lake whose log has entries is never taken over by a pipeline of another topic: the log would seem to know
+messages that only the other topic had at that time.
 """
 
 import logging

@@ -20,7 +20,8 @@ LONGEST_WAIT = timedelta(seconds=15)
 pulling."""
 
 STEP = timedelta(seconds=0.8)
-"""Maximum shift of one tick, when ticks are moved so that one of them falls on the expected end of a window."""
+"""Maximum shift of one tick, when ticks are moved so that one of them falls on the time at which the watermark should
+pass a window's end."""
 
 AIMED = timedelta(seconds=10)
 """Maximum interval of ticks that `Pace.aim` may shift. With longer intervals, an evaluation would wait too long for its

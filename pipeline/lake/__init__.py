@@ -1,1 +1,2 @@
-"""The lake: all durable state, in create-only objects and Delta tables. Independent of Pub/Sub, Spark and Dagster."""
+"""The lake: all durable state, in objects (most of them create-only) and Delta tables. Independent of Pub/Sub, Spark
+and Dagster."""

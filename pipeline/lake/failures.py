@@ -1,6 +1,6 @@
 """Records failed runs and failed sensor ticks in the lake. `tidemark status` shows them, even while Dagster is down.
 
-Only people read these records, and no decision depends on them. Errors in writing and deleting them are logged, not
+No decision about the watermark depends on these records. Errors in writing and deleting them are logged, not
 raised.
 """
 

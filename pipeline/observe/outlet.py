@@ -1,11 +1,11 @@
 """Exports the measurements of a process over an HTTP port, or to an OTLP receiver.
 
-Pipelines with equal `[metrics]` settings share an outlet, which the first tick opens. Only the code server opens
-outlets; processes of runs do not.
+Pipelines with equal `[metrics]` settings share an outlet, which the first tick opens. The code server and `tidemark
+attach` open outlets; processes of runs do not.
 
 The port serves `/metrics`, `/healthz` and `/livez` for monitoring systems, and the page for browsers. It answers only
-GET and HEAD requests, and changes nothing. Monitoring systems get only counts, ages and names of sensors. The page also
-names streams, but shows no other content of messages.
+GET and HEAD requests, and changes nothing. Monitoring systems get figures and names, but no content of messages. The
+page also names streams.
 
 OTLP is sent from a thread of this module, because the thread of OpenTelemetry's SDK restarts in forked processes.
 """

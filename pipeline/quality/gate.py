@@ -52,8 +52,9 @@ class Watermark:
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Return True if the watermark has reached `event_time`. Every earlier heartbeat has then landed. Raises
-        ValueError if `event_time` has no time zone."""
+        """Return True if the watermark has reached `event_time`. If the disorder is within the band, every earlier
+        heartbeat has then landed (with `pubsub.attach`: was acknowledged). Raises ValueError if `event_time` has no
+        time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone; pass a datetime with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time

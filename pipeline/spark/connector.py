@@ -1,5 +1,5 @@
 """Fetches the JAR that Spark needs for `gs://`: Google's Cloud Storage connector. All Spark sessions use the same
-version."""
+version, unless `spark.config` sets `spark.jars`."""
 
 import hashlib
 import os

@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import ExecutorsUnable
 
 CONTRACT = 6
-"""Version of the tasks' input data and algorithm. An executor with another version of tidemark can run tasks only if
-its CONTRACT is the same."""
+"""Version of the tasks' input data and algorithm; it has nothing to do with the message contract. An executor with
+another version of tidemark can run tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
 """Number of tasks that check the executors. There are several, because executors may differ."""
@@ -99,7 +99,7 @@ def _unable(needs: Sequence[str]) -> str | None:
         return f"{_here()}: {error}"
     if there == CONTRACT:
         return None
-    return f"{_here()}: it has another version of tidemark (contract {there} instead of {CONTRACT})"
+    return f"{_here()}: it has another version of tidemark (task version {there} instead of {CONTRACT})"
 
 
 def answers_of(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:

@@ -4,7 +4,7 @@ Histograms can be merged in any order and grouping. A redelivered message is cou
 but it changes no minimum.
 
 An event time after its publish time is counted as the publish time, so that a source with a fast clock makes no other
-message late. This applies to the watermark only; everything else uses event times as written.
+message late. Tables, windows and `late` use event times as written.
 """
 
 from collections.abc import Sequence

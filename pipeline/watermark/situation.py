@@ -1,4 +1,4 @@
-"""The input of one decision. Only this module subtracts the slack from readings."""
+"""The input of one decision, with the slack subtracted from the readings."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

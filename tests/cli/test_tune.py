@@ -100,7 +100,7 @@ def test_cohorts_of_a_lake_are_printed_beside_all_together(lake: tuple[Path, Mem
     folder, trace = lake
     told = tidemark(folder, "tune", "--bands", "10s,60s", "--by", "stream_prefix:-")
     assert told.code == 0, told.err
-    assert "/lake by stream_prefix:-: each cohort by itself, for at most 0.01 % late" in told.out
+    assert "/lake by stream_prefix:-: each cohort alone; the target: at most 0.01 % late" in told.out
     rows = [line[len(" all together") :] for line in told.out.splitlines() if line.startswith((" all together", ' "'))]
     assert len(rows) == 4
     assert rows[::2] == rows[1::2]  # one cohort, which is all of them

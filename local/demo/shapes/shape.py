@@ -25,8 +25,8 @@ SPOILT_TIMES = {
     RejectionReason.NO_EVENT_TIME: ABSENT,
     RejectionReason.UNREADABLE_EVENT_TIME: ("yesterday", "2026-13-45T25:00:00Z"),
 }
-"""The invalid event times in messages that must be rejected for these reasons, one per variant. None means that the
-message has no event time."""
+"""The invalid event times in messages that must be rejected for these reasons, indexed by `Beat.variant`. None means
+that the message has no event time."""
 
 BYTES_CUT = 3
 """Number of bytes cut off a payload's end to make it unreadable."""

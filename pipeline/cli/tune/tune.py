@@ -135,7 +135,7 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
     """Print one table per rule, with a row for all messages together and a row per cohort. A row shows the outcome of
     the configured band, and of the smallest band that is enough for the cohort."""
     whole = found.together
-    terminal.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort by itself, for {at_most(whole.target)}")
+    terminal.print(f"{safe(whole.source)} by {safe(found.by)}: each cohort alone; the target: {at_most(whole.target)}")
     if found.values_in_rest:
         terminal.print(
             f"the rest: {found.values_in_rest:,} values with fewer messages, and the messages without a value"

@@ -176,7 +176,7 @@ def json_kind(value: Any) -> str:
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
     """Raise Unreadable if a JSON text has more than `MOST_VALUES` values. Each object counts as `an_object` values.
 
-    Each value follows a comma or an opening bracket, so commas and opening brackets outside of strings are counted.
+    Each element or member follows a comma, `[` or `{`, so these signs are counted outside of strings.
     """
     if len(text) * an_object > MOST_VALUES and _values(text, an_object) > MOST_VALUES:
         ValueBudget().take(_values(TEXT.sub(b'""', text), an_object))

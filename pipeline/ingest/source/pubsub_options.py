@@ -1,5 +1,5 @@
-"""The options of `format("pubsub")`, checked when a query is planned. Readers on executors get nothing else from the
-driver."""
+"""The options of `format("pubsub")`, checked when a query is planned. Readers on executors get only these,
+the schema and their partition from the driver."""
 
 import os
 import re

@@ -2,7 +2,7 @@
 
 A program that writes in a new format first creates the object `format/<number>.json`, which is never deleted. When an
 older program starts, it finds that object and refuses the lake. An older program that is already running stops when it
-reads an object in the new format, because every object contains its format number.
+reads an object in the new format, because every object that tidemark reads back contains its format number.
 """
 
 from collections.abc import Callable, Iterator

@@ -146,8 +146,8 @@ def _sought(s: Situation) -> Iterator[str]:
     for (name, now), then in zip(_readings(s), earlier, strict=True):
         if then is not None and was_sought(now, then):
             yield (
-                f"{name} was sought back: its oldest unacknowledged message was published at "
-                f"{iso(then.oldest_unacked)} before, and at {iso(now.oldest_unacked)} now."
+                f"{name} was sought back: the publish time of its oldest unacknowledged message was "
+                f"{iso(then.oldest_unacked)}, and is {iso(now.oldest_unacked)} now."
             )
 
 
