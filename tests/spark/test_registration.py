@@ -62,13 +62,13 @@ def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
     assert "has tidemark and Polars" in said
 
 
-def test_an_executor_with_another_tidemark_says_which_contracts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_with_another_tidemark_says_which_versions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = executors.CONTRACT
     travelled = pickle.loads(cloudpickle.dumps(report_ability))  # noqa: S301 (as Spark sends it, by value)
     monkeypatch.setattr(executors, "CONTRACT", ours + 1)
     (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
-    assert row["unable"].endswith(f": it has another version of tidemark (contract {ours + 1} instead of {ours})")
+    assert row["unable"].endswith(f": it has another version of tidemark (task version {ours + 1} instead of {ours})")
 
 
 def test_nobody_else_can_read_what_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
