@@ -51,12 +51,12 @@ class NewFile:
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
         """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
-        microseconds."""
+        microseconds. An empty `partition_column` means that the table has no partitions."""
         stats = {"numRecords": self.rows, **self.stats}
         return AddAction(
             path=self.path,
             size=self.size,
-            partition_values={partition_column: self.partition},
+            partition_values={partition_column: self.partition} if partition_column else {},
             modification_time=at_us // 1000,
             data_change=True,
             stats=orjson.dumps(stats).decode(),  # the Delta library misreads some escaped surrogate pairs

@@ -4,7 +4,6 @@ The table is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. An
 `heartbeat_diffs` since the last update.
 """
 
-import json
 import logging
 import uuid
 from collections.abc import Iterable
@@ -15,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
-from deltalake.transaction import AddAction
 
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
@@ -163,9 +162,9 @@ class Streams:
             pq.write_table(known.rows, path, filesystem=self.table.folder, compression="zstd", store_schema=False)
             written = self.table.folder.get_file_info(path)
         self.table.make_files_durable([path])
-        stats = json.dumps({"numRecords": known.rows.num_rows})
-        added = AddAction(path, written.size, {}, written.mtime_ns // 1_000_000, data_change=True, stats=stats)
+        file = NewFile(path, "", known.rows.num_rows, written.size)
         properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
+        added = file.add_action(self.table.partition_column, written.mtime_ns // 1000)
         self.table.transact(table, [added], properties, mode="overwrite")
 
 
