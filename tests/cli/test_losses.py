@@ -87,7 +87,7 @@ def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_f
     found = read_status(history.lake, Settings(windows=windows), at(601))
     for least, said in ((1, "lost       1 messages since "), (0, ": none for certain, because")):
         found.groups["lost"]["lost_at_least"] = least
-        show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=True)
+        show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
         assert said in told.getvalue()
         assert ("find out who else" in told.getvalue()) == (least == 1)
 

@@ -1,7 +1,7 @@
 """`tidemark status`: the state of a pipeline, from its lake, and from what its processes recorded on this machine."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from statistics import median
@@ -45,7 +45,7 @@ def status(
     terminal = printed({**found.facts, **found.details, **listed}, as_json=as_json)
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
     if not everything:
-        show_screen(found, terminal, is_up=_is_up(at.settings))
+        show_screen(found, terminal, is_up=lambda: _is_up(at.settings))
         return
     for group, facts in found.groups.items():
         if facts:
@@ -59,9 +59,9 @@ def status(
     warn(terminal, *found.of_ticks, *found.of_runs, apart=True)
 
 
-def show_screen(found: LakeStatus, terminal: Console, *, is_up: bool) -> None:
-    """Print the main figures, one or two lines per group, and what to do next. `is_up` is true if a `tidemark up` with
-    these settings runs."""
+def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], bool]) -> None:
+    """Print the main figures, one or two lines per group, and what to do next. `is_up` returns true if a `tidemark up`
+    with these settings runs."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -153,11 +153,11 @@ def _is_up(settings: Settings) -> bool:
     return False
 
 
-def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: bool) -> Iterator[str]:
+def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], bool]) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
         look = "`tidemark up --status` names a process that is not ready, and Dagster's UI has the logs of failed ticks"
-        yield look if is_up else f"start the pipeline (`tidemark up`); if it runs, {look}"
+        yield look if is_up() else f"start the pipeline (`tidemark up`); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     if facts.get("lost_at_least"):
