@@ -95,7 +95,7 @@ def read_watermark(config: str | Path | None = None, *, name: str | None = None)
     """Read the watermark of a pipeline from its lake. Costs one or two listings and a few reads.
 
     `config` is the settings file; the default is `$TIDEMARK_CONFIG`, or else `tidemark.toml` in the current folder.
-    `name` contains the same meaning as in `tidemark.dagster.pipeline`. Before the first decision, `event_time` is None
+    `name` has the same meaning as in `tidemark.dagster.pipeline`. Before the first decision, `event_time` is None
     and no window is closed. Raises InvalidSettings, and LakeError if the lake is unreachable, damaged, or written by a
     later version of tidemark.
     """

@@ -103,7 +103,6 @@ MOST_OF_A_RECORD = 10_000
 """Maximum number of values in a record, in which an array or a map counts as one value. A schema that allows more is
 refused."""
 
-
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 BROKEN = (

@@ -150,6 +150,7 @@ class KeptWindows:
         stored, that one stays. Raises LakeError."""
         hours = [] if heartbeats_from is None else [heartbeats_from.strftime(KEY_FORMAT)]
         keys = [*self._notes.listed()[-1:], AND.join([window.key, *hours])]
+        # The later window and the later hour, each for itself: a changed setting may raise only one of them.
         latest = map(max, zip_longest(*(key.split(AND) for key in keys), fillvalue=""))
         self._notes.ensure(AND.join(latest), NoContent())
         self._notes.keep_newest(1)
