@@ -74,13 +74,18 @@ UNITS = {
 LONGEST = timedelta(days=36_500)
 """The longest accepted duration. A time this far in the past is still a date that Python can represent."""
 
+
+class TooLong(ValueError):
+    """A duration is longer than LONGEST."""
+
+
 PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> timedelta:
     """Parse `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError if the duration has no unit, is negative or exceeds `LONGEST`. The error says what to write.
+    Raises ValueError if the duration has no unit or is negative, and TooLong. The error says what to write.
     """
     written = text.strip()
     if written == "0":
@@ -91,7 +96,7 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"{negative}write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
     seconds = sum(float(number) * UNITS[unit].total_seconds() for number, unit in parts)
     if seconds > LONGEST.total_seconds():
-        raise ValueError(
+        raise TooLong(
             f"this duration is longer than {LONGEST.days}d, the longest that can be handled; write a shorter one"
         )
     return timedelta(seconds=seconds)

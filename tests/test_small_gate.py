@@ -140,6 +140,11 @@ def test_the_command_refuses_times_and_durations_that_python_cannot_represent(
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
 
 
+def test_an_address_in_another_storage_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no lake; write gs://"):
+        small.place_of("s3://bucket/lake")
+
+
 class Faulty(BaseHTTPRequestHandler):
     """Answers with the statuses that are left, then with an object."""
 

@@ -95,11 +95,12 @@ class SyntheticSource:
     def __post_init__(self) -> None:
         shares = ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent")
         delays = ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay")
+        shortest = format_duration(2 * self.event_jitter)
         rules = [
             *((name, 0 <= getattr(self, name) <= 1, "it must be between 0 and 1") for name in shares),
             *((name, getattr(self, name) >= timedelta(0), "it cannot be negative") for name in delays),
             ("streams", 1 <= self.streams <= 10_000_000, "it must be from 1 to 10,000,000"),
-            ("period", self.period > 2 * self.event_jitter, "it must be longer than twice event_jitter"),
+            ("period", self.period > 2 * self.event_jitter, f"it must be longer than {shortest}"),
             ("seed", self.seed >= 0, "it cannot be negative"),
         ]
         for name, holds, rule in rules:

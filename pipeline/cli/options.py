@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
+from tidemark.pipeline.clock import EPOCH, TooLong, format_duration, parse_duration
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
@@ -73,6 +73,8 @@ def ago(text: str | timedelta) -> timedelta | datetime:
     """Parse a duration such as `2h`, or a time with its time zone."""
     try:
         return parse_duration(text) if isinstance(text, str) else text
+    except TooLong as error:
+        raise typer.BadParameter(str(error)) from error
     except ValueError:
         return moment(str(text), "neither a duration such as 2h nor a time")
 

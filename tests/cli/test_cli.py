@@ -214,6 +214,7 @@ def test_diffs_are_those_of_a_window_by_its_key_or_a_time_in_it_or_the_newest_of
     ("arguments", "said"),
     [
         (["--since", "1h"], "it only works with --corrections"),
+        (["--since", "99999d"], "longer than 36500d"),
         (["--window", "2026-13-21T05-22Z"], "is not a window key"),
         (["--window", "noon"], "noon is neither a window's key nor a time"),
         (["--window", "2026-11-21T05:22:10"], "has no time zone"),

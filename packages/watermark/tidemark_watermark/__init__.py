@@ -143,7 +143,7 @@ def start_of(key: str) -> datetime:
 def place_of(lake: str | Path) -> str:
     """Return the address of `watermark.json` in a lake. Raises ValueError if `lake` is not an address."""
     address = str(lake).removeprefix("file:").rstrip("/")
-    if address in ("", "gs:"):
+    if address in ("", "gs:") or ("://" in address and not address.startswith("gs://")):
         raise ValueError(f"{str(lake)!r} names no lake; write gs://my-bucket/lake, or a folder")
     return address if address.endswith(f"/{OBJECT}") or address == OBJECT else f"{address}/{OBJECT}"
 

@@ -80,7 +80,10 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
             raise WindowNotComputed(words(stage, named))
         nothing = f"{words(stage, named)}; " if stage is Stage.EMPTY else ""
     elif key is not None and not found.num_rows:
-        nothing = f"{key}, the newest window, has no rows, and --window names another; "
+        files = table.listed(stored)
+        filled = pc.max(files.filter(pc.field("num_records") > 0)[f"partition.{PARTITION}"]).as_py()
+        other = "nor has any other window" if filled is None else f"--window {filled} prints the newest one with rows"
+        nothing = f"{key}, the newest window, has no rows; {other}; "
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]

@@ -89,12 +89,11 @@ def watermark_facts(found: Watermark) -> dict[str, Any]:
 
 
 def _not_reached(found: Watermark, event_time: datetime, waited: timedelta, now: datetime) -> str:
+    said = f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: "
+    if found.decided_at is None:
+        return said + found.sentence()
     if found.event_time is None:
-        how_far = "there is no watermark yet"
+        said += "there is no watermark yet"
     else:
-        how_far = f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
-    said = f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
-    said += found.sentence()
-    if found.decided_at is not None:
-        said += f" (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
-    return said
+        said += f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
+    return f"{said}. {found.sentence()} (decided {rough(now - found.decided_at)} ago, at {iso(found.decided_at)})"
