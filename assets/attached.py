@@ -45,7 +45,7 @@ class CompleteWindows:
             partitions_def=self.partitions.definition(),
         )
 
-    def closed(
+    def after_decision(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
         """Return the materializations of the next complete partitions, and a request without windows: no run has to

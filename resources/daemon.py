@@ -44,12 +44,12 @@ def end_soon_after_a_signal() -> None:
     Also restores the default handler of SIGINT, because a shell starts background commands with SIGINT ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    come, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def signalled() -> None:
-        while os.read(come, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
+        while os.read(reader, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
             pass
 
     end_soon_after(signalled)

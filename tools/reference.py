@@ -29,7 +29,7 @@ from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
-from tidemark.pipeline.lake.log.notes import Said
+from tidemark.pipeline.lake.log.notes import WatermarkContent
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, diff_columns
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_columns, message_columns
@@ -205,7 +205,7 @@ def tables() -> Iterator[str]:
     noted = [(kind.__name__.lower(), one) for kind, schema in NOTES.items() for one in schema]
     notes = [(f"`{kind}`", f"`{one.name}`", _type(one), NOTE_COLUMNS[one.name]) for kind, one in noted]
     yield from table(("kind", "column", "type", "meaning"), notes)
-    said = documented(Said, [field.name for field in fields(Said)])
+    said = documented(WatermarkContent, [field.name for field in fields(WatermarkContent)])
     yield from ("", "## `watermark.json`", "One line of JSON beside the tables.", "")
     yield from table(("key", "meaning"), ((f"`{name}`", linked(text)) for name, text in said.items()))
 

@@ -74,7 +74,7 @@ CHOICE = "choice"
 """`LakeResource` caches the objects for choosing windows under this name, which all requesting sensors share."""
 
 
-class OneAsks:
+class WindowChooser:
     """Chooses windows for all sensors that share this object, one choice at a time, in a separate thread.
 
     A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After a sensor has

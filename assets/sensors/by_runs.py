@@ -50,17 +50,17 @@ def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, 
     tracked. `seen` contains the id of the last counted materialization of each asset. Materializations before the
     process's first call are not counted."""
     landed = Ingested()
-    for metadata in _told(runs, HEARTBEATS, seen):
+    for metadata in _metadata_of(runs, HEARTBEATS, seen):
         rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
         landed += Ingested(heartbeats=rows, late=late, messages=accepted)
-    for metadata in _told(runs, QUARANTINED, seen):
+    for metadata in _metadata_of(runs, QUARANTINED, seen):
         reasons = {name: int(count) for name, count in metadata.items() if name.startswith(REASON)}
         rejected = Counter({RejectionReason(name.removeprefix(REASON)): count for name, count in reasons.items()})
         landed += Ingested(rejected=rejected, messages=rejected.total())
-    return landed, sum(int(metadata["messages"]) for metadata in _told(runs, TRACKING_HISTOGRAM, seen))
+    return landed, sum(int(metadata["messages"]) for metadata in _metadata_of(runs, TRACKING_HISTOGRAM, seen))
 
 
-def _told(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
+def _metadata_of(runs: Runs, key: dg.AssetKey, seen: dict[dg.AssetKey, int]) -> list[dict[str, Any]]:
     asset, since = key_of(runs.settings, key), seen.get(key)
     wanted, is_first = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=since), since is None
     found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)

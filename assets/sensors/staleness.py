@@ -13,7 +13,7 @@ import dagster as dg
 from tidemark.assets import checks
 from tidemark.assets.catalog import WATERMARK, key_of
 from tidemark.assets.checks import CheckInput, DeclaredCheck
-from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import observer_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
@@ -76,7 +76,7 @@ class StalenessMemory:
 
 
 def staleness_sensor(
-    settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: OneAsks | None = None
+    settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: WindowChooser | None = None
 ) -> dg.SensorDefinition:
     """Define the sensor that evaluates the checks, and requests runs of `job` over stale windows. `job` is None if this
     pipeline lands nothing."""
@@ -145,7 +145,7 @@ def _request(
     context: dg.SensorEvaluationContext,
     look: CheckInput,
     found: MissedHeartbeats,
-    asking: OneAsks,
+    asking: WindowChooser,
     requested: dict[Window, datetime],
 ) -> Request:
     if found.left:

@@ -13,7 +13,7 @@ import dagster as dg
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work
-from tidemark.assets.scheduler.requests import OneAsks, Request, next_request
+from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
@@ -34,28 +34,33 @@ LANDS_WITHIN = timedelta(seconds=1)
 """Maximum time for which a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
 daemon may start the landing tick too late to finish first."""
 
-Told = tuple[Request, Sequence[dg.AssetMaterialization]]
-Closed = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], Told]
+RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]
+AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], RunAndEvents]
 """A function that is called after each decision. It returns the request for a run over the closed windows, and events
 to report."""
 
 
-def requesting(settings: Settings, clock: Clock, asking: OneAsks) -> Closed:
+def requesting(settings: Settings, clock: Clock, asking: WindowChooser) -> AfterDecision:
     """Return a function that requests a run over the due windows after a decision."""
 
-    def closed(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> Told:
+    def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:
         choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
         return asking.request("tracking", choose, context.log), ()
 
-    return closed
+    return after_decision
 
 
 def tracking_sensor(
-    settings: Settings, clock: Clock, pace: Pace, closed: Closed, landing: Event | None = None, jobs: Jobs = ()
+    settings: Settings,
+    clock: Clock,
+    pace: Pace,
+    after_decision: AfterDecision,
+    landing: Event | None = None,
+    jobs: Jobs = (),
 ) -> dg.SensorDefinition:
-    """Define the sensor that tracks published messages and decides the watermark. `closed` handles the windows that a
-    decision closes. `landing` is an event that is cleared while a landing tick runs; it is None if this pipeline lands
-    nothing."""
+    """Define the sensor that tracks published messages and decides the watermark. `after_decision` handles the windows
+    that a decision closes. `landing` is an event that is cleared while a landing tick runs; it is None if this pipeline
+    lands nothing."""
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
     follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
@@ -109,7 +114,7 @@ def tracking_sensor(
         # For people only: the next tick continues from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
-        request, reported = closed(context, lake, tracked.state)
+        request, reported = after_decision(context, lake, tracked.state)
         events = [*tracking_events(settings, tracked), *reported]
         return request.result(settings, context.log, said, asset_events=events, cursor=cursor)
 

@@ -127,8 +127,8 @@ class DemoFolder:
             (file := self.root / name).parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content)
         where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
-        told = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
-        self.config.write_text((TEMPLATE + SERVICES).format(**told, **where, **ports))
+        values = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
+        self.config.write_text((TEMPLATE + SERVICES).format(**values, **where, **ports))
 
 
 @dataclass

@@ -35,7 +35,7 @@ class Watch:
         self._settings, self._clock, self._say = settings, clock, say
         self._mine = Running.this_process(settings)
         self._began = self._looked_at = clock.now()
-        self._told: dict[str, datetime] = {}
+        self._reported: dict[str, datetime] = {}
         self._runs: Mapping[str, str] = {}
         self._ticks: Mapping[str, str] = {}
         self._thread: Thread | None = None
@@ -53,11 +53,11 @@ class Watch:
         if stale := self._mine.stale_settings or (running and running.stale_settings):
             found["the settings file had changed"] = stale
         for about, said in found.items():
-            if about not in self._told:
-                self._told[about] = now
+            if about not in self._reported:
+                self._reported[about] = now
                 self._say(said)
-        for about in sorted(self._told.keys() - found.keys()):
-            self._say(f"resolved after {rough(now - self._told.pop(about))}: {about}")
+        for about in sorted(self._reported.keys() - found.keys()):
+            self._say(f"resolved after {rough(now - self._reported.pop(about))}: {about}")
 
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()

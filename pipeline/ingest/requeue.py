@@ -21,7 +21,7 @@ from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import EVERY, TOLD, Rejected, judged_otherwise, without
+from tidemark.pipeline.lake.tables.quarantine import EVERY, REJUDGED, Rejected, judged_otherwise, without
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
@@ -62,17 +62,17 @@ class Requeuer:
         self.requeued, self.rejudged = lake.requeued(), lake.rejudged()
         self.reader, self.clock = reader, clock
 
-    def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge again the messages that `meant` selects, in batches, oldest day first. Raises LakeError, and at the end
-        PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed, and
-        the next requeue resumes."""
+    def run(self, selection: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
+        """Judge again the messages that `selection` selects, in batches, oldest day first. Raises LakeError, and at the
+        end PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed,
+        and the next requeue resumes."""
         done = Requeue()
-        for day in self.quarantine.days(meant.since):
-            notes, told = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
-            columns = [*TOLD, *(column.name for column in message_columns())]
-            told_us = pc.max(told["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
-            for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
-                done += self._requeue(rows, day, notes, from_us(told_us + 1), dry_run=dry_run)
+        for day in self.quarantine.days(selection.since):
+            notes, rejudged = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
+            columns = [*REJUDGED, *(column.name for column in message_columns())]
+            rejudged_us = pc.max(rejudged["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
+            for rows in _batches(self.quarantine.rejected(columns, selection, day, rejudged)):
+                done += self._requeue(rows, day, notes, from_us(rejudged_us + 1), dry_run=dry_run)
                 tell(len(rows))
         if done.waiting.messages:
             raise PubSubUnreachable(

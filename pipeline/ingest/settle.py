@@ -23,7 +23,7 @@ from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
 
-SAYS_NOTHING: Mapping[str, str] = {}
+NO_METADATA: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Settling:
             self.subscriptions[one.side].give_back(one.ack_ids)
 
     def settle(
-        self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
+        self, taken: Sequence[Taken], metadata: Mapping[str, str] = NO_METADATA, used: Usage | None = None
     ) -> Settled:
         """Make taken messages visible, then acknowledge them.
 
@@ -60,7 +60,7 @@ class Settling:
         in `heartbeats` or `quarantine`. Several processes may settle at the same time. The log must have its first
         entry.
 
-        The commits of the tables have `says` as metadata. If `used` is given, the log entry records the usage: `used`
+        The commits of the tables have this `metadata`. If `used` is given, the log entry records the usage: `used`
         plus what the readers used. If it is None, the entry has no usage, because this process's decisions record it.
 
         Raises PubSubError or LakeError. Raises ContractReplaced if the messages were not judged by the lake's newest
@@ -69,7 +69,7 @@ class Settling:
         try:
             usage = None if used is None else sum((one.used for one in taken), used)
             persisted = self._settle(Side.TRACKING, taken, lambda tracked: self._persist(tracked, usage))
-            landed = self._settle(Side.BASE, taken, lambda landed: self._add(landed, says))
+            landed = self._settle(Side.BASE, taken, lambda landed: self._add(landed, metadata))
         except BaseException:
             self.give_back(taken)
             raise
@@ -91,11 +91,11 @@ class Settling:
         self.log.append(entry, judged_by=_contract(tracked))
         self.copies.settle({one.attempt for one in tracked})
 
-    def _add(self, landed: Sequence[Taken], says: Mapping[str, str]) -> None:
+    def _add(self, landed: Sequence[Taken], metadata: Mapping[str, str]) -> None:
         heartbeats, quarantine = self.tables
         self.log.refuse_other(_contract(landed))
-        quarantine.add([file for one in landed for file in one.rejected], says)
-        heartbeats.add([file for one in landed for file in one.heartbeats], says)
+        quarantine.add([file for one in landed for file in one.rejected], metadata)
+        heartbeats.add([file for one in landed for file in one.heartbeats], metadata)
 
 
 def _contract(taken: Sequence[Taken]) -> str:

@@ -8,7 +8,15 @@ from functools import cached_property
 from google.pubsub_v1 import PublisherClient
 
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.notes import ACKNOWLEDGED, LANDED, SENT, Closed, Said, Sent, WatermarkObject
+from tidemark.pipeline.lake.log.notes import (
+    ACKNOWLEDGED,
+    LANDED,
+    SENT,
+    ClosedWindows,
+    Sent,
+    WatermarkContent,
+    WatermarkObject,
+)
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.pubsub.connection import publisher_client, reported
 from tidemark.pipeline.settings import Settings
@@ -38,7 +46,7 @@ class SignalTopic(WatermarkObject):
     def _client(self) -> PublisherClient:
         return publisher_client(*self._settings.pubsub.server)
 
-    def _sent(self, there: Said, now: Said) -> Said:
+    def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:
         windows = closed_between(there.watermark, now.watermark, self._settings.windowing)
         name = self._settings.pipeline_name
         message = Sent(**asdict(now), pipeline=name, since=there.watermark, windows=windows)
@@ -51,14 +59,14 @@ class SignalTopic(WatermarkObject):
         return message
 
 
-def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> Closed | None:
+def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> ClosedWindows | None:
     """Return the windows that closed between two watermarks; None if either watermark is None."""
     if since is None or watermark is None:
         return None
     first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
     if first >= end:
-        return Closed(None, None, 0)
-    return Closed(windowing.numbered(first).key, windowing.numbered(end - 1).key, end - first)
+        return ClosedWindows(None, None, 0)
+    return ClosedWindows(windowing.numbered(first).key, windowing.numbered(end - 1).key, end - first)
 
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:

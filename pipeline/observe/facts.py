@@ -272,8 +272,8 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
 
 def ticks_details(ticks: TicksNow) -> dict[str, str]:
     """Return a sentence if a decision is overdue, and a sentence if the settings file has changed."""
-    told = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
-    return {name: said for name, said in told.items() if said is not None}
+    sentences = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
+    return {name: said for name, said in sentences.items() if said is not None}
 
 
 def lost_facts(losses: Losses) -> Facts:

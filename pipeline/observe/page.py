@@ -280,25 +280,25 @@ def verdict_of(
         headline = "Something is wrong" if said else "No decision yet"
         return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking makes one."])
     decided, tick = why["explanation"][0], settings.watermark.tick
-    told = [
+    sentences = [
         *said,
         f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
     ]
     if is_overdue(why["at"], tick, now):
-        return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", told)
+        return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", sentences)
     if said:
-        return PageVerdict("bad", "Something is wrong", told)
+        return PageVerdict("bad", "Something is wrong", sentences)
     held = next((hold for hold in why["holds"] if hold["until"] is None), None)
     if held is not None:
         lasted = f"{'at least ' if held['lasted'] > HOURS else ''}{rough(held['lasted'])}"
-        return PageVerdict("hold", f"The watermark has stood still for {lasted}", told)
+        return PageVerdict("hold", f"The watermark has stood still for {lasted}", sentences)
     if why["reason"].is_hold:
-        return PageVerdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", told)
+        return PageVerdict("hold", "The watermark waits" if why["watermark"] else "No watermark yet", sentences)
     if reading := facts.get("reading"):
-        return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *told])
+        return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *sentences])
     if facts.get("missed") or facts.get("lost_at_least"):
-        return PageVerdict("hold", "Live, but heartbeats are missing", told)
-    return PageVerdict("good", "All is well", told)
+        return PageVerdict("hold", "Live, but heartbeats are missing", sentences)
+    return PageVerdict("good", "All is well", sentences)
 
 
 def after_end(seconds: float | None, state: str) -> str:

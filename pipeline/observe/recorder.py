@@ -96,13 +96,13 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
     """Decorate a method that reports to the recorder: its errors are logged, and do not fail the tick."""
 
     @wraps(tell)
-    def told(*arguments: P.args, **named: P.kwargs) -> None:
+    def logging_errors(*arguments: P.args, **named: P.kwargs) -> None:
         try:
             tell(*arguments, **named)
         except Exception:
             logger.exception("a measurement could not be recorded")
 
-    return told
+    return logging_errors
 
 
 class Recorder(Observer):

@@ -247,8 +247,8 @@ class TicksNow:
     @property
     def failures(self) -> list[str]:
         """Sentences about an overdue decision and about failing sensors, without repetitions."""
-        told = [one.sentence() for one in self.failing if not one.waits]
-        return [*filter(None, [self.standing]), *(one for one in told if one not in (self.standing or ""))]
+        sentences = [one.sentence() for one in self.failing if not one.waits]
+        return [*filter(None, [self.standing]), *(one for one in sentences if one not in (self.standing or ""))]
 
     @property
     def sentences(self) -> list[str]:

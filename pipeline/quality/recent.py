@@ -19,8 +19,8 @@ from tidemark.pipeline.quality.landings import Counts
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:
-    """Count the rows published in `[since, before)` that lag more than `max_lag`, per stream, the most affected streams
-    first.
+    """Count the rows published in `[since, before)`, and for each stream those that lag more than `max_lag`, the most
+    affected streams first.
 
     The watermark may have waited for some of these messages: its histogram has cells of a second, so it may also wait
     for a message that lags up to two seconds more than `max_lag`. All rows of the time range are in memory. Raises
@@ -77,28 +77,30 @@ NEWEST_FILES = 10
 costs a request."""
 
 
-def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """Count the rejected messages that match the filter `meant`, by their latest reason. Messages that wait in
+def read_reasons(lake: Lake, selection: Rejected = EVERY) -> Reasons:
+    """Count the rejected messages that match the filter `selection`, by their latest reason. Messages that wait in
     quarantine and messages that were requeued are counted separately. Raises LakeError."""
-    requeued, since = lake.requeued(), first_day(meant.since)
-    return lake.quarantine().reasons(meant, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since))
+    requeued, since = lake.requeued(), first_day(selection.since)
+    return lake.quarantine().reasons(
+        selection, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
+    )
 
 
-def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
+def newest_waiting(lake: Lake, selection: Rejected, limit: int) -> Sequence[dict[str, Any]]:
     """Return the rows of the `limit` messages that were rejected last, newest first, among those that wait in
-    quarantine and match the filter `meant`. A row has the columns of `quarantine` except the partition column, with the
-    latest reason and detail. Raises LakeError."""
+    quarantine and match the filter `selection`. A row has the columns of `quarantine` except the partition column, with
+    the latest reason and detail. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
-    since = first_day(meant.since)
-    gone, told = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
+    since = first_day(selection.since)
+    gone, rejudged = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
     columns = [name for name in quarantine.schema.names if name != quarantine.partition_column]
     order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]
 
     def waiting(day: str) -> Iterator[pa.Table]:
-        for rows in quarantine.rejected(columns, meant, day, told[day]):
+        for rows in quarantine.rejected(columns, selection, day, rejudged[day]):
             yield without(rows, gone)
 
-    return quarantine.newest_by_day(meant.since, limit, waiting, lambda rows: rows.sort_by(order))
+    return quarantine.newest_by_day(selection.since, limit, waiting, lambda rows: rows.sort_by(order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ another version of tidemark can run tasks only if its CONTRACT is the same."""
 LOOKS = 4
 """Number of tasks that check the executors. There are several, because executors may differ."""
 
-SAYS = pa.schema({"executor": pa.string(), "unable": pa.string()})
+ABILITY = pa.schema({"executor": pa.string(), "unable": pa.string()})
 """Schema of the result of checking an executor: its Python and machine, and why it cannot run tidemark (null if it
 can)."""
 
@@ -78,7 +78,7 @@ def report_ability(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> I
     """Check whether this executor can import these modules, and yield one row of SAYS per batch."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
-        yield pa.RecordBatch.from_pylist([said], SAYS)
+        yield pa.RecordBatch.from_pylist([said], ABILITY)
 
 
 def _here() -> str:
@@ -102,12 +102,11 @@ def _unable(needs: Sequence[str]) -> str | None:
     return f"{_here()}: it has another version of tidemark (task version {there} instead of {CONTRACT})"
 
 
-def answers_of(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:
+def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:
     """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
 
-    Raises ExecutorsUnable if a task reports in `unable` that its executor lacks a module, or if Python does not start
-    on an executor. After this error, the next run checks the session's executors again.
-    """
+    Raises ExecutorsUnable if a row says in the column `unable` that the executor lacks a module, or if Python does not
+    start on an executor. After this error, the next run checks the session's executors again. """
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
     except Exception as error:  # PySpark or py4j raises it
@@ -132,13 +131,13 @@ def answers_of(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
     """Compute each slice of a Work or Search in a Spark task of its own, and return the rows in the schema `of`. Raises
     ExecutorsUnable."""
-    return answers_of(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
+    return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 
 
 def able_executors(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:
     """Run a few tiny tasks, and return the Python and the machine of each executor that ran one. Raises ExecutorsUnable
     within seconds if one of these executors cannot run the modules in `needs`."""
-    return sorted(set(answers_of(session, LOOKS, partial(report_ability, needs), SAYS)["executor"].to_pylist()))
+    return sorted(set(rows_from_tasks(session, LOOKS, partial(report_ability, needs), ABILITY)["executor"].to_pylist()))
 
 
 def require_able(session: SparkSession, needs: Sequence[str] = READERS) -> None:

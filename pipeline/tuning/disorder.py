@@ -110,8 +110,8 @@ class StreamTable:
         return int(pc.sum(self._rows()["beyond_band"]).as_py())
 
     def blame(self, side: Side, count: int) -> Blame:
-        """Return the slow messages, or the fast ones, with the `count` worst streams. These are the streams with the
-        most messages beyond the band; among equals, the streams with the greatest maximum."""
+        """Summarize the slow messages, or the fast ones, and describe the `count` worst streams. These are the streams
+        with the most messages beyond the band; among equals, the streams with the greatest maximum."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]

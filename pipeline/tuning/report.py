@@ -308,8 +308,8 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
     worst = words(max(message.lag_us for message in delaying) / SECOND_US)
     return (
         "Some messages whose payload was rejected have readable times, and lag more than 99 % of the landed messages, "
-        f"up to {worst}: {_listed(named)}. Such a message holds the watermark like any other message if it lags no "
-        "more than the band, or if tracking does not receive its payload."
+        f"up to {worst}: {_listed(named)}. Although rejected, such a message holds the watermark if it lags no more "
+        "than the band, or if tracking does not receive its payload."
     )
 
 

@@ -12,7 +12,7 @@ from tidemark.pipeline.figures import Sums
 
 HOUR_US = 3_600_000_000
 HOURS = 24
-"""Number of hours that an account keeps, including the current hour. So the account covers 23 to 24 hours."""
+"""Number of hours in an Account, including the current hour, which is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)

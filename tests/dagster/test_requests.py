@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at, bounded, seconds
 from tidemark.assets.scheduler import requests, turns
-from tidemark.assets.scheduler.requests import SEEN_WITHIN, OneAsks, Request, next_request
+from tidemark.assets.scheduler.requests import SEEN_WITHIN, Request, WindowChooser, next_request
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
@@ -211,7 +211,7 @@ def test_runs_share_no_input_and_leave_room_for_live_ones(numbers: set[int], at_
 
 def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for() -> None:
     clock = ManualClock(START)
-    asking = OneAsks(clock)
+    asking = WindowChooser(clock)
     some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
     none = Request((), "nothing is due")
     assert asking.request("staleness", lambda: none, LOG) is none

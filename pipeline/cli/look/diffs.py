@@ -117,8 +117,8 @@ def _corrections(
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
         raise InvalidSettings(f"there is no table {table}; the tables are {', '.join(sorted(known))}")
-    meant = Sought(table, window and _key(window), since)
-    rows = lake.corrections().newest(meant, limit)
+    sought = Sought(table, window and _key(window), since)
+    rows = lake.corrections().newest(sought, limit)
     if as_json:
         for row in rows:
             print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)
@@ -126,8 +126,8 @@ def _corrections(
     terminal = console()
     for row in rows:
         terminal.print(f"\n[bold]{safe(_title(row))}[/]")
-        told = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
-        terminal.print(grid(3, told))
+        shown = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
+        terminal.print(grid(3, shown))
     if not rows:
         off = "" if settings.windows.corrections else "; runs record them if windows.corrections is true"
         terminal.print(f"no corrections were recorded{off}")

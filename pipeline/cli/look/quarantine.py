@@ -36,18 +36,18 @@ def quarantine(
     and repeat --requeue at any time: messages that have already landed are skipped.
     """
     at = here("quarantine")
-    meant = Rejected(reason, since_when(since, at.clock.now()))
+    selection = Rejected(reason, since_when(since, at.clock.now()))
     if requeue:
-        _requeue(at, meant, dry_run=dry_run, as_json=as_json)
+        _requeue(at, selection, dry_run=dry_run, as_json=as_json)
         return
     only_with("--requeue", dry_run=dry_run)
-    counts, newest = read_reasons(at.lake, meant), newest_waiting(at.lake, meant, limit)
+    counts, newest = read_reasons(at.lake, selection), newest_waiting(at.lake, selection, limit)
     messages = [_facts(row) for row in newest]
     facts = {"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages}
     terminal = printed(facts, as_json=as_json)
     names = sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name))
-    told = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
-    table = columns("reason", right=("waiting", "requeued"), rows=told, gap=2)
+    counted = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
+    table = columns("reason", right=("waiting", "requeued"), rows=counted, gap=2)
     terminal.print(table if names else "nothing was rejected")
     for row in newest:
         terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
@@ -62,13 +62,13 @@ def quarantine(
         terminal.print(grid(2, rows))
 
 
-def _requeue(at: Here, meant: Rejected, *, dry_run: bool, as_json: bool) -> None:
+def _requeue(at: Here, selection: Rejected, *, dry_run: bool, as_json: bool) -> None:
     settings, lake = at.settings, at.lake
     requeuer = Requeuer(lake, judge_of(settings, lake), at.clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
-        judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
-        done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
-    if meant == EVERY and not dry_run:
+        judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(selection))
+        done = requeuer.run(selection, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
+    if selection == EVERY and not dry_run:
         lake.judged_by().note(settings.judged_by, at.clock.now())
     still_rejected = {reason.value: count for reason, count in done.rejected.items()}
     facts = {

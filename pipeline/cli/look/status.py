@@ -73,8 +73,8 @@ def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], boo
         **({"stored": [("", _held(facts))]} if landing else {}),
         "to do": [("", one) for one in _to_do(found, failing, is_up=is_up)] or [("green", "nothing")],
     }
-    for group, told in groups.items():
-        said = (f"[{colour}]{safe(text)}[/]" if colour else safe(text) for colour, text in told)
+    for group, lines in groups.items():
+        said = (f"[{colour}]{safe(text)}[/]" if colour else safe(text) for colour, text in lines)
         rows += [(f"[bold]{group}[/]" if not number else "", text) for number, text in enumerate(said)]
     terminal.print(grid(2, rows))
 

@@ -110,11 +110,11 @@ def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_jso
             f"window {key} has no stream_status, or an outdated one; `tidemark repair --recompute --from {key} --to "
             f"{key}` recomputes the window"
         )
-    found, (says, shown) = status.rows([key], kind), SHOWN[kind]
+    found, (described, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is StatusKind.MISSED:
         found = found.sort_by([("missed_heartbeats", "descending"), ("stream_id", "ascending")])
     rows = [{name: row[name] for name in ("stream_id", *shown)} for row in found.slice(0, limit).to_pylist()]
     if kind is StatusKind.STARTED:
         begun = lake.streams().known().begun_in(window.start, window.end)
         rows = [{**row, "new": row["stream_id"] in begun} for row in rows]
-    print_rows(rows, f"{len(rows)} of {found.num_rows} streams {says} in {window}", as_json=as_json)
+    print_rows(rows, f"{len(rows)} of {found.num_rows} streams {described} in {window}", as_json=as_json)

@@ -91,15 +91,15 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish synthetic heartbeats, and record them in a file."""
-    arguments, settings, clock, told = locals(), load_settings(), SystemClock(), Console(stderr=True)
+    arguments, settings, clock, terminal = locals(), load_settings(), SystemClock(), Console(stderr=True)
     source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
     now = clock.now()
     begin = since_when(since, now) or now
-    warn(told, *_checked(source, shape, settings, now))
+    warn(terminal, *_checked(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
-    with Progress(*bar, console=told) as progress:
+    with Progress(*bar, console=terminal) as progress:
         task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
         published = publish_synthetic(
             source,
@@ -117,7 +117,7 @@ def publish(
         )
     if not published.messages:
         warn(
-            told,
+            terminal,
             f"no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
             f"{text_of(period)}; name a longer --for, or begin earlier with --since 5m",
         )

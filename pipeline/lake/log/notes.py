@@ -35,7 +35,7 @@ Written = Annotated[str, AfterValidator(lambda text: iso(datetime.fromisoformat(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WatermarkContent:
     """The content of `watermark.json`."""
 
     watermark: Written | None
@@ -59,7 +59,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedWindows:
     """The windows that closed between two watermarks: the keys of the first and the last window, and the number of
     windows. The keys are None if no window closed."""
 
@@ -69,7 +69,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent(Said):
+class Sent(WatermarkContent):
     """A signal to other systems. It has the fields of `watermark.json`, and the name of the pipeline. `since` is the
     watermark of the previous signal, and `windows` are the windows that have closed since then.
 
@@ -78,12 +78,12 @@ class Sent(Said):
 
     pipeline: str = ""
     since: Written | None = None
-    windows: Closed | None = None
+    windows: ClosedWindows | None = None
 
 
-WATERMARK = JsonKind("", key="watermark", holds=Said)
+WATERMARK = JsonKind("", key="watermark", holds=WatermarkContent)
 NAME = WATERMARK.name(WATERMARK.key)
-SENT: JsonKind[Said] = JsonKind("signal/", key="sent", holds=Sent)
+SENT: JsonKind[WatermarkContent] = JsonKind("signal/", key="sent", holds=Sent)
 """Stores the last signal that was sent. The object's content equals the data of the sent message."""
 
 
@@ -91,13 +91,13 @@ class WatermarkObject:
     """Writes `watermark.json` in one lake. Remembers the generation of the object that it last read or wrote. Not
     thread-safe."""
 
-    kind: JsonKind[Said] = WATERMARK
+    kind: JsonKind[WatermarkContent] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
     def __init__(self, objects: ObjectStore, windowing: Windowing, promise: str = LANDED) -> None:
         self._notes = Notes(objects, self.kind)
         self._promise, self._window_seconds = promise, round(windowing.length.total_seconds())
-        self._known: tuple[Said, int] | None = None
+        self._known: tuple[WatermarkContent, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:
         """Rewrite `watermark.json` if the watermark or the reason has changed, or if the object is a minute old. If
@@ -122,7 +122,7 @@ class WatermarkObject:
         watermark = None if state.watermark is None else iso(state.watermark)
         reason, sentence = str(decision.reason), decision.sentence()
         said = watermark, decision.at, reason, state.number, sentence, self._promise, state.rejected
-        now = Said(*said, self._window_seconds)
+        now = WatermarkContent(*said, self._window_seconds)
         is_old = abs(now.decided_at - there.decided_at) >= WRITTEN_AGAIN_AFTER
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
@@ -132,16 +132,16 @@ class WatermarkObject:
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
-            told = self._sent(there, now)
-            self._known = told, self._notes.replace(self.kind.key, told, generation)
+            sent = self._sent(there, now)
+            self._known = sent, self._notes.replace(self.kind.key, sent, generation)
 
-    def _sent(self, there: Said, now: Said) -> Said:  # noqa: ARG002 (what was said before is for those who send)
+    def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:  # noqa: ARG002 (what was said before is for those who send)
         """Return the content to write to the object. A subclass may first send it to another system."""
         return now
 
-    def _read(self) -> tuple[Said, int]:
+    def _read(self) -> tuple[WatermarkContent, int]:
         there, generation = self._notes.found(self.kind.key)
-        return there or Said(None, EPOCH, None, -1), generation
+        return there or WatermarkContent(None, EPOCH, None, -1), generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,12 +292,12 @@ class TrackingLog:
             raise LakeError(f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed")
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
-        note = encode(Lost(what, watermark_at_least), self._writer)
+        written = encode(Lost(what, watermark_at_least), self._writer)
         self._objects.delete(entry_name(number))
-        self._objects.create(entry_name(number), note)
+        self._objects.create(entry_name(number), written)
         self._witness.accept_end(max(self.numbers()))
-        for told in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
-            self._objects.delete(told.name(told.key))
+        for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
+            self._objects.delete(kind.name(kind.key))
         self._standing = None
         with self._contents_lock:
             self._contents.clear()

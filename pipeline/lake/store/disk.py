@@ -195,7 +195,7 @@ def storage_error(uri: str, text: str) -> LakeError:
     """Return the LakeError for a library's error message. `text` is the message, and `uri` the address of the file or
     table."""
     plain = " ".join(DRAWING.sub("", text).split())
-    told, call = plain[:LONGEST] or "no reason given", _call(plain)
+    why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
         return LakeFull(f"no space is left for {uri}; free space, and the next tick continues from the durable state")
     if any(sign in text for sign in UNWRITABLE):
@@ -203,18 +203,18 @@ def storage_error(uri: str, text: str) -> LakeError:
         remedy = "let this user write there, or set lake.uri to another place"
         if uri.startswith("gs://"):
             remedy = f"grant these credentials roles/storage.objectUser on gs://{urlsplit(uri).netloc}"
-        return LakeUnwritable(f"the lake refuses {uri}: {needed}{told}; {remedy}")
+        return LakeUnwritable(f"the lake refuses {uri}: {needed}{why}; {remedy}")
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
         return LakeUnreachable(
-            f"no answer from the lake at {uri}{during}: {told}; the next tick retries from the durable state. If this "
+            f"no answer from the lake at {uri}{during}: {why}; the next tick retries from the durable state. If this "
             "persists, check the network"
         )
     if any(sign in text for sign in NEWER):
-        return newer_format(uri, {}, told)
+        return newer_format(uri, {}, why)
     if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {told}; restore its earlier version or a backup")
-    return LakeError(f"the lake failed at {uri}: {told}")
+        return CorruptObject(f"{uri} has a damaged file: {why}; restore its earlier version or a backup")
+    return LakeError(f"the lake failed at {uri}: {why}")
 
 
 def _call(text: str) -> str | None:

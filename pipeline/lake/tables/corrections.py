@@ -103,14 +103,14 @@ class Sought:
     def filter(self) -> pc.Expression:
         """The filter as an Arrow expression. The expression accepts every correction whose `corrected_at` is null, so
         the caller must also restrict the days on which changes were noted."""
-        meant = pc.scalar(True)
+        condition = pc.scalar(True)
         for name in ("table", "window"):
             if (value := getattr(self, name)) is not None:
-                meant &= pc.field(name) == value
+                condition &= pc.field(name) == value
         if self.since is not None:
             at = pc.field("corrected_at")
-            meant &= (at >= pa.scalar(self.since, MOMENT)) | at.is_null()
-        return meant
+            condition &= (at >= pa.scalar(self.since, MOMENT)) | at.is_null()
+        return condition
 
 
 class Corrections:

@@ -41,8 +41,8 @@ FILES_REMEMBERED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `says` the part of its
-    metadata that tidemark wrote.
+    """A commit of a Delta table. `digest` is a hash of the commit's content, `at` its time, and `metadata` the part of
+    its metadata that tidemark wrote.
 
     `added` and `removed` are the files whose rows the commit added and removed, as the commit lists them. They do not
     include the files of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if
@@ -53,7 +53,7 @@ class Commit:
     version: int
     digest: bytes
     at: datetime | None
-    says: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     added: Sequence[DataFile]
     removed: Mapping[str, str | None]
     is_append: bool
@@ -69,7 +69,7 @@ class Follower:
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
-        self._told: Commit | None = None
+        self._processed: Commit | None = None
         """The last commit that `follow` has processed; None if the next call must start from the whole table."""
 
     def follow(self, fold: Callable[[Commit], bool], begin: Callable[[DeltaTable | None], None], at_most: int) -> None:
@@ -86,24 +86,24 @@ class Follower:
 
         Raises LakeError, and the errors of `fold` and `begin`.
         """
-        news, told = self._news(at_most), self._told
-        self._told = None
+        news, processed = self._news(at_most), self._processed
+        self._processed = None
         if news is not None and all(map(fold, news)):
-            self._told = news[-1] if news else told
+            self._processed = news[-1] if news else processed
             return
         current = self._table.current()
         newest = None if current is None else read_commit(self._table, current.version())
         begin(current)
-        self._told = newest
+        self._processed = newest
 
     def _news(self, at_most: int) -> Sequence[Commit] | None:
         """Return the commits since the last processed one. Return None if they cannot be determined, or if there are
         more than `at_most`. Reads the newest known commit again, to notice if the table was recreated."""
-        told = self._told
-        if told is None:
+        processed = self._processed
+        if processed is None:
             return None
         known = _read.get(self._table.uri, ())
-        found = [told, *(commit for commit in known if commit.version > told.version and told in known)]
+        found = [processed, *(commit for commit in known if commit.version > processed.version and processed in known)]
         try:
             if read_commit(self._table, found[-1].version) != found[-1]:
                 return None
@@ -161,8 +161,8 @@ def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
     with suppress(ObjectMissing):  # the library has deleted old commits
         for version in range(newest, max(newest - NEWEST_COMMITS, -1), -1):
             commit = read_commit(table, version)
-            if ROUND in commit.says and commit.at is not None:
-                return commit.says[RUN], int(commit.says[ROUND]), commit.at
+            if ROUND in commit.metadata and commit.at is not None:
+                return commit.metadata[RUN], int(commit.metadata[ROUND]), commit.at
     return None
 
 
@@ -215,13 +215,13 @@ def _content(files: pafs.FileSystem, name: str) -> bytes:
 
 def _parsed(version: int, content: bytes, column: str) -> Commit:
     found = _actions(content)
-    says: Mapping[str, Any] = next((action["commitInfo"] for action in found if action.get("commitInfo")), {})
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in found if action.get("commitInfo")), {})
     adds, removes = ([action[kind] for action in found if action.get(kind)] for kind in ("add", "remove"))
     return Commit(
         version=version,
         digest=blake2b(content, digest_size=16).digest(),
-        at=from_us(says["timestamp"] * 1000) if says.get("timestamp") else None,
-        says={name: said for name, said in says.items() if name.startswith(OURS)},
+        at=from_us(info["timestamp"] * 1000) if info.get("timestamp") else None,
+        metadata={name: value for name, value in info.items() if name.startswith(OURS)},
         added=[_added(version, add, column) for add in adds if add["dataChange"]],
         removed={
             unquote(remove["path"]): (remove.get("partitionValues") or {}).get(column)

@@ -95,8 +95,8 @@ class NewFiles:
             out.write(content.getbuffer())
         return NewFile(path, partition, len(rows), content.tell(), _stats(rows))
 
-    def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
-        """Add files to the table in one transaction. `says` is the transaction's metadata. Creates the table, and
+    def add(self, files: Sequence[NewFile], metadata: Mapping[str, str]) -> None:
+        """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
         columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see either none or all
@@ -104,7 +104,7 @@ class NewFiles:
         """
         if files:
             at_us, column = to_us(self._clock.now()), self._table.partition_column
-            self._table.add([file.add_action(column, at_us) for file in files], self._schema, says)
+            self._table.add([file.add_action(column, at_us) for file in files], self._schema, metadata)
 
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:

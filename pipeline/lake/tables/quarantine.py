@@ -24,9 +24,9 @@ from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, first_day, rows_of
 
-TOLD = ("reason", "detail")
+REJUDGED = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
-NOTHING_TOLD = pa.table({**dict.fromkeys(("message_id", *TOLD), NO_IDS), "judged_at_us": pa.nulls(0, pa.int64())})
+NONE_REJUDGED = pa.table({**dict.fromkeys(("message_id", *REJUDGED), NO_IDS), "judged_at_us": pa.nulls(0, pa.int64())})
 
 FOUND_AGAIN = "restore a backup, or delete it: the next requeue derives it again"
 
@@ -106,20 +106,20 @@ class Requeued(OfDays):
 class Rejudged(OfDays):
     """The messages that a requeue rejected again, if the reason or the detail differs from the one in `quarantine`."""
 
-    kind = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *TOLD, "judged_at_us"))
+    kind = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *REJUDGED, "judged_at_us"))
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
         """Return the newest reason and detail of the messages that were judged again, by the day on which they were
         rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason`, `detail`
         and `judged_at_us`. For every other day, the mapping returns an empty table."""
         days = groupby(self.between(since, until), _day_of)
-        return defaultdict(lambda: NOTHING_TOLD, {day: _newest(self.rows(of_day)) for day, of_day in days})
+        return defaultdict(lambda: NONE_REJUDGED, {day: _newest(self.rows(of_day)) for day, of_day in days})
 
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
         """Record the new reasons and details of messages that were rejected on `day`. `at` is the time of the new
         judgement. Raises LakeError."""
         judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
-        noted = rows.select(["message_id", *TOLD]).append_column("judged_at_us", judged_at)
+        noted = rows.select(["message_id", *REJUDGED]).append_column("judged_at_us", judged_at)
         self._notes.create(f"{day}/{_attempt()}", noted)
 
 
@@ -148,15 +148,15 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["message_id"], ids))) if len(ids) else rows
 
 
-def as_judged_last(rows: pa.Table, told: pa.Table) -> pa.Table:
-    """Return rows of `quarantine` with the newest reason and detail of each message. `told` contains the messages whose
-    reason or detail is newer than the one in the table."""
-    if not len(told):
+def as_judged_last(rows: pa.Table, rejudged: pa.Table) -> pa.Table:
+    """Return rows of `quarantine` with the newest reason and detail of each message. `rejudged` contains the messages
+    whose reason or detail is newer than the one in the table."""
+    if not len(rejudged):
         return rows
-    at = pc.index_in(rows["message_id"], told["message_id"].combine_chunks())
-    for name in TOLD:
+    at = pc.index_in(rows["message_id"], rejudged["message_id"].combine_chunks())
+    for name in REJUDGED:
         if (position := rows.schema.get_field_index(name)) >= 0:
-            newest = pc.coalesce(told[name].take(at), rows[name])
+            newest = pc.coalesce(rejudged[name].take(at), rows[name])
             rows = rows.set_column(position, rows.schema.field(position), newest)
     return rows
 
@@ -165,19 +165,19 @@ def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
     """Return the messages in `rejected` whose reason or detail differs from the one in `rows`, which are rows of
     `quarantine`."""
     at = pc.index_in(rows["message_id"], rejected["message_id"].combine_chunks())
-    differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in TOLD))
+    differs = pc.or_(*(pc.not_equal(rows[name], rejected[name].take(at)) for name in REJUDGED))
     others = rows["message_id"].filter(pc.fill_null(differs, False))
-    return rejected.filter(pc.is_in(rejected["message_id"], others.combine_chunks())).select(["message_id", *TOLD])
+    return rejected.filter(pc.is_in(rejected["message_id"], others.combine_chunks())).select(["message_id", *REJUDGED])
 
 
 def _newest(found: Sequence[pa.Table]) -> pa.Table:
     if not found:
-        return NOTHING_TOLD
+        return NONE_REJUDGED
     ordered = pa.concat_tables(found).sort_by("judged_at_us")
-    columns = NOTHING_TOLD.column_names[1:]
+    columns = NONE_REJUDGED.column_names[1:]
     newest = ordered.group_by("message_id", use_threads=False).aggregate([(name, "last") for name in columns])
     newest = newest.select(["message_id", *(f"{name}_last" for name in columns)])
-    return newest.rename_columns(NOTHING_TOLD.column_names)
+    return newest.rename_columns(NONE_REJUDGED.column_names)
 
 
 def _attempt() -> str:
@@ -246,35 +246,36 @@ class Quarantine(LakeTable):
 
     schema = QUARANTINE
 
-    def rows_of(self, meant: Rejected = EVERY) -> int:
-        """Return an upper bound of the number of rows that match the filter `meant`. It counts the rows of whole days,
-        whatever their reason. Reads only file statistics."""
-        return sum(file.rows for file in self.files() if file.partition >= first_day(meant.since))
+    def rows_of(self, selection: Rejected = EVERY) -> int:
+        """Return an upper bound of the number of rows that match the filter `selection`. It counts the rows of whole
+        days, whatever their reason. Reads only file statistics."""
+        return sum(file.rows for file in self.files() if file.partition >= first_day(selection.since))
 
     def rejected(
-        self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
+        self, columns: Sequence[str], selection: Rejected, day: str, rejudged: pa.Table = NONE_REJUDGED
     ) -> Iterator[pa.Table]:
-        """Yield the rows that were rejected on `day` and match the filter `meant`, in batches with these columns.
-        `told` contains the messages of that day with a newer reason or detail, which replaces the one in the table."""
+        """Yield the rows that were rejected on `day` and match the filter `selection`, in batches with these columns.
+        `rejudged` contains the messages of that day with a newer reason or detail, which replaces the one in the
+        table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
-        for scanned in self.scanned(needed, meant.filter, [day]):
-            rows = as_judged_last(scanned, told)
-            if meant.reason is not None:
-                rows = rows.filter(pc.equal(rows["reason"], meant.reason.value))
+        for scanned in self.scanned(needed, selection.filter, [day]):
+            rows = as_judged_last(scanned, rejudged)
+            if selection.reason is not None:
+                rows = rows.filter(pc.equal(rows["reason"], selection.reason.value))
             if len(rows):
                 yield rows.select(list(columns))
 
     def reasons(
-        self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
+        self, selection: Rejected = EVERY, requeued: pa.Array = NO_IDS, rejudged: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count the distinct messages that match the filter `meant`, by newest reason. `requeued` contains the ids of
-        requeued messages. `told` contains the messages with a newer reason than the one in the table, by day. Memory is
-        proportional to the number of messages, not to their size."""
-        told = told or {}
+        """Count the distinct messages that match the filter `selection`, by newest reason. `requeued` contains the ids
+        of requeued messages. `rejudged` contains the messages with a newer reason than the one in the table, by day.
+        Memory is proportional to the number of messages, not to their size."""
+        rejudged = rejudged or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
-            for day in self.days(meant.since)
-            for rows in self.rejected(["reason", "message_id"], meant, day, told.get(day, NOTHING_TOLD))
+            for day in self.days(selection.since)
+            for rows in self.rejected(["reason", "message_id"], selection, day, rejudged.get(day, NONE_REJUDGED))
         ]
         if not found:
             return Reasons({}, {})

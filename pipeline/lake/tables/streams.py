@@ -113,15 +113,15 @@ class Streams:
         try:
             for version in range(table.version(), -1, -1):
                 commit = read_commit(self.table, version)
-                if OF_TABLE in commit.says or commit.added or commit.removed:
+                if OF_TABLE in commit.metadata or commit.added or commit.removed:
                     break  # later commits, such as those of a vacuum, changed no row
             rows = self.table.rows(table, STREAMS.names).cast(STREAMS)
         except UNREADABLE as error:  # the library deletes old commits
             logger.info("the streams are rebuilt, because %s", error)
             return KnownStreams()
-        if OF_TABLE not in commit.says or THROUGH not in commit.says:
+        if OF_TABLE not in commit.metadata or THROUGH not in commit.metadata:
             return KnownStreams()
-        return KnownStreams(commit.says[OF_TABLE], int(commit.says[THROUGH]), rows)
+        return KnownStreams(commit.metadata[OF_TABLE], int(commit.metadata[THROUGH]), rows)
 
     def _after(self, kept: KnownStreams) -> KnownStreams:
         diffs = self._diffs.current()

@@ -68,7 +68,7 @@ READ = {"timestampNtz"}
 feature, such as deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with
 the new ones."""
 
-NO_FILES = {
+FILE_COLUMNS = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
     "path": pa.string(),
     "oldest": MOMENT,
@@ -321,7 +321,7 @@ class LakeTable:
         a table, there are no rows."""
         table = at or self.current()
         if table is None:
-            columns = {**NO_FILES, f"partition.{self.partition_column}": pa.string()}
+            columns = {**FILE_COLUMNS, f"partition.{self.partition_column}": pa.string()}
             return pa.schema(columns).empty_table()
         files = pa.table(table.get_add_actions(flatten=True))
         oldest, newest = _bounds(files, "event_time")
@@ -388,15 +388,15 @@ class LakeTable:
         """Raise InvalidSettings if the table's columns do not match the settings. The base class checks nothing;
         subclasses may."""
 
-    def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
-        """Add durable files to the table in one transaction. `says` is the transaction's metadata. Creates the table,
-        and columns that the table lacks. When the call returns, every reader sees the files.
+    def add(self, files: Sequence[AddAction], schema: pa.Schema, metadata: Mapping[str, str]) -> None:
+        """Add durable files to the table in one transaction. `metadata` is the transaction's metadata. Creates the
+        table, and columns that the table lacks. When the call returns, every reader sees the files.
 
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, either none or all of the files
         were added: all, if only the response or the sync after the commit failed. The messages in them are then
         redelivered and land again, and the computation of windows drops the copies.
         """
-        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says))
+        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
         for changes in range(SCHEMA_CHANGES):
             try:
                 held = self.complete(schema, as_open=changes == 0)

@@ -59,7 +59,7 @@ class WindowIndex:
         have another length than the settings say."""
         # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
-        self._diffs.follow(self._compute, self._begin_computed, COMMITS_AT_ONCE)
+        self._diffs.follow(self._follow, self._begin_computed, COMMITS_AT_ONCE)
         return self
 
     def due(self, closed: range) -> Iterator[range]:
@@ -77,9 +77,10 @@ class WindowIndex:
             self.reached.add(range(hour * self._in_hour - 1, hour * self._in_hour))
         return True
 
-    def _compute(self, commit: Commit) -> bool:
-        """Process a commit to `heartbeat_diffs`. Returns False if the commit may have left a window without files: it
-        removed a window without replacing it, or is another tool's compaction, which removes files without rows."""
+    def _follow(self, commit: Commit) -> bool:
+        """Mark the windows that a commit to `heartbeat_diffs` added as computed. Returns False if the commit may have
+        left a window without files: it removed a window without replacing it, or it is a compaction by another tool,
+        which drops empty files."""
         added = {file.partition for file in commit.added}
         for number in self._numbers(sorted(added)).tolist():
             self.computed.add(range(number, number + 1))

@@ -255,8 +255,8 @@ class WindowedTable:
         found = by_partition(self.table.files(windows, table))
         return {key: frozenset(file.path for file in found.get(key, ())) for key in windows}
 
-    def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
-        self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=says))
+    def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], metadata: dict[str, str]) -> None:
+        self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=metadata))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}

@@ -166,7 +166,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         needs.append(f"tracking has read to {_reach(s)} after {later}")
     yield f"The watermark moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy):
-        yield "Tracking has a backlog. By then, it must have read to near now, or to a band ahead of base."
+        yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         yield (
             f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has "
@@ -221,8 +221,8 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
 
 def _let_go(before: datetime) -> str:
     return (
-        "Or, without pubsub.attach, you release the backlog, and its messages are late. `tidemark release --before "
-        f"{iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
+        "Without pubsub.attach, you can release the backlog instead; its messages are then late. `tidemark release "
+        f"--before {iso(_whole(before))}` lists them. A later time releases more and takes the watermark further."
     )
 
 

@@ -97,7 +97,7 @@ def test_a_lost_entry_is_distinguished_from_a_hole() -> None:
     assert text_of(log.explain(), "completeness").startswith("An entry of the tracking log was lost.")
     lands, release = log.explain().moves
     assert "(tracking knows of at most 2 messages)" in lands
-    assert release.startswith("Or, without pubsub.attach, you release")
+    assert release.startswith("Without pubsub.attach, you can release the backlog instead")
 
 
 # ---------------------------------------------------------------------------------- which setting would have
