@@ -6,7 +6,7 @@ failure counts for more than a day. A process records its ticks in memory, in a 
 the lake."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -24,9 +24,6 @@ from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.windows import Windowing
-
-LEAST_REASON = 40
-"""Number of characters to which reasons are cut if the file of ticks has no space for whole reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +121,6 @@ def read_word(file: SlotFile[Running]) -> Running | None:
     return None
 
 
-def ever_smaller(running: Running) -> Iterator[Running]:
-    """Yield a process's record, then ever shorter versions of it, for a file with limited space. First the reasons are
-    shortened. Then sensors are left out, beginning with those whose failures started last."""
-    yield running
-    failing = sorted(running.failing, key=lambda one: one.since)
-    while failing:
-        cut = {one.sensor: replace(one, reason=one.reason[:LEAST_REASON]) for one in failing}
-        sensors = {name: replace(ticks, failed=cut.get(name)) for name, ticks in running.sensors.items()}
-        yield replace(running, sensors=sensors)
-        failing = failing[: len(failing) // 2]
-    yield replace(running, sensors={})
-
-
 def _file(path: Path) -> SlotFile[Running]:
     return SlotFile(path, KIND, mode=0o600)  # reasons may contain message data
 
@@ -194,7 +178,7 @@ class TickNotes:
             if self._file is None:
                 return failed
             try:
-                self._file.write(*ever_smaller(self._said), sync=(before.failed is None) != (failed is None))
+                self._file.write(self._said, sync=(before.failed is None) != (failed is None))
             except OSError as error:
                 if not self._warned:
                     logger.warning("%s cannot be written: %s. Failed ticks go only to the lake", self._file.path, error)
