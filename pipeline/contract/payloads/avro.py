@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from io import BytesIO
-from types import NoneType
 from typing import Any
 
 import orjson
@@ -196,9 +195,10 @@ class _Checking:
 
     def _define(self, schema: Mapping[str, Any], kind: str, name: str, depth: int) -> AvroType:
         if kind == "enum":
-            made, symbols = {"type": kind, "name": name, "symbols": schema["symbols"]}, schema["symbols"]
+            symbols = schema["symbols"]
+            made = {"type": kind, "name": name, "symbols": symbols}
             return AvroType(
-                made, 1, 1, _varint, _checked(symbols.__contains__, "a string that is not a symbol of its enum"), name
+                made, 1, 1, _varint, lambda value: _expected(value in symbols, value, "a symbol of its enum"), name
             )
         if kind == "fixed":
             made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
@@ -296,7 +296,7 @@ def _blocks(item: Walk, values: int) -> Walk:
 
 def _record(fields: Mapping[str, AvroType]) -> Read:
     def read(value: Any) -> Any:
-        held = _of(dict, value, "a record")
+        held = _expected(isinstance(value, dict), value, "a record")
         return {name: field.read(held[name]) if name in held else None for name, field in fields.items()}
 
     return read
@@ -316,11 +316,11 @@ def _labelled(branches: Mapping[str, Read]) -> Read:
 
 
 def _array(item: Read) -> Read:
-    return lambda value: [item(one) for one in _of(list, value, "an array")]
+    return lambda value: [item(one) for one in _expected(isinstance(value, list), value, "an array")]
 
 
 def _map(item: Read) -> Read:
-    return lambda value: {key: item(one) for key, one in _of(dict, value, "a map").items()}
+    return lambda value: {key: item(one) for key, one in _expected(isinstance(value, dict), value, "a map").items()}
 
 
 def _fixed_text(size: int) -> Read:
@@ -333,47 +333,36 @@ def _fixed_text(size: int) -> Read:
     return read
 
 
-def _of(kind: type, value: Any, words: str) -> Any:
-    if not isinstance(value, kind):
+def _expected(is_right: bool, value: Any, words: str) -> Any:
+    """Return the value if it is right. Otherwise raise ValueError, which says in `words` what is expected."""
+    if not is_right:
         raise ValueError(f"a {type(value).__name__} where {words} is expected")
     return value
 
 
-def _checked(is_valid: Callable[[Any], bool], words: str) -> Read:
-    def read(value: Any) -> Any:
-        if not is_valid(value):
-            raise ValueError(words.format(type(value).__name__))
-        return value
-
-    return read
-
-
 def _whole(bits: int) -> Read:
-    limit, words = 1 << (bits - 1), f"a {{}} where a whole number of {bits} bits is expected"
-    return _checked(lambda value: type(value) is int and -limit <= value < limit, words)
+    limit, words = 1 << (bits - 1), f"a whole number of {bits} bits"
+    return lambda value: _expected(type(value) is int and -limit <= value < limit, value, words)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str) and value in NOT_NUMBERS:
-        return float(value)
-    if type(value) not in (int, float):
-        raise ValueError(f"a {type(value).__name__} where a number is expected")
-    return float(value)
+    is_number = type(value) in (int, float) or (isinstance(value, str) and value in NOT_NUMBERS)
+    return float(_expected(is_number, value, "a number"))
 
 
 def _bytes(value: Any) -> bytes:
-    return str(_of(str, value, "a string that represents bytes")).encode("latin-1")
+    return str(_expected(isinstance(value, str), value, "a string that represents bytes")).encode("latin-1")
 
 
 PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
-    "null": (0, _fixed(0), lambda value: _of(NoneType, value, "null")),
-    "boolean": (1, _fixed(1), lambda value: _of(bool, value, "a boolean")),
+    "null": (0, _fixed(0), lambda value: _expected(value is None, value, "null")),
+    "boolean": (1, _fixed(1), lambda value: _expected(isinstance(value, bool), value, "a boolean")),
     "int": (1, _varint, _whole(32)),
     "long": (1, _varint, _whole(64)),
     "float": (4, _fixed(4), _number),
     "double": (8, _fixed(8), _number),
     "bytes": (1, _skipped, _bytes),
-    "string": (1, _skipped, lambda value: _of(str, value, "a text")),
+    "string": (1, _skipped, lambda value: _expected(isinstance(value, str), value, "a text")),
 }
 """Maps a primitive type to three things: the minimum number of bytes of a value, the function that skips a value in
 binary data, and the function that converts a value from the JSON encoding."""
