@@ -17,12 +17,13 @@ from benchmarks.traffic import REGULAR
 from tidemark.local.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows, silent_in
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES
+from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.settings import Settings
 
@@ -169,8 +170,8 @@ def _refuse_other_rows(name: str, world: World, work: Work, computed: ReplacedWi
         differing = connection.execute(
             "select count(*) from ((from ours except all from theirs) union all (from theirs except all from ours))"
         ).fetchall()[0][0]
-    ours_silent = silent_in(world.lake.stream_status().rows(computed.rows))
-    if differing or silent != sum(count for count, _ in ours_silent.values()):
+    kinds = world.lake.stream_status().rows(computed.rows)["kind"].to_pylist()
+    if differing or silent != kinds.count(StatusKind.STOPPED):
         raise ServiceFailed(
             f"{name} and compute_windows differ in {differing} rows, or in the silent streams ({silent}): their speeds "
             "cannot be compared; mend benchmarks/engines.py"

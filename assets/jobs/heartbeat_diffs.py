@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
@@ -17,7 +18,7 @@ from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, Silent, compute_windows, silent_in
+from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -34,6 +35,9 @@ FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
 """Maximum number of streams per `StatusKind` that a partition's metadata lists. `tidemark streams` lists all
 streams."""
+
+SILENT_NAMED = 10
+"""Maximum number of silent streams that a partition's metadata lists."""
 
 NAMED_COLUMNS = dict.fromkeys(("stream", "kind", "last", "first"), "string") | {"missed_heartbeats": "int"}
 
@@ -88,7 +92,7 @@ def compute_and_report(
     diffs, status = (WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
     rows = lake.of("run").stream_status().rows(done.rows)
-    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, silent_in(rows)))
+    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, rows))
     report = silence_report(lake, done.rows, rows)
     yield from status.reports(lake, context.instance, done, partial(status_metadata, report))
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
@@ -121,14 +125,15 @@ def sentence_of(computed: ReplacedWindows) -> str:
     return f"{said}; another run has computed these windows from equally new input: {', '.join(superseded)}"
 
 
-def diffs_metadata(computed: ReplacedWindows, silent: Silent, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition with these computed windows, including the streams that are silent in the last
-    window."""
-    count, names = silent.get(windows[-1].key, (0, []))
+def diffs_metadata(computed: ReplacedWindows, status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
+    """Return the metadata of a partition with these computed windows, including the streams that stopped in the last
+    window. `status` has the rows of `stream_status` for the windows."""
+    stopped = (pc.field(PARTITION) == windows[-1].key) & (pc.field("kind") == str(StatusKind.STOPPED))
+    silent = status.filter(stopped)["stream_id"].to_pylist()
     return {
         "rows": sum(computed.rows[window.key] for window in windows),
-        "silent_streams": count,
-        "silent_streams_first": ", ".join(names),
+        "silent_streams": len(silent),
+        "silent_streams_first": ", ".join(silent[:SILENT_NAMED]),
         "heartbeats_version": computed.heartbeats_version,
         "watermark_when_computed": "none" if computed.watermark is None else iso(computed.watermark),
     }

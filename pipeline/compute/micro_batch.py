@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.clock import Clock, iso
@@ -22,20 +20,13 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.errors import WindowNotClosed
 from tidemark.pipeline.lake.store.objects import read_ahead
-from tidemark.pipeline.lake.tables.diffs import StatusKind, StreamStatus
+from tidemark.pipeline.lake.tables.diffs import StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.spark.executors import WINDOWS, answers_to, require_able
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
-
-SILENT_NAMED = 10
-"""Maximum number of silent streams listed by name per window."""
-
-Silent = Mapping[str, tuple[int, list[str]]]
-"""Maps a window's key to the number of streams that stopped in the window, and the names of the first of these streams,
-at most SILENT_NAMED."""
 
 WrittenFiles = Sequence[Sequence[NewFile] | None]
 """The files that a run wrote, per table. None means all files in the run's folder of the table."""
@@ -195,12 +186,3 @@ def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, wind
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True) if keys)
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]
-
-
-def silent_in(status: pa.Table) -> Silent:
-    """Return the streams that stopped in each window. `status` has the rows of `stream_status` for the windows."""
-    stopped: dict[str, list[str]] = {}
-    found = status.filter(pc.field("kind") == str(StatusKind.STOPPED)).select([PARTITION, "stream_id"])
-    for row in found.to_pylist():
-        stopped.setdefault(row[PARTITION], []).append(row["stream_id"])
-    return {key: (len(names), names[:SILENT_NAMED]) for key, names in stopped.items()}

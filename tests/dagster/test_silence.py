@@ -11,7 +11,7 @@ import pytest
 from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WINDOWS, Materializing
 from tests.dagster.test_repair import told
 from tests.tuning.tuning_traces import Source, ending_before, record
-from tidemark.assets.catalog import STREAM_STATUS
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, stopped_result, stream_status_asset
 from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
@@ -69,6 +69,8 @@ def test_counts_the_first_streams_and_the_worst_window_are_told_and_again_withou
         ("missed", "pausing", 3),
     ]
     assert records[0]["last"] == "2026-11-21T05:20:05Z"
+    (diffs,) = [event for event in told(result) if event.asset_key == HEARTBEAT_DIFFS]
+    assert [diffs.metadata[name].value for name in ("silent_streams", "silent_streams_first")] == [1, "silent"]
     (check,) = [found for found in result.get_asset_check_evaluations() if found.check_name == FEW_STOPPED]
     assert (check.asset_key, check.passed, check.severity) == (STREAM_STATUS, False, dg.AssetCheckSeverity.WARN)
     assert "at most 50.00% of the streams stopped in one window (2 in 2026-11-21T05-21Z)" in str(check.description)
