@@ -146,7 +146,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
             f"{name} pushes to {found.push_config.push_endpoint}, but tidemark pulls: run "
             f"`gcloud pubsub subscriptions modify-push-config {named(found.name)} --push-endpoint=`, or {another}"
         )
-    for config in ("bigquery_config", "cloud_storage_config", "bigtable_config"):
+    for config in EXPORTS:
         if config in found:
             yield f"{name} exports by its {config}, and cannot be pulled from: {another}"
     for transform in found.message_transforms:
@@ -298,22 +298,22 @@ def promises(found: Any) -> Iterator[str]:
     yield f"it keeps unacknowledged messages for {kept}: older unread messages are lost, and the watermark passes them"
 
 
+EXPORTS: Mapping[str, str] = {
+    "bigquery_config": "the BigQuery table {0.table}: a message is acknowledged once BigQuery has taken its row, so "
+    "the table has every event below the watermark, some perhaps twice",
+    "cloud_storage_config": "the bucket {0.bucket}: a message is acknowledged once its file is finalized, so the "
+    "bucket's files have every event below the watermark, which waits for their max_duration",
+    "bigtable_config": "the Bigtable table {0.table}: a message is acknowledged once its row is committed, so the "
+    "table has every event below the watermark",
+}
+"""The options by which Pub/Sub itself exports the messages, and what each writes to. A subscription with one of them
+cannot be pulled from."""
+
+
 def _acknowledged(found: Any) -> str:
-    if "bigquery_config" in found:
-        return (
-            f"writes to the BigQuery table {found.bigquery_config.table}: a message is acknowledged once BigQuery has "
-            "taken its row, so the table has every event below the watermark, some perhaps twice"
-        )
-    if "cloud_storage_config" in found:
-        return (
-            f"writes to the bucket {found.cloud_storage_config.bucket}: a message is acknowledged once its file is "
-            "finalized, so the bucket's files have every event below the watermark, which waits for their max_duration"
-        )
-    if "bigtable_config" in found:
-        return (
-            f"writes to the Bigtable table {found.bigtable_config.table}: a message is acknowledged once its row is "
-            "committed, so the table has every event below the watermark"
-        )
+    for config, text in EXPORTS.items():
+        if config in found:
+            return f"writes to {text.format(getattr(found, config))}"
     if found.push_config.push_endpoint:
         return (
             f"pushes to {found.push_config.push_endpoint}: a message is acknowledged once the endpoint answers with "
