@@ -12,6 +12,7 @@ import dagster as dg
 from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.clock import format_duration, is_recent
+from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Windowing
@@ -151,19 +152,17 @@ def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
 
 
-_ahead: dict[str, tuple[list[datetime], datetime]] = {}
-"""Signs of life that were in the future when they were read, because the clock was set back. Maps the id of an
-unfinished run to its signs of life, and to the time at which this process first saw them."""
+_ahead = Kept(at_most=RUNS_LOOKED_AT)
+"""When this process first saw signs of life that were in the future, because the clock was set back. The key is a run's
+id and its signs of life."""
 
 
 def _last_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> datetime:
     """Return the time of a run's last sign of life. If that is in the future, return when it was first seen."""
-    run, heard = record.dagster_run.run_id, _heard(instance, record)
+    heard = _heard(instance, record)
     if max(heard) <= now:
         return max(heard)
-    signs, since = _ahead.get(run, (heard, now))
-    _ahead[run] = heard, (since if signs == heard and since <= now else now)
-    return _ahead[run][1]
+    return min(_ahead.get((record.dagster_run.run_id, *heard), lambda: now), now)
 
 
 def _heard(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[datetime]:
