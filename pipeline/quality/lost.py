@@ -30,6 +30,7 @@ from tidemark.pipeline.watermark.histogram import (
     bucket_start,
     grouped,
 )
+from tidemark.pipeline.watermark.situation import base_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
@@ -291,7 +292,7 @@ def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
     decision, or if the decision has no reading of base's backlog."""
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
-    return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
+    return bucket_of(base_after_slack(base, numbered[1].policy))
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
