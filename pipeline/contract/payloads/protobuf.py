@@ -155,14 +155,6 @@ def _itself(value: Any, _: int) -> Any:
     return value
 
 
-def _text(message: Any, _: int) -> str:
-    return str(message.ToJsonString())
-
-
-def _free(message: Any, _: int) -> Any:
-    return json_format.MessageToDict(message)
-
-
 def _wrapped(convert: Convert) -> Convert:
     return lambda message, depth: convert(message.value, depth)
 
@@ -170,8 +162,8 @@ def _wrapped(convert: Convert) -> Convert:
 WELL_KNOWN: Mapping[str, Convert] = {
     f"google.protobuf.{name}": convert
     for names, convert in (
-        ("Timestamp Duration FieldMask", _text),
-        ("Struct Value ListValue", _free),
+        ("Timestamp Duration FieldMask", lambda message, _: message.ToJsonString()),
+        ("Struct Value ListValue", lambda message, _: json_format.MessageToDict(message)),
         ("DoubleValue FloatValue", _wrapped(finite)),
         ("BytesValue", _wrapped(as_base64)),
         ("Int32Value Int64Value UInt32Value UInt64Value BoolValue StringValue", _wrapped(_itself)),
