@@ -106,7 +106,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
     """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
 
     Raises ExecutorsUnable if a row says in the column `unable` that the executor lacks a module, or if Python does not
-    start on an executor. After this error, the next run checks the session's executors again. """
+    start on an executor. After this error, the next run checks the session's executors again."""
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
     except Exception as error:  # PySpark or py4j raises it
