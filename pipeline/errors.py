@@ -170,8 +170,8 @@ class LakeUnreachable(LakeError):
 
 
 class LandingOver(LakeError):
-    """`format("pubsub")` was asked to read a batch that Spark has finished, and whose rows may be deleted. Nothing was
-    acknowledged.
+    """`format("pubsub")` was asked to read a batch that Spark has finished. The batch may already have been
+    deleted. Nothing was acknowledged.
 
     If a slow task reports this, do nothing. If you restored an old checkpoint, start a new one instead. To be able to
     restore older checkpoints in future, set a larger `keepBatches`."""

@@ -76,8 +76,8 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 
 
 def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, elements: Rows | None = None) -> Judged:
-    """Judge messages or, if `elements` is given, the elements of their arrays. There may be no payloads if the contract
-    does not need them."""
+    """Judge messages or, if `elements` is given, the elements of their arrays. Without `decoded` payloads, a contract
+    that does not need them can still be applied."""
     attributes, payloads = decoded
     published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload

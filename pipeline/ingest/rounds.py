@@ -204,7 +204,7 @@ class RunPlan:
     """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but each further second is
     added to the watermark's lag. A reading of tracking counts as current for 10 s, enough for two rounds."""
     run_for: timedelta = timedelta(hours=1)
-    """Maximum duration of a run. Reason: it is well below the time after which a run counts as dead."""
+    """Maximum duration of a run. It is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
     """A run starts if base or tracking has a message this old. As long as ticks keep up, they land messages within
     minutes."""

@@ -75,7 +75,7 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
 
 
 def report_ability(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check whether this executor can import these modules, and yield one row of SAYS per batch."""
+    """Check whether this executor can import these modules, and yield one row of ABILITY per batch."""
     said = {"executor": _here(), "unable": _unable(needs)}
     for _ in batches:
         yield pa.RecordBatch.from_pylist([said], ABILITY)

@@ -203,7 +203,7 @@ class Asking:
 
 
 LONGEST_VARINT = 63
-"""Maximum number of bits of a number in front of the last byte of its encoding: nine bytes of seven bits."""
+"""Maximum number of bits before the last byte of an encoded number: nine bytes with seven bits each."""
 
 
 def finite(value: float, *_: Any) -> float | None:

@@ -89,8 +89,8 @@ class TrackingLog:
     def __init__(
         self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
     ) -> None:
-        """Open the log. Each append checks whether another writer took the same number since the last read, and the
-        other entry has already been archived. With a `clock`, the check is skipped if the last read is less than QUICK
+        """Open the log. Each append checks that no other writer has taken the same number since the last read, even
+        if the other entry is already archived. With a `clock`, the check is skipped if the last read is less than QUICK
         ago."""
         self._objects = objects
         self._clock = clock

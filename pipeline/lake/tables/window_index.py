@@ -29,10 +29,11 @@ COMMITS_AT_ONCE = 100
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
-heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones. After AND,
-the key has the first hour whose heartbeats are kept, from which the first window follows if the lookback grows."""
+heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones. The key may
+also have the first hour whose heartbeats are kept, after KEY_SEPARATOR: if the lookback grows, the first window is
+derived from this hour."""
 
-AND = "_"
+KEY_SEPARATOR = "_"
 
 
 class WindowIndex:
@@ -132,7 +133,7 @@ class KeptWindows:
         heartbeats. Raises LakeError."""
         if not (keys := self._notes.listed()):
             return None
-        first, *hours = map(start_of, keys[-1].split(AND))
+        first, *hours = map(start_of, keys[-1].split(KEY_SEPARATOR))
         noted = max([first, *(hour + self._lookback for hour in hours)])  # length and lookback may have changed
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
@@ -150,10 +151,10 @@ class KeptWindows:
         first hour whose heartbeats are; None if retention deletes windows alone. If a later window or hour is already
         stored, that one stays. Raises LakeError."""
         hours = [] if heartbeats_from is None else [heartbeats_from.strftime(KEY_FORMAT)]
-        keys = [*self._notes.listed()[-1:], AND.join([window.key, *hours])]
+        keys = [*self._notes.listed()[-1:], KEY_SEPARATOR.join([window.key, *hours])]
         # The later window and the later hour, each for itself: a changed setting may raise only one of them.
-        latest = map(max, zip_longest(*(key.split(AND) for key in keys), fillvalue=""))
-        self._notes.ensure(AND.join(latest), NoContent())
+        latest = map(max, zip_longest(*(key.split(KEY_SEPARATOR) for key in keys), fillvalue=""))
+        self._notes.ensure(KEY_SEPARATOR.join(latest), NoContent())
         self._notes.keep_newest(1)
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
