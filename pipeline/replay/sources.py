@@ -126,9 +126,7 @@ class ParquetTrace:
                 "time, so leave out these rows or fill in the time"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
-        known = self._by.values(rows[self._named]) if streams else None
-        if known is not None and not pa.types.is_dictionary(known.type):
-            known = known.dictionary_encode()
+        known = self._by.values(rows[self._named]).cast(pa.string()) if streams else None
         return Batch(publish_us, event_us, tracked_us, landed_us, known)
 
     def _times(self, name: str, column: pa.Array) -> Ints:
@@ -216,7 +214,7 @@ class LogMessages:
 def _messages_of(cells: Histogram, tracked_us: int, *, streams: bool) -> Batch:
     publish_us, event_us = (np.repeat(column, cells.count) for column in (cells.last_publish_us, cells.min_event_us))
     tracked = np.full(len(publish_us), tracked_us, dtype=np.int64)
-    unknown = pa.nulls(len(publish_us), pa.string()).dictionary_encode() if streams else None
+    unknown = pa.nulls(len(publish_us), pa.string()) if streams else None
     return Batch(publish_us, np.minimum(event_us, NO_EVENT_TIME), tracked, tracked, unknown)
 
 
@@ -270,7 +268,7 @@ class LakeLandings:
                 event_us=microseconds(first["event_time_min"])[wanted],
                 tracked_us=microseconds(first["publish_time"])[wanted],
                 landed_us=landed_us[wanted],
-                streams=first["stream_id_min"].combine_chunks().filter(wanted).dictionary_encode() if streams else None,
+                streams=first["stream_id_min"].combine_chunks().filter(wanted) if streams else None,
             )
 
 

@@ -28,9 +28,10 @@ it collects that many. A merge rewrites the whole table, so it is too costly for
 
 class Totals:
     """A table of int64 columns with one row per key. The first `keys` columns are the key. If several rows with the
-    same key are added, the functions in `merges` combine their other columns."""
+    same key are added, the functions in `merges` combine their other columns. By default, the only other column is a
+    count, and counts add up."""
 
-    def __init__(self, keys: int, merges: Sequence[np.ufunc]) -> None:
+    def __init__(self, keys: int, merges: Sequence[np.ufunc] = (np.add,)) -> None:
         self._merges = merges
         self._parts = [list(np.empty((keys + len(merges), 0), dtype=np.int64))]  # the table, then waiting batches
         self._waiting = 0
@@ -41,6 +42,10 @@ class Totals:
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(len(self._parts[0][0]), FEWEST_ROWS_TO_MERGE):
             self.rows()
+
+    def count(self, *keys: Ints) -> None:
+        """Add a row with the count 1 for each element of the key columns."""
+        self.add(*keys, np.ones_like(keys[0]))
 
     def rows(self) -> list[Ints]:
         """Return the columns of the table, sorted by key."""
@@ -56,36 +61,6 @@ class Totals:
         present, starts = np.unique(first, return_index=True)
         for value, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(first)]), strict=True):
             yield value, [column[low:high] for column in others]
-
-
-COUNTS = (np.add,)
-
-
-class Tally:
-    """Counts, for each group, how often each value was added."""
-
-    def __init__(self) -> None:
-        self._cells = Totals(2, COUNTS)
-
-    def add(self, groups: Ints, values: Ints) -> None:
-        """Add each element of `values` to the group with the same index in `groups`. Both have the same length."""
-        self._cells.add(groups, values, np.ones_like(values))
-
-    def whole(self) -> tuple[Ints, Ints]:
-        """Return the distinct values of all groups in ascending order, and how often each was added."""
-        _, *cells = self._cells.rows()
-        values, counts = grouped(cells, COUNTS)
-        return values, counts
-
-    def of(self, group: int) -> tuple[Ints, Ints]:
-        """Return the distinct values of one group in ascending order, and how often each was added."""
-        groups, values, counts = self._cells.rows()
-        own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
-        return values[own], counts[own]
-
-    def groups(self) -> Iterator[tuple[int, list[Ints]]]:
-        """Yield each group, in ascending order, with its distinct values and how often each was added."""
-        return self._cells.groups()
 
 
 NO_EVENT_TIME = NO_MINIMUM
@@ -107,16 +82,16 @@ class Batch:
     """Some messages of a trace, in any order. Times are int64 arrays of equal length, in microseconds since the epoch.
 
     `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` is the time at which the message was acknowledged
-    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` contains
-    the stream of each message, or null for a message without a stream. It is None if the caller did not ask for
-    streams.
+    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` is an
+    Arrow array of text: the stream of each message, or null for a message without a stream. It is None if the caller
+    did not ask for streams.
     """
 
     publish_us: Ints
     event_us: Ints
     tracked_us: Ints
     landed_us: Ints
-    streams: pa.DictionaryArray | None = None
+    streams: Any = None
 
     def __len__(self) -> int:
         return len(self.publish_us)

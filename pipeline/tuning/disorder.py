@@ -8,7 +8,7 @@
   smaller event time, whichever is less.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.figures import quantile
-from tidemark.pipeline.replay.trace import Batch, Tally, Totals, Trace
-from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.replay.trace import Batch, Totals, Trace
+from tidemark.pipeline.watermark.histogram import Ints, grouped
 
 STEP_US = 100_000
 """Unit in which durations are measured, in microseconds. Durations are therefore accurate to a tenth of a second."""
@@ -90,7 +90,7 @@ class StreamTable:
         self._band_us = band_us
         self._codes: dict[str, int] = {}
         self._totals = Totals(1, [np.add] * len(COUNTED) + [np.maximum] * len(GREATEST))
-        self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
+        self._disorder, self._blame, self._behind = Totals(2), Totals(2), Totals(2)
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
         """Add the messages of a batch. `disorder`, `blame` and `behind` are the results of `_Order.measure` for these
@@ -99,8 +99,8 @@ class StreamTable:
         slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
         judged = (disorder, slow, fast)
         self._totals.add(codes, np.ones_like(codes), *map(self._beyond_band, judged), *judged)
-        for tally, steps in ((self._disorder, disorder), (self._blame, blame), (self._behind, behind)):
-            tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
+        for totals, steps in ((self._disorder, disorder), (self._blame, blame), (self._behind, behind)):
+            totals.count(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
     def __len__(self) -> int:
         return int(self._streams().num_rows)
@@ -130,9 +130,10 @@ class StreamTable:
         return self._rows().filter(pc.field("stream") != NO_STREAM)
 
     def _described(self, name: str, row: dict[str, Any]) -> StreamDisorder:
-        def at(tally: Tally, share: float) -> float:
-            values, counts = tally.of(row["stream"])
-            return float(quantile(values, share, counts))
+        def at(totals: Totals, share: float) -> float:
+            codes, seconds, counts = totals.rows()
+            own = codes == row["stream"]
+            return float(quantile(seconds[own], share, counts[own]))
 
         greatest: dict[str, Any] = {f"{figure}_seconds": _seconds(row[figure]) for figure in GREATEST}
         return StreamDisorder(
@@ -150,9 +151,9 @@ class StreamTable:
         """Return each message's stream as a number. The number of a stream is the same in all batches."""
         if batch.streams is None:
             return np.full(len(batch), NO_STREAM, dtype=np.int64)
-        names = batch.streams.dictionary.to_pylist()
-        codes: Ints = batch.streams.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        own = [self._codes.setdefault(str(name), len(self._codes)) for name in names]
+        streams = batch.streams.dictionary_encode()
+        codes: Ints = streams.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        own = [self._codes.setdefault(name, len(self._codes)) for name in streams.dictionary.to_pylist()]
         return np.array([*own, NO_STREAM], dtype=np.int64)[codes]
 
     def _beyond_band(self, steps: Ints) -> Ints:
@@ -239,10 +240,10 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
     order = _Order(trace)
     if not order.messages:
         return None
-    whole, streams = Tally(), StreamTable(duration_us(band))
+    whole, streams = Totals(1), StreamTable(duration_us(band))
     for batch in map(Batch.valid, trace.batches(streams=True)):
         disorder, blame, behind = order.measure(batch)
-        whole.add(np.zeros_like(disorder), disorder)
+        whole.count(disorder)
         streams.add(batch, disorder, blame, behind)
     return Disorder(
         messages=order.messages,
@@ -250,8 +251,8 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
         first_publish_us=order.first_publish_us,
         last_publish_us=order.last_publish_us,
         band=band,
-        lag=_distribution(*order.lag.whole()),
-        disorder=_distribution(*whole.whole()),
+        lag=_distribution(*order.lags),
+        disorder=_distribution(*whole.rows()),
         beyond_band=streams.beyond_band(),
         streams=len(streams),
         sides={side: streams.blame(side, worst) for side in SIDES},
@@ -266,13 +267,13 @@ class _Order:
     `yet_to_come`: for each step, the smallest event time published from this step on.
     `together`: the ranges of event time that have messages, in ascending order, as multiples of TOGETHER_US.
     `typical`: the typical lag in each of these ranges, in units of STEP_US.
+    `lags`: the distinct lags of all messages, in units of STEP_US, and how many messages have each.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.messages = self.rejected = 0
         self.first_publish_us, self.last_publish_us = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
-        self.lag = Tally()
-        extremes = Totals(1, (np.minimum, np.maximum))
+        lag, extremes = Totals(2), Totals(1, (np.minimum, np.maximum))
         for whole in trace.batches():
             batch = whole.valid()
             self.messages += len(batch)
@@ -280,11 +281,12 @@ class _Order:
             self.first_publish_us = int(batch.publish_us.min(initial=self.first_publish_us))
             self.last_publish_us = int(batch.publish_us.max(initial=self.last_publish_us))
             extremes.add(batch.publish_us // STEP_US, batch.event_us, batch.event_us)
-            self.lag.add(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
+            lag.count(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
         self.step, least, greatest = extremes.rows()
         self.reached = np.maximum.accumulate(greatest)
         self.yet_to_come = np.minimum.accumulate(least[::-1])[::-1]
-        self.together, self.typical = _typical(self.lag)
+        self.lags = grouped(lag.rows()[1:], [np.add])
+        self.together, self.typical = _typical(lag, self.lags)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
         """Measure each message of a batch that has no rejected messages, in units of STEP_US. Return the disorders; how
@@ -303,11 +305,10 @@ class _Order:
         return disorder, blame, behind
 
 
-def _typical(lag: Tally) -> tuple[Ints, Ints]:
+def _typical(lag: Totals, lags: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Return the ranges of event time that have messages, each as its start divided by TOGETHER_US, and the typical lag
     of each range in units of STEP_US."""
-    values, counts = lag.whole()
-    overall = quantile(values, 0.5, counts) if len(values) else 0
+    overall = quantile(lags[0], 0.5, lags[1]) if len(lags[0]) else 0
     typical = {
         group: quantile(values, 0.5, counts) if counts.sum() >= ENOUGH else overall
         for group, (values, counts) in lag.groups()

@@ -20,7 +20,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.sources import COLUMNS, TIMES, LakeLandings, LogMessages, ParquetTrace, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, Batch, CohortKey, Trace, ticks_at, ticks_of
+from tidemark.pipeline.replay.trace import NEVER, CohortKey, Trace, ticks_at, ticks_of
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_report
 from tidemark.pipeline.tuning.sweep import Workload
@@ -76,7 +76,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
-        counts.update({each["values"]: each["counts"] for each in pc.value_counts(_values(batch)).to_pylist()})
+        counts.update({each["values"]: each["counts"] for each in pc.value_counts(batch.streams).to_pylist()})
         if len(counts) > MOST_VALUES:
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
@@ -97,10 +97,6 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
     return Cohorts(by, together, cohorts, len(counts) - len(values))
 
 
-def _values(batch: Batch) -> Any:
-    return pc.cast(batch.streams, pa.string())
-
-
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
     """Write one trace per value, and one with the messages of all other values. Return the paths of the files."""
     paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
@@ -112,7 +108,7 @@ def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Pat
                 pa.array(us, mask=us == null).cast(MOMENT) for us, null in zip(times, TIMES.values(), strict=True)
             ]
             rows = pa.table([*[pa.nulls(len(batch))] * 2, *columns], schema=SCHEMA)
-            part_of = pc.index_in(_values(batch), pa.array(values)).fill_null(len(values))
+            part_of = pc.index_in(batch.streams, pa.array(values, pa.string())).fill_null(len(values))
             for number, part in enumerate(parts):
                 part.write_table(rows.filter(pc.equal(part_of, number)))
     return paths

@@ -25,8 +25,8 @@ from tidemark.pipeline.replay.trace import (
     NEVER,
     NO_EVENT_TIME,
     Batch,
-    Tally,
     Tick,
+    Totals,
     tick_times,
     ticks_at,
     ticks_of,
@@ -226,11 +226,11 @@ def test_a_trace_without_messages_or_with_a_time_far_from_the_others_is_refused(
 
 
 def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
-    tally = Tally()
+    totals = Totals(2)
     random = np.random.default_rng(1)
     for _ in range(40):
-        tally.add(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
-    counts = [counts for _, (_, counts) in tally.groups()]
+        totals.count(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
+    counts = [counts for _, (_, counts) in totals.groups()]
     assert sum(map(len, counts)) <= 10_000
     assert sum(map(np.sum, counts)) == 400_000
 

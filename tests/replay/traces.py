@@ -46,7 +46,7 @@ class Held:
                 whole.event_us[rows],
                 whole.tracked_us[rows],
                 whole.landed_us[rows],
-                ids if streams else None,
+                ids.cast(pa.string()) if streams else None,
             )
 
 

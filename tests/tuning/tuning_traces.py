@@ -98,7 +98,7 @@ class MemoryTrace:
                 self.event_us[part],
                 self.tracked_us[part],
                 self.landed_us[part],
-                ids if streams else None,
+                ids.cast(pa.string()) if streams else None,
             )
 
     def write(self, path: Path, names: Sequence[str] | None = None) -> Path:
