@@ -84,23 +84,21 @@ OBJECTS = (
 LARGE_FILES = (Need(IN_PARTS, "write a large file in parts"), Need(BREAK_OFF, "remove the parts of an unfinished file"))
 
 LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
-LANDING = (LEASES, *SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
+LEFT_BEHIND = Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind")
+READING = (*SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
+PULLING = (LEASES, *READING)
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (
         Need(CONSUME, "pull and acknowledge on tracking, and read the backlogs of both subscriptions"),
-        LEASES,
-        *SNAPSHOTS,
-        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
-        METRICS,
-        SCHEMA,
+        *PULLING,
+        LEFT_BEHIND,
         PUBLISH,
-        *OBJECTS,
         Need(DELETE, "replace the object that records the log's newest entry"),
     ),
     Component.LANDER: (
         Need(CONSUME, "pull and acknowledge on base, and read its backlog"),
-        *LANDING,
+        *PULLING,
         Need(DELETE, "replace a table's pointer to its newest checkpoint"),
         *LARGE_FILES,
     ),
@@ -111,7 +109,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     ),
     Component.RUNS: (
         Need(CONSUME, "pull and acknowledge on both subscriptions, and read their backlogs"),
-        *LANDING,
+        *PULLING,
         Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
         *LARGE_FILES,
     ),
@@ -130,11 +128,8 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(CONSUME._replace(on=On.TRACKING), "pull and acknowledge on tracking, and read its backlog"),
         Need(LOOK._replace(on=On.TRACKING), "notice that tracking no longer meets the watermark's requirements"),
         Need(LOOK._replace(on=On.BASE), "look up base's kind of subscription, and its filter"),
-        *SNAPSHOTS,
-        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
-        METRICS,
-        SCHEMA,
-        *OBJECTS,
+        *READING,
+        LEFT_BEHIND,
         Need(DELETE, "replace the object with the current watermark"),
         PUBLISH,
     ),

@@ -152,8 +152,8 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
         (["TRACE", "--out", "TRACE"], "is the trace itself"),
         (["TRACE", "--from-lake"], "a trace cannot be combined with --from-lake"),
-        (["--from-lake", "--tick", "5s"], "--tick cannot be combined with --from-lake"),
-        (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from cannot be combined with"),
+        (["--from-lake", "--tick", "5s"], "--tick: it cannot be combined with --from-lake"),
+        (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from: it cannot be combined with"),
     ],
 )
 def test_contradictory_options_are_refused_with_a_sentence(tmp_path: Path, options: list[str], words: str) -> None:

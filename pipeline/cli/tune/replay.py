@@ -15,8 +15,10 @@ from rich.console import Console
 from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import (
     AsJson,
+    apart_from,
     duration,
     duration_option,
+    only_with,
     option,
     positive,
     share,
@@ -111,16 +113,14 @@ def replay(
     given |= {} if slack is None else {"reading_slack": slack, "base_slack": slack}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
     if from_lake:
-        refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}
-        for option, value in refused.items():
-            if value is not None:
-                raise typer.BadParameter(f"{option} cannot be combined with --from-lake")
+        if trace is not None:
+            raise typer.BadParameter("a trace cannot be combined with --from-lake")
+        apart_from("--from-lake", tick=tick, complete_from=complete_from)
         _of_lake(since_when(since, SystemClock().now()), given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or use --from-lake")
-    if since is not None:
-        raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
+    only_with("--from-lake", since=since)
     if out is not None and out.exists() and trace.exists() and out.samefile(trace):
         raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
