@@ -46,9 +46,9 @@ def quarantine(
     facts = {"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages}
     terminal = printed(facts, as_json=as_json)
     names = sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name))
-    counted = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
-    table = columns("reason", right=("waiting", "requeued"), rows=counted, gap=2)
-    terminal.print(table if names else "nothing was rejected")
+    by_reason = ((name, counts.waiting.get(name, 0), counts.requeued.get(name, 0)) for name in names)
+    table = columns("reason", right=("waiting", "requeued"), rows=by_reason, gap=2)
+    terminal.print(table if names else "nothing was rejected" if selection == EVERY else "no rejected message matches")
     for row in newest:
         terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
         attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())

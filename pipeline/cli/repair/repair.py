@@ -23,7 +23,7 @@ from tidemark.pipeline.cli.options import (
     option,
     window_named,
 )
-from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import LakeError, ServiceFailed
@@ -201,8 +201,9 @@ def _show(survey: Survey, now: datetime, out: Console) -> None:
     for kind, count in shown.items():
         if count > NAMED_OF_A_KIND:
             out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
+    windows = counted(integrity.windows, "window")
     out.print(
-        f"[dim]checked {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
+        f"[dim]checked {windows} from {iso(integrity.start)} to {iso(integrity.end)}, "
         f"{integrity.files} files of these windows, and {survey.log.read} entries of the tracking log[/]"
     )
 
