@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 from tidemark.pipeline.errors import CorruptObject, DamagedNote, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
-from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import DamagedFile, DataFile, microseconds
@@ -78,45 +78,25 @@ class StalenessCheckpoint:
 AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
-class CheckpointStore:
-    """Stores the newest checkpoint in the lake. If the checkpoint is missing or damaged, the check starts over, with
-    the same result."""
+def _newest_checkpoint(notes: Notes[pa.Table]) -> StalenessCheckpoint | None:
+    """Return the newest checkpoint in the lake. If it is missing or damaged, return None: the check then starts over, with
+    the same result. Raises NewerFormat, LakeUnreachable."""
+    try:
+        for key in reversed(notes.listed()):
+            if (rows := notes.find(key)) is not None:
+                return _checkpoint_of(notes.place(key), rows)
+    except DamagedNote as error:
+        logger.warning("%s", error)
+    return None
 
-    def __init__(self, objects: ObjectStore) -> None:
-        self._notes = Notes(objects, CHECKPOINTS)
-        self._kept: StalenessCheckpoint | None = None
 
-    def newest(self) -> StalenessCheckpoint | None:
-        """Return the newest checkpoint; None if it is missing or damaged. Raises NewerFormat, LakeUnreachable."""
-        try:
-            for key in reversed(self._notes.listed()):
-                if (rows := self._notes.find(key)) is not None:
-                    self._kept = self._read(key, rows)
-                    return self._kept
-        except DamagedNote as error:
-            logger.warning("%s", error)
-        return None
-
-    def keep(self, checkpoint: StalenessCheckpoint) -> None:
-        """Store a checkpoint if its content differs from that of the stored one, or if the stored one is at least
-        COMMITS_BETWEEN commits behind. Raises LakeError."""
-        if self._kept is not None and not _is_news(self._kept, checkpoint):
-            return
-        earlier = self._notes.listed()
-        key = f"{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}"
-        checked = AS_JSON.dump_json(checkpoint, exclude={"unread"})
-        # Another process may have checked the same versions.
-        self._notes.ensure(key, checkpoint.unread.replace_schema_metadata({CHECKED: checked}))
-        self._notes.delete(*(old for old in earlier if old != key))
-        self._kept = checkpoint
-
-    def _read(self, key: str, rows: pa.Table) -> StalenessCheckpoint:
-        try:
-            checked = orjson.loads((rows.schema.metadata or {}).get(CHECKED.encode(), b""))
-            unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
-            return AS_JSON.validate_python({**checked, "unread": unread})
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise CHECKPOINTS.broken(self._notes.place(key), error) from error
+def _checkpoint_of(place: str, rows: pa.Table) -> StalenessCheckpoint:
+    try:
+        checked = orjson.loads((rows.schema.metadata or {}).get(CHECKED.encode(), b""))
+        unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
+        return AS_JSON.validate_python({**checked, "unread": unread})
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise CHECKPOINTS.broken(place, error) from error
 
 
 def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
@@ -153,17 +133,26 @@ class Staleness:
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
-        self._store = CheckpointStore(lake.objects())
-        self.checkpoint = self._store.newest()
+        self._notes = Notes(lake.objects(), CHECKPOINTS)
+        self.checkpoint = self._stored = _newest_checkpoint(self._notes)
         self._missed = MissedHeartbeats()
         self._comparison: TableComparison | None = None
         self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
         self._version_of_run: dict[str, int | None] = {}
 
     def keep(self) -> None:
-        """Write the checkpoint to the lake, for the next process. Raises LakeError."""
-        if self.checkpoint is not None:
-            self._store.keep(self.checkpoint)
+        """Write the checkpoint to the lake, for the next process, if its content differs from that of the stored one,
+        or if the stored one is at least COMMITS_BETWEEN commits behind. Raises LakeError."""
+        checkpoint, stored = self.checkpoint, self._stored
+        if checkpoint is None or (stored is not None and not _is_news(stored, checkpoint)):
+            return
+        earlier = self._notes.listed()
+        key = f"{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}"
+        checked = AS_JSON.dump_json(checkpoint, exclude={"unread"})
+        # Another process may have checked the same versions.
+        self._notes.ensure(key, checkpoint.unread.replace_schema_metadata({CHECKED: checked}))
+        self._notes.delete(*(old for old in earlier if old != key))
+        self._stored = checkpoint
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
         """Find the missed heartbeats and stale windows, in as many steps as needed. `goes_on` is called after each
