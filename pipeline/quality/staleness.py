@@ -79,8 +79,8 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
 def _newest_checkpoint(notes: Notes[pa.Table]) -> StalenessCheckpoint | None:
-    """Return the newest checkpoint in the lake. If it is missing or damaged, return None: the check then starts over, with
-    the same result. Raises NewerFormat, LakeUnreachable."""
+    """Return the newest checkpoint in the lake. If it is missing or damaged, return None: the check then starts over,
+    with the same result. Raises NewerFormat, LakeUnreachable."""
     try:
         for key in reversed(notes.listed()):
             if (rows := notes.find(key)) is not None:
