@@ -164,7 +164,7 @@ def _watch(asked: Played, place: _Place, played: Pipeline, counted_from: datetim
     decisions = [entry.decision for entry in entries if isinstance(entry, DecisionRecord)]
     counted = [decision for decision in decisions if decision.at >= counted_from]
     moved = [one.at for before, one in pairwise(decisions) if one.watermark != before.watermark]
-    rows = lake.heartbeats().current()
+    rows = lake.heartbeats().in_place()
     late = 0 if rows is None else sum(rows.to_pyarrow_table(columns=["late"])["late"].to_pylist())
     ready = _ready(report.computed_at, windowing, counted_from)
     fresh = Fresh(

@@ -54,11 +54,11 @@ COMMIT_SECONDS, COMMIT_SECONDS_A_FILE = 0.004, 5e-6
 ID_BYTES, ROUNDS_IN_MEMORY = 461, 2
 """An acknowledgement id of 200 bytes in the driver's process. One round is settled while the next is collected."""
 
-ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
-"""The most calls to Cloud Storage of a round, beside one of class A for each file; quarantine has a commit of its own.
-`tests/gcs/test_calls_of_rounds.py` counts them."""
+ROUND_CLASS_A, ROUND_CLASS_B = 5, 15
+"""The most calls to Cloud Storage of a round, beside one of class A for each file, derived from those of a tick:
+quarantine has a commit of its own, and a round tracks and lands at once."""
 
-DECISION_CLASS_A, DECISION_CLASS_B = 3, 12
+DECISION_CLASS_A, DECISION_CLASS_B = 3, 6
 """Calls of a tick that only decides. `tests/gcs/test_calls.py` counts those of class A; B is half of a tick's."""
 
 DAYS_KEPT = 30
@@ -120,7 +120,7 @@ class Load:
     @property
     def class_b_a_minute(self) -> float:
         if self.mode == "ticks":
-            return 60 / TICK_SECONDS * (costs.CLASS_B_A_TICK + (self.files_a_cycle - 1) * 3)
+            return 60 / TICK_SECONDS * (costs.CLASS_B_A_TICK + (self.files_a_cycle - 1))
         return 60 / self.cycle_seconds * ROUND_CLASS_B + 60 / TICK_SECONDS * DECISION_CLASS_B
 
     @property

@@ -115,7 +115,7 @@ def state_facts(lake: Lake) -> list[Any]:
 
 def rows_of(table: LakeTable, columns: Sequence[str]) -> list[dict[str, Any]]:
     """A table's rows, in an order of their own."""
-    current = table.current()
+    current = table.in_place()
     assert current is not None
     rows: list[dict[str, Any]] = current.to_pyarrow_table(columns=list(columns)).to_pylist()
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])

@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[float, float]] = {
 SNAPSHOT_BYTES_A_TICK = 607_000
 """Bytes that the snapshots of a tick keep at this traffic, measured with prompt answers on a busy machine."""
 
-CLASS_A_A_TICK, CLASS_B_A_TICK = 15, 24
+CLASS_A_A_TICK, CLASS_B_A_TICK = 9, 12
 """The most calls to Cloud Storage that a tick may make in steady state."""
 
 BUDGET = SNAPSHOT_BUDGET

@@ -23,7 +23,6 @@ from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TidemarkErro
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.tables.delta_log import logged
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, table_errors
 from tidemark.pipeline.settings import Settings
@@ -73,7 +72,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     another process rewrites the same files, and LakeError. An error about one partition is raised after the others are
     done.
     """
-    current = table.current()
+    current = table.in_place()
     if current is None:
         return
     by_name = by_partition(table.files(at=current))
@@ -114,7 +113,7 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
     Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
     processes. Raises LakeError.
     """
-    current = table.current()
+    current = table.in_place()
     if current is None:
         return {"files": 0, "commits": 0}
 
@@ -125,7 +124,7 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
         files = len({info.path.lstrip("/") for info in stored}.intersection(vacuum(dry_run=True)))
     if dry_run:
         return {"files": files, "commits": 0}
-    before = logged(table)
+    before = table.log.versions()
     _keep_commits_for(table, current, keep + SPARE)
     with table_errors(table.uri):
         if files:
@@ -133,14 +132,14 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
         current.update_incremental()
         current.create_checkpoint()
         current.cleanup_metadata()
-    return {"files": files, "commits": len({*before}.difference(logged(table)))}
+    return {"files": files, "commits": len({*before}.difference(table.log.versions()))}
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
     """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
     Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict if another
     process changes these partitions at the same time, and LakeError."""
-    current = table.current()
+    current = table.in_place()
     old = [file for file in table.files(at=current) if file.partition < before]
     if old and current is not None and not dry_run:
         with table_errors(table.uri):

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
@@ -19,9 +18,8 @@ from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
-from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
-from tidemark.pipeline.lake.tables.delta_log import actions, logged
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table_log import LOG_FOLDER, actions_in
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -128,7 +126,7 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 def _listed_ever(table: LakeTable) -> set[str]:
     with table_errors(table.uri):
-        commits = read_ahead(partial(actions, table.folder), logged(table))
+        commits = (actions_in(content) for _, content in read_ahead(table.log.read, table.log.versions()))
         kinds = "add", "remove", "cdc"  # the last one is a file of the change data feed, if users turn it on
-        files = (action.get(kind) for _, of_commit in commits for action in of_commit for kind in kinds)
+        files = (action.get(kind) for commit in commits for action in commit for kind in kinds)
         return {unquote(file["path"]) for file in files if file}

@@ -81,7 +81,7 @@ class Materializing:
         return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
 
     def rows(self) -> pa.Table:
-        table = self.lake.diffs().table.current()
+        table = self.lake.diffs().table.in_place()
         assert table is not None
         return table.to_pyarrow_table().sort_by([("stream_id", "ascending"), ("event_time", "ascending")])
 

@@ -95,7 +95,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         for request in ticking.tick("tables").run_requests or ():
             assert run(house, instance, request).success
 
-        table = house.lake.corrections().table.current()
+        table = house.lake.corrections().table.in_place()
         assert table is not None
         noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
         assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": ["late"]})]

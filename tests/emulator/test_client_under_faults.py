@@ -146,7 +146,7 @@ class Ticks:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        table = self.lake.heartbeats().current()
+        table = self.lake.heartbeats().in_place()
         return [] if table is None else table.to_pyarrow_table().sort_by("landed_at").to_pylist()
 
 

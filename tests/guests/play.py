@@ -133,7 +133,7 @@ def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str
     try:
         report = read_report(lake)
         waiting = read_waiting(lake, settings.windowing, settings.windows.lookback, report.state.watermark)
-        heartbeats = lake.heartbeats().current()
+        heartbeats = lake.heartbeats().in_place()
     except LakeError:
         return False
     watermark = report.state.watermark

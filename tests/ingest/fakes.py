@@ -406,7 +406,7 @@ class World:
         """A table's rows, in the order of their message ids."""
         lake = self.lake()
         opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
-        table = opened.current()
+        table = opened.in_place()
         found: list[dict[str, Any]] = (
             [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
         )

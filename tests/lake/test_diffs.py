@@ -46,7 +46,7 @@ def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fenc
 
 def rows_by_window(lake: Lake) -> dict[str, dict[str, int]]:
     """How many rows of which run stand in each window."""
-    table = lake.diffs().table.current()
+    table = lake.diffs().table.in_place()
     assert table is not None
     found: dict[str, dict[str, int]] = {key: {} for key in lake.diffs().computed()}
     for row in table.to_pyarrow_table(columns=["window", "stream_id"]).to_pylist():

@@ -46,7 +46,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def table_of(lake: Lake) -> DeltaTable:
-    found = lake.heartbeats().current()
+    found = lake.heartbeats().in_place()
     assert found is not None
     return found
 

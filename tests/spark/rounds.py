@@ -146,7 +146,7 @@ def quarantined(settings: Settings) -> list[str]:
 
 
 def _message_ids(table: LakeTable) -> list[str]:
-    current = table.current()
+    current = table.in_place()
     return [] if current is None else current.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
 
 

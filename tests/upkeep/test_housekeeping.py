@@ -125,7 +125,7 @@ def keep_in(bucket: LakeSettings) -> None:
     ((_, did),) = compact(table, EVERY, "event_time")
     assert (did["files"], did["files_after"]) == (MANY, 1)
     assert trim(table, NOTHING)["files"] == MANY
-    current = lake.table(HEARTBEATS).current()
+    current = lake.table(HEARTBEATS).in_place()
     assert current is not None
     assert current.to_pyarrow_table().num_rows == 2 * MANY
     assert drop_partitions(table, "2026-11-22T00Z")["rows"] == 2 * MANY

@@ -10,14 +10,14 @@ from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, Objec
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-def open_objects(lake: LakeSettings) -> ObjectStore:
-    """Return the store of the lake's objects, in its folder or bucket. Makes no request. Raises LakeUnwritable if there
-    are no credentials for the bucket."""
+def open_objects(lake: LakeSettings, name: str = "") -> ObjectStore:
+    """Return the store of the lake's objects, in its folder or bucket; with a `name`, of the objects in that folder of
+    the lake. Makes no request. Raises LakeUnwritable if there are no credentials for the bucket."""
     if lake.folder is not None:
-        return DiskObjects(lake.folder)
+        return DiskObjects(lake.folder / name)
     from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
 
-    return CloudStorageObjects(lake.uri, lake.endpoint)
+    return CloudStorageObjects(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint)
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:

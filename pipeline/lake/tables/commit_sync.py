@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tidemark.pipeline.lake.store.disk import sync
-
-LOG_FOLDER = "_delta_log"
+from tidemark.pipeline.lake.tables.table_log import LOG_FOLDER
 
 RECENT_COMMITS = 20
 """Number of earlier commits that are synced after a table is opened, because their writers may have died before they

@@ -126,7 +126,7 @@ class Corrections:
     def noted(self, table_id: str) -> int | None:
         """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no
         change of this table has been recorded. Raises LakeError."""
-        table = self.table.current()
+        table = self.table.in_place()  # the library reads it from the log
         return None if table is None else table.transaction_version(table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
@@ -149,7 +149,7 @@ class Corrections:
         added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.complete(CORRECTIONS)
-            if table.transaction_version(through.table_id) != before:
+            if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             try:
                 self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)

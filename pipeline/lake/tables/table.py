@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -16,21 +17,21 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
-from deltalake.table import FilterConjunctionType
+from deltalake.table import FilterConjunctionType, TableAlterer
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.messages import MOMENT as MOMENT
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, NewerFormat, ObjectMissing, TableConflict
-from tidemark.pipeline.lake.store.address import arrow_files, storage_options, table_uri
+from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import admission_to
 from tidemark.pipeline.lake.store.disk import storage_error
-from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
+from tidemark.pipeline.lake.tables.commit_sync import CommitSync
+from tidemark.pipeline.lake.tables.table_log import TableLog
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
@@ -45,18 +46,14 @@ which each process does at most once."""
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "20"}
 """The table property for the number of commits between two checkpoints.
 
-A process that opens a table reads the last checkpoint and every later commit, with two requests per commit. The value
-20 makes that about 20 requests on average, instead of 100 with the library's default. A lower value would delay more
-ticks, because they wait while a checkpoint is written.
+A process that opens a table reads the last checkpoint and every later commit. The value 20 makes that about 10 commits
+on average, instead of 50 with the library's default. A lower value would delay more ticks, because they wait while a
+checkpoint is written.
 """
 
 OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 """Like CHECKPOINTS, but for tables to which only runs commit. The interval is shorter, because every run opens these
 tables, and no tick waits for their checkpoints."""
-
-NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
-find these files. Housekeeping deletes them instead."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
@@ -136,29 +133,34 @@ class LakeTable:
         all."""
         self._admission = admission_to(lake)
         self._table: DeltaTable | None = None
-        self._commit: tuple[int, int] | None = None
-        self._sync = None if "://" in self.uri else CommitSync(Path(self.uri))
+        in_place = partial(DeltaTable, self.uri, storage_options=self.storage_options)
+        self.log = TableLog(open_objects(lake, name), in_place, copies=lake.folder is None)
+        self._sync = None if lake.folder is None else CommitSync(Path(self.uri))
 
     def current(self) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist.
 
-        If there is no new commit, the call only looks up two files: the last known commit, which shows whether the
-        table was deleted or recreated, and the next commit.
+        If there is no new commit, the call only reads two files: the last known commit, which shows whether the table
+        was deleted or recreated, and the next commit. In a bucket, only `in_place` returns a table that can be changed.
         """
         self._admission.admit()
         with table_errors(self.uri):
-            held = self._updated()
-            if held is not None:
-                return self._readable(held)
+            if self._table is not None and self.log.update(self._table):
+                return self._readable(self._table)
             self._table = None
             try:
-                table = self._readable(DeltaTable(self.uri, storage_options=self.storage_options))
+                self._table = self._readable(self.log.open())
             except TableNotFoundError:
                 return None
-            self._table, (self._commit,) = table, self._commits(table.version())
             if self._sync is not None:
-                self._sync.opened_at(table.version())
-            return table
+                self._sync.opened_at(self._table.version())
+            return self._table
+
+    def in_place(self) -> DeltaTable | None:
+        """Return the table at its newest version, for changes by the Delta library's own methods. Return None if the
+        table does not exist."""
+        with table_errors(self.uri):
+            return None if self.current() is None else self.log.in_place()
 
     def _readable(self, table: DeltaTable) -> DeltaTable:
         metadata, protocol = table.metadata(), table.protocol()
@@ -174,40 +176,17 @@ class LakeTable:
             )
         return table
 
-    def _updated(self) -> DeltaTable | None:
-        """Return the open table after updating it to the newest version. Return None if no table is open, or if it was
-        deleted or recreated."""
-        table = self._table
-        if table is None or self._commit is None:
-            return None
-        number = table.version()
-        held, following = self._commits(number, number + 1)
-        if held != self._commit:
-            return None
-        if following is None:
-            return table
-        try:
-            table.update_incremental()
-        except DeltaError:  # the table may have been lost, so the open table is no longer valid
-            return None
-        self._commit = following if table.version() == number + 1 else self._commits(table.version())[0]
-        return table
-
     def _open(self) -> DeltaTable | None:
         """Return the open table without updating it. Return None if no table is open, if it was deleted or recreated,
         or if its format is older or a property is missing."""
-        if self._table is None or self._commit is None or self._lacks(self._table):
+        if self._table is None or self._lacks(self._table):
             return None
         with table_errors(self.uri):
-            return self._table if self._commits(self._table.version()) == [self._commit] else None
+            return self._table if self.log.is_unchanged(self._table) else None
 
     def _lacks(self, table: DeltaTable) -> bool:
         properties = table.metadata().configuration
         return format_of(properties) < version.FORMAT or not self.properties.keys() <= properties.keys()
-
-    def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
-        found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
-        return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
         """Return the table at a version. Raises ObjectMissing if the files of that version are no longer complete."""
@@ -399,15 +378,11 @@ class LakeTable:
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
         for changes in range(SCHEMA_CHANGES):
             try:
-                held = self.complete(schema, as_open=changes == 0)
-                self.transact(held, files, properties)
+                self.transact(self.complete(schema, as_open=changes == 0), files, properties)
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
-        with table_errors(self.uri):
-            held.update_incremental()  # the transaction itself does not update the open table
-            (self._commit,) = self._commits(held.version())
         self.make_durable()
 
     def transact(
@@ -417,16 +392,12 @@ class LakeTable:
         properties: CommitProperties,
         mode: Literal["append", "overwrite"] = "append",
     ) -> None:
-        """Add files to the table and remove files from it, in one transaction. The mode `overwrite` also removes all
-        earlier files. Raises TableConflict, LakeError."""
-        with table_errors(self.uri):
+        """Add files to the table and remove files from it, in one transaction, and update the open `table`. The mode
+        `overwrite` also removes all earlier files. Raises TableConflict, LakeError."""
+        by = [self.partition_column] if self.partition_column else []
+        with table_errors(self.uri), self.log.committing(table) as hooks:
             table.create_write_transaction(
-                [*files],
-                mode=mode,
-                schema=table.schema(),
-                partition_by=[self.partition_column] if self.partition_column else [],
-                commit_properties=properties,
-                post_commithook_properties=NO_CLEANUP,
+                [*files], mode, table.schema(), by, commit_properties=properties, post_commithook_properties=hooks
             )
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
@@ -439,11 +410,7 @@ class LakeTable:
         self.check()
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
-        if absent:
-            with table_errors(self.uri):
-                table.alter.add_columns(absent)
-                (self._commit,) = self._commits(table.version())
-        return table
+        return self._altered(lambda alter: alter.add_columns(absent)) if absent else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
         table = self.current()
@@ -451,13 +418,18 @@ class LakeTable:
             with table_errors(self.uri):
                 self._create(schema)
             table = self.current()
-        if table is None:
-            raise TableConflict(f"{self.uri} was deleted while it was written; try again")
-        if self._lacks(table):
-            with table_errors(self.uri):
-                table.alter.set_table_properties({**self.properties, **marks()}, raise_if_not_exists=False)
-                (self._commit,) = self._commits(table.version())
-        return table
+        if table is not None and not self._lacks(table):
+            return table
+        wanted = {**self.properties, **marks()}
+        return self._altered(lambda alter: alter.set_table_properties(wanted, raise_if_not_exists=False))
+
+    def _altered(self, change: Callable[[TableAlterer], None]) -> DeltaTable:
+        with table_errors(self.uri):
+            if (table := self.in_place()) is not None:
+                change(table.alter)
+            if (table := self.current()) is None:
+                raise TableConflict(f"{self.uri} was deleted while it was written; try again")
+            return table
 
     def _create(self, schema: pa.Schema) -> None:
         try:

@@ -1,0 +1,241 @@
+"""Opens a Delta table, updates it, and commits to it. A process reads each commit once.
+
+In a folder, the Delta library works in place. In a bucket it would read each commit twice and a checkpoint eleven
+times, and list the log three times for each commit. There, it works on copies: each object of the log is read once.
+
+A commit to a bucket has these steps. The process may die after any of them:
+
+1. The library writes the commit to the copy. No other process sees it.
+2. The commit is uploaded under the next version, unless an object has that name: then another writer was first,
+   TableConflict is raised, and nothing is committed. The upload is one atomic request. If only its response is lost,
+   its retry recognizes the object. From now on, all readers see the commit. Its data files were uploaded before.
+3. After some commits, a checkpoint is uploaded, and then `_last_checkpoint` is replaced, which points to it. Without
+   either of them, readers start from the checkpoint before, and read more commits, until the next checkpoint.
+"""
+
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import DeltaError
+
+from tidemark.pipeline.clock import SystemClock, from_us, is_recent
+from tidemark.pipeline.errors import LakeError, ObjectExists, ObjectMissing, ObjectReplaced, TableConflict
+from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
+
+LOG_FOLDER = "_delta_log"
+COMMIT_FILE = re.compile(r"\d{20}\.json")
+LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+
+BELIEVED_FOR = timedelta(hours=1)
+"""Maximum age of a commit that counts as the newest one because the next version is missing. The next version of an
+older commit may have been deleted, in a log that the process read half before and half after housekeeping. So after an
+older commit, the Delta library lists the log."""
+
+NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
+"""Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
+find these files. Housekeeping deletes them instead."""
+
+COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""Commit options for a copy that lacks the objects from which a checkpoint is made."""
+
+CACHED_BYTES = 4 << 20
+"""Maximum size of the cached commits of a table: about two thousand commits of landing."""
+
+_read: dict[str, tuple[int, list[bytes]]] = {}
+"""The cached commits by table address: the version of the first one, and the contents of consecutive commits.
+
+Invariant: if a cached commit still belongs to the table, so do all cached commits before it. Later cached commits may
+not, because the table may have been restored to an earlier version."""
+
+
+class TableLog:
+    """The log of a table. `objects` are those in the table's folder, and `in_place` opens the table without copies.
+    With `copies`, the table is opened from copies, unless its log is in a form that only the Delta library knows.
+
+    An open table does not need the copies, so they are deleted after each step. An update needs the new commits, and a
+    transaction the last one. Not thread-safe, but ticks that overlap cause at most errors."""
+
+    def __init__(self, objects: ObjectStore, in_place: Callable[[], DeltaTable], *, copies: bool) -> None:
+        self.in_place = in_place
+        self.newest = b""
+        """The content of the commit at the version of the open table."""
+        self._objects, self._copies = objects, copies
+        self._is_copied = False
+        self._place = Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
+        self._one_at_a_time = Lock()
+
+    def read(self, version: int) -> bytes:
+        """Read a commit from the log. Raises ObjectMissing, LakeError."""
+        return self._objects.read(commit_name(version))
+
+    def between(self, first: int, last: int) -> list[bytes]:
+        """Return the commits of the versions `first` to `last`, in order.
+
+        Cached commits are not read again, except the newest one: it shows whether the table was recreated. Raises
+        ObjectMissing if a commit is gone, because housekeeping deletes old commits. Raises LakeError."""
+        start, kept = self._cached(first)
+        new = read_ahead(self.read, range(start + len(kept), last + 1))
+        kept = self._cache(start, [*kept, *(content for _, content in new)])
+        return kept[first - start : last + 1 - start]
+
+    def since(self, first: int, at_most: int | None = None) -> list[bytes]:
+        """Return the commits from version `first` on, in order: up to the newest one or, if they are more than
+        `at_most`, at least so many. Empty if there is no such version. Cached commits are not read again, as in
+        `between`. Raises LakeError."""
+        start, kept = self._cached(first)
+        found = kept[first - start :]
+        with suppress(ObjectMissing):
+            while at_most is None or len(found) < at_most:
+                found.append(self.read(first + len(found)))
+        self._cache(start, [*kept[: first - start], *found])
+        return found
+
+    def versions(self) -> list[int]:
+        """Return the versions of all commits that are still in the log, in order. Raises LakeError."""
+        names = (name.removeprefix(f"{LOG_FOLDER}/") for name in self._objects.names(f"{LOG_FOLDER}/"))
+        return [int(name.removesuffix(".json")) for name in names if COMMIT_FILE.fullmatch(name)]
+
+    def _cached(self, first: int) -> tuple[int, list[bytes]]:
+        """Return the cached commits and the version of the first one, if a commit of version `first` is among them or
+        follows them, and if the newest one is still in the log."""
+        start, kept = _read.get(self._objects.uri, (0, []))
+        if kept and start <= first <= start + len(kept):
+            with suppress(ObjectMissing):
+                if self.read(start + len(kept) - 1) == kept[-1]:
+                    return start, kept
+        return first, []
+
+    def _cache(self, start: int, commits: list[bytes]) -> list[bytes]:
+        fitting = bisect_right([*accumulate(map(len, reversed(commits)))], CACHED_BYTES)
+        _read[self._objects.uri] = start + len(commits) - fitting, commits[len(commits) - fitting :]
+        return commits
+
+    def open(self) -> DeltaTable:
+        """Return the table at its newest version. Raises LakeError, and the errors of the Delta library."""
+        self._is_copied = self._copies
+        if self._is_copied and (found := self._from_checkpoint()):
+            with self._copied(found):
+                table = DeltaTable(self._place)
+            self.newest = [*found.values()][-1]
+            if self._is_at_end(table):
+                return table
+        self._is_copied, table = False, self.in_place()
+        self.newest = self.read(table.version())
+        return table
+
+    def is_unchanged(self, table: DeltaTable) -> bool:
+        """Return True if the open table's newest commit is still in the log. If not, the table was deleted or
+        recreated. Raises LakeError."""
+        with suppress(ObjectMissing):
+            return self.read(table.version()) == self.newest
+        return False
+
+    def update(self, table: DeltaTable) -> bool:
+        """Update the table to its newest version. Return False if it was deleted or recreated. Raises LakeError."""
+        first = table.version()
+        found = self.since(first)
+        if not found or found[0] != self.newest:
+            return False
+        with suppress(DeltaError, ObjectMissing):
+            if found[1:]:
+                with self._copied({commit_name(first + at): found[at] for at in range(1, len(found))}):
+                    table.update_incremental()
+                is_further = table.version() >= first + len(found)  # another process has committed in between
+                self.newest = self.read(table.version()) if is_further else found[-1]
+            return True
+        return False
+
+    @contextmanager
+    def committing(self, table: DeltaTable) -> Iterator[PostCommitHookProperties]:
+        """Commit what the `with` block writes to the table with the yielded options, and update the table. Raises
+        TableConflict if another process has committed since the last update, LakeError, and the errors of the Delta
+        library."""
+        if self._is_copied and not self._is_at_end(table):
+            raise TableConflict(f"another writer has committed to {self._objects.uri}; try again")
+        version, every = table.version() + 1, int(table.metadata().configuration.get("delta.checkpointInterval", "100"))
+        with self._copied({commit_name(version - 1): self.newest}):
+            yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
+            if self._is_copied:
+                self._upload(commit_name(version))
+            table.update_incremental()
+            place = self._place / commit_name(version)
+            self.newest = place.read_bytes() if self._is_copied else self.read(table.version())
+        if self._is_copied and (version + 1) % every == 0:
+            with suppress(LakeError):  # the commit has succeeded, and the next checkpoint makes up for this one
+                self._checkpoint()
+
+    def _upload(self, name: str) -> None:
+        try:
+            self._objects.create(name, (self._place / name).read_bytes())
+        except ObjectExists as error:
+            raise TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
+
+    def _checkpoint(self) -> None:
+        with self._copied(self._from_checkpoint()):
+            table, generation = DeltaTable(self._place), 0
+            table.create_checkpoint()
+            self._upload(_checkpoint_name(table.version()))
+            with suppress(ObjectMissing):
+                _, generation = self._objects.read_generation(LAST_CHECKPOINT)
+            with suppress(ObjectReplaced):
+                self._objects.replace(LAST_CHECKPOINT, (self._place / LAST_CHECKPOINT).read_bytes(), generation)
+
+    def _from_checkpoint(self) -> Mapping[str, bytes]:
+        """Return the last checkpoint, and all commits from there on, in order. Empty if only the library can find
+        them."""
+        checkpoint, version = dict[str, bytes](), 0
+        try:
+            with suppress(ObjectMissing):
+                last = checkpoint[LAST_CHECKPOINT] = self._objects.read(LAST_CHECKPOINT)
+                version = json.loads(last)["version"]
+                name = _checkpoint_name(version)
+                checkpoint[name] = self._objects.read(name)
+        except (KeyError, ValueError):
+            return {}
+        commits = {commit_name(version + at): content for at, content in enumerate(self.since(version))}
+        return checkpoint | commits if commits and len(checkpoint) != 1 else {}
+
+    def _is_at_end(self, table: DeltaTable) -> bool:
+        """Return True if the table's newest commit is young, or if the library finds no later one."""
+        infos = (action["commitInfo"] for action in actions_in(self.newest) if action.get("commitInfo"))
+        stated_ms = next((info.get("timestamp", 0) for info in infos), 0)
+        is_young = is_recent(from_us(stated_ms * 1000), SystemClock().now(), BELIEVED_FOR)
+        return is_young or self.in_place().version() == table.version()
+
+    @contextmanager
+    def _copied(self, objects: Mapping[str, bytes]) -> Iterator[None]:
+        """Copy these objects for as long as the `with` block runs, if the table is open from copies."""
+        with self._one_at_a_time:
+            try:
+                for name, content in objects.items() if self._is_copied else ():
+                    (self._place / LOG_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+                    (self._place / name).write_bytes(content)
+                yield
+            finally:
+                shutil.rmtree(self._place, ignore_errors=True)
+
+
+def actions_in(commit: bytes) -> list[Mapping[str, Any]]:
+    """Return the Delta actions in the content of a commit. Raises ValueError."""
+    return [json.loads(line) for line in commit.splitlines() if line]
+
+
+def commit_name(version: int) -> str:
+    """Return the path of a commit within its table."""
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def _checkpoint_name(version: int) -> str:
+    return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"

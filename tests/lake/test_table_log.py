@@ -1,0 +1,168 @@
+"""A table that is opened from copies of its log, beside the same table as the Delta library opens it in place."""
+
+import json
+import shutil
+import tempfile
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.transaction import AddAction
+
+from tidemark.pipeline.errors import TableConflict
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.tables import table_log
+from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
+
+SCHEMA = pa.schema({"stream_id": pa.string(), "event_hour": pa.string()})
+EVERY = 5
+"""Number of commits between two checkpoints."""
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal(DiskObjects):
+    """Objects of a process that dies after some of its writes."""
+
+    writes_left = 1_000
+
+    def _live(self) -> None:
+        if self.writes_left == 0:
+            raise Death
+        self.writes_left -= 1
+
+    def create(self, name: str, content: bytes) -> None:
+        self._live()
+        super().create(name, content)
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        self._live()
+        return super().replace(name, content, generation)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty table."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return created(tmp_path / "table")
+
+
+def created(place: Path) -> Path:
+    configuration = {"delta.checkpointInterval": str(EVERY)}
+    DeltaTable.create(place, SCHEMA, partition_by=["event_hour"], configuration=configuration)
+    return place
+
+
+def add(table: DeltaTable, path: str, hooks: PostCommitHookProperties | None = None) -> None:
+    action = AddAction(path, 1, {"event_hour": "a"}, 0, data_change=True, stats='{"numRecords": 1}')
+    made = {"partition_by": ["event_hour"], "post_commithook_properties": hooks}
+    table.create_write_transaction([action], "append", table.schema(), **made)
+
+
+def commit(log: TableLog, table: DeltaTable, path: str) -> None:
+    with log.committing(table) as hooks:
+        add(table, path, hooks)
+
+
+def opened(place: Path, objects: DiskObjects | None = None) -> tuple[TableLog, DeltaTable]:
+    log = TableLog(objects or DiskObjects(place), partial(DeltaTable, place), copies=True)
+    table = log.open()
+    return log, table
+
+
+def is_copied(table: DeltaTable, place: Path) -> bool:
+    return str(place) not in table.table_uri
+
+
+def content(table: DeltaTable) -> tuple[int, set[str]]:
+    assert table.partitions() in ([], [{"event_hour": "a"}])
+    return table.version(), set(table.get_add_actions()["path"].to_pylist())
+
+
+def test_it_follows_commits_of_others_and_its_own_become_the_tables(place: Path, tmp_path: Path) -> None:
+    log, table = opened(place)
+    for number in range(8):
+        add(DeltaTable(place), f"theirs-{number}")
+        assert log.update(table)
+        commit(log, table, f"ours-{number}")
+        assert log.is_unchanged(table)
+        assert content(table) == content(DeltaTable(place)) == content(opened(place)[1])
+    assert is_copied(table, place)
+    assert len(content(table)[1]) == 16
+    assert json.loads((place / LAST_CHECKPOINT).read_bytes())["version"] == 14  # its own commit; it skipped none
+    assert sorted(path.name[:20] for path in place.rglob("*.checkpoint.parquet")) == [f"{at:020}" for at in (4, 9, 14)]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_commit_that_another_writer_was_first_with_is_a_conflict_and_nothing_of_it_stays(place: Path) -> None:
+    log, table = opened(place)
+    add(DeltaTable(place), "theirs")
+    with pytest.raises(TableConflict):
+        commit(log, table, "ours")
+    assert log.update(table)
+    assert content(table) == content(DeltaTable(place)) == (1, {"theirs"})
+
+
+def test_a_writer_that_slept_while_commits_were_cleaned_up_commits_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, table = opened(place)
+    for number in range(EVERY):
+        add(DeltaTable(place), f"theirs-{number}")
+    following = place / commit_name(1)
+    following.unlink()  # the checkpoint contains it
+    monkeypatch.setattr(table_log, "BELIEVED_FOR", timedelta(0))
+    with pytest.raises(TableConflict):
+        commit(log, table, "ours")
+    assert not following.exists()
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_process_that_dies_in_a_commit_leaves_a_table_that_all_can_read_and_write(place: Path, writes: int) -> None:
+    for number in range(8):
+        add(DeltaTable(place), f"earlier-{number}")
+    objects = Mortal(place)
+    log, table = opened(place, objects)
+    objects.writes_left = writes  # the commit, the checkpoint, and the pointer to it
+    with suppress(Death):
+        commit(log, table, "ours")
+    assert ("ours" in content(DeltaTable(place))[1]) is (writes > 0)
+    assert content(opened(place)[1]) == content(DeltaTable(place))
+    for number in range(2 * EVERY):
+        log, table = opened(place)
+        commit(log, table, f"later-{number}")
+        assert content(table) == content(DeltaTable(place)) == content(opened(place)[1])
+    assert json.loads((place / LAST_CHECKPOINT).read_bytes())["version"] >= 14
+
+
+def test_a_table_that_was_created_again_is_noticed(place: Path) -> None:
+    log, table = opened(place)
+    shutil.rmtree(place)
+    assert not log.is_unchanged(table)
+    add(DeltaTable(created(place)), "another")
+    assert not log.is_unchanged(table)
+    assert not log.update(table)
+
+
+def test_a_log_that_the_pointer_does_not_lead_through_is_left_to_the_library(place: Path) -> None:
+    pointer, pointers = place / LAST_CHECKPOINT, []
+    for number in range(9):
+        add(DeltaTable(place), f"theirs-{number}")
+        pointers += [pointer.read_bytes()] if pointer.exists() else []
+    pointer.write_bytes(pointers[0])  # and commits were cleaned up after a checkpoint that it does not name
+    for number in range(5, 9):
+        (pointer.parent / f"{number:020}.json").unlink()
+    old = pointer.parent / f"{4:020}.json"
+    old.write_text(old.read_text().replace('"timestamp":1', '"timestamp":'))  # long ago
+    log, table = opened(place)
+    assert not is_copied(table, place)
+    for number in range(3):  # and its commits are the library's
+        commit(log, table, f"ours-{number}")
+        assert content(table) == content(DeltaTable(place))
