@@ -3,9 +3,10 @@
 The late share of a band is exact: a full replay with this band and the recorded readings would give the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -81,37 +82,30 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The outcomes of a tuning, by variant and by band, in ascending order of the bands. `targets` are the late shares
-    to aim at, in descending order. `ticks` is the number of ticks."""
+    """The outcomes of a tuning: variant by variant, in ascending order of the bands. `targets` are the late shares to
+    aim at, in descending order. `ticks` is the number of ticks."""
 
-    tried: Mapping[Variant, Mapping[timedelta, BandOutcome]]
+    variants: Sequence[Variant]
+    outcomes: Sequence[BandOutcome]
     targets: Sequence[float]
     ticks: int
 
     @property
-    def variants(self) -> list[Variant]:
-        return list(self.tried)
-
-    @property
-    def outcomes(self) -> list[BandOutcome]:
-        return [outcome for variant in self.tried for outcome in self.of(variant)]
-
-    @property
     def recommendations(self) -> list[Recommendation]:
-        return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
+        return [self.recommended(variant, target) for variant in self.variants for target in self.targets]
 
     def of(self, variant: Variant) -> list[BandOutcome]:
         """Return the outcomes of a variant, in ascending order of the bands."""
-        return list(self.tried[variant].values())
+        return [outcome for outcome in self.outcomes if outcome.variant == variant]
 
     def at(self, variant: Variant, band: timedelta) -> BandOutcome:
-        """Return the outcome of a variant with a band. Raises KeyError if this band was not tried."""
-        return self.tried[variant][band]
+        """Return the outcome of a variant with a band that was tried."""
+        return next(outcome for outcome in self.of(variant) if outcome.band == band)
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
         """Return the recommendation for a variant and a target: the smallest band that meets the target."""
-        outcomes = self.tried[variant]
-        return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
+        outcomes = self.of(variant)
+        return Recommendation(variant, target, _enough(outcomes, target), outcomes[-1].band)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +133,18 @@ def tune(
 ) -> Tuning:
     """Try all bands with all variants. Then try further bands, in whole seconds, to find the smallest one that meets
     each target."""
-    wanted = sorted(set(targets), reverse=True)
-    tried: dict[Variant, dict[timedelta, BandOutcome]] = {variant: {} for variant in variants}
-    missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
+    tuning = Tuning(variants, [], sorted(set(targets), reverse=True), len(workload.ticks))
+    missing = [(variant, band) for variant in variants for band in set(bands)]
     while missing:
-        for outcome in outcomes_of(workload, missing, policy_of):
-            tried[outcome.variant][outcome.band] = outcome
+        outcomes = [*tuning.outcomes, *outcomes_of(workload, missing, policy_of)]
+        outcomes.sort(key=lambda outcome: (variants.index(outcome.variant), outcome.band))
+        tuning = replace(tuning, outcomes=outcomes)
         missing = [
             (variant, band)
-            for variant, outcomes in tried.items()
-            for band in sorted({band for target in wanted for band in _between(outcomes, target)})
+            for variant in variants
+            for band in {band for target in tuning.targets for band in _between(tuning.of(variant), target)}
         ]
-    in_order = {variant: dict(sorted(outcomes.items())) for variant, outcomes in tried.items()}
-    return Tuning(in_order, wanted, len(workload.ticks))
+    return tuning
 
 
 def outcomes_of(
@@ -192,19 +185,18 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> 
     return quantile(lag, 0.5), quantile(lag, 0.99)
 
 
-def _enough(outcomes: Mapping[timedelta, BandOutcome], target: float) -> BandOutcome | None:
+def _enough(outcomes: Sequence[BandOutcome], target: float) -> BandOutcome | None:
     """Return the outcome of the smallest tried band such that it and all larger tried bands meet the target. Return
-    None if even the largest band does not meet the target."""
-    failing = [band for band, outcome in outcomes.items() if outcome.late_share > target]
-    enough = [band for band in outcomes if not failing or band > max(failing)]
-    return outcomes[min(enough)] if enough else None
+    None if even the largest band does not meet the target. `outcomes` are in ascending order of the bands."""
+    enough = list(takewhile(lambda outcome: outcome.late_share <= target, reversed(outcomes)))
+    return enough[-1] if enough else None
 
 
-def _between(outcomes: dict[timedelta, BandOutcome], target: float) -> list[timedelta]:
+def _between(outcomes: Sequence[BandOutcome], target: float) -> list[timedelta]:
     """Return the bands to try next for a target, in whole seconds. They lie between the smallest tried band that meets
     the target and the next smaller tried band."""
     enough = _enough(outcomes, target)
-    below = max((band for band in outcomes if enough and band < enough.band), default=None)
+    below = max((outcome.band for outcome in outcomes if enough and outcome.band < enough.band), default=None)
     if enough is None or below is None:
         return []
     low, high = below // SECOND, -(-enough.band // SECOND)

@@ -123,7 +123,7 @@ def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() 
 
     from tidemark.pipeline.tuning.sweep import _enough
 
-    outcomes = {seconds(band): outcome(band, late) for band, late in ((1, 9), (2, 0), (3, 1), (4, 0), (5, 0))}
+    outcomes = [outcome(band, late) for band, late in ((1, 9), (2, 0), (3, 1), (4, 0), (5, 0))]
     enough = _enough(outcomes, 0.0)
     assert enough is not None
     assert enough.band == seconds(4)
