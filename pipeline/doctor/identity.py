@@ -87,6 +87,7 @@ LEASES = Need(LOOK, "read how long a message is leased; without it, one minute i
 LEFT_BEHIND = Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind")
 READING = (*SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 PULLING = (LEASES, *READING)
+"""READING is needed to read backlogs and to write the lake, and PULLING by parts that also pull messages."""
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (

@@ -259,7 +259,7 @@ class LakeLandings:
             if len(self._left_out):  # an id is that of a message, or of one heartbeat in a message
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
-            # A redelivery keeps both. An emulator that starts again gives the same ids to other messages.
+            # A redelivery has the same id and publish time. A restarted emulator gives old ids to new messages.
             first = rows.group_by(columns[:2], use_threads=False).aggregate(least)
             landed_us = microseconds(first["landed_at_min"])
             wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)

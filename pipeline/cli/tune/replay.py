@@ -18,7 +18,6 @@ from tidemark.pipeline.cli.options import (
     apart_from,
     duration,
     duration_option,
-    only_with,
     option,
     positive,
     share,
@@ -120,7 +119,8 @@ def replay(
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or use --from-lake")
-    only_with("--from-lake", since=since)
+    if since is not None:
+        raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
     if out is not None and out.exists() and trace.exists() and out.samefile(trace):
         raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
