@@ -92,6 +92,8 @@ def stretch_named(text: str, windowing: Windowing) -> range:
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
+    if numbers[1] < numbers[0]:
+        raise ValueError(f"{first}{TO}{last} ends before it begins: name the earlier window first")
     return range(numbers[0], numbers[1] + 1)
 
 

@@ -185,7 +185,9 @@ def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neithe
     with dg.DagsterInstance.ephemeral(settings={"run_retries": {"enabled": True, "max_retries": 2}}) as instance:
         assert "'yesterday' is not a window key" in failure_of(run_over(house, instance, "yesterday"))
         assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
-        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 2
+        backwards = f"{WINDOWS[2]}..{WINDOWS[0]}"
+        assert f"{backwards} ends before it begins" in failure_of(run_over(house, instance, backwards))
+        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 3
     assert house.written() == []
 
 
