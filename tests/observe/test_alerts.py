@@ -1,4 +1,4 @@
-"""Each alert fires on the fault that is planted for it, and none fires in a clean hour: the real sensors on simulated
+"""Each alert fires on the fault that is planted for it, and none fires in clean minutes: the real sensors on simulated
 time, scraped at the real port, and judged by Prometheus' own promtool; and the dashboard's queries get an answer."""
 
 import json
@@ -14,13 +14,16 @@ from tests.dagster.house import publish
 from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import answers, check, rules
 from tidemark.assets.scheduler import runs as lost_runs
+from tidemark.assets.sensors import staleness
 from tidemark.pipeline.lake.store.objects import count_call
 from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
-CLEAN, CLEAN_ALONE = 60, 5
-"""Minutes before the first fault, and before one that is planted alone."""
+CLEAN, CLEAN_ALONE = 45, 5
+"""Minutes before the first fault, longer than any rule looks back and waits; and before one that is planted alone."""
+
+AUDIT_EVERY = 15 * MINUTE
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -96,7 +99,7 @@ ONE_AFTER_ANOTHER: dict[str, tuple[Plant, int]] = {
     "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 16),
     "TidemarkSnapshotsOverBudget": (readings_get_dear, 14),
     "TidemarkMissed": (some_are_missed, 22),
-    "TidemarkLost": (somebody_else_acknowledges, 10),
+    "TidemarkLost": (somebody_else_acknowledges, 17),
     "TidemarkQuarantineJumps": (garbage_is_published, 8),
     "TidemarkLate": (some_are_late, 10),
     "TidemarkRunsFail": (spark_is_gone, 8),
@@ -120,8 +123,10 @@ SAYS_NOTHING = "TidemarkSaysNothing"
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster notes what a run says by the machine's clock, which does not move here."""
+    """Dagster notes what a run says by the machine's clock, which does not move here. Audits read the whole log, and
+    are rarer."""
     monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
+    monkeypatch.setattr(staleness, "AUDIT_EVERY", AUDIT_EVERY)
 
 
 def test_no_alert_fires_on_a_clean_pipeline_and_then_each_on_its_fault_and_not_before(tmp_path: Path) -> None:
