@@ -66,44 +66,39 @@ def test_calls_that_are_refused_for_now_are_made_again(world: TickingOnABucket, 
     world.check_that_all_is_there_once()
 
 
-@pytest.mark.parametrize("kinds", [[COMMIT, ENTRY], [DATA, NOTE], [READING]], ids=["commits", "files", "readings"])
 def test_an_answer_that_is_lost_after_success_neither_loses_nor_doubles_anything(
-    world: TickingOnABucket, proxy: FaultProxy, kinds: list[str]
+    world: TickingOnABucket, proxy: FaultProxy
 ) -> None:
-    world.publish()
-    proxy.play(*(Fault(calls, loses_answer=True, times=1) for calls in kinds))
-    world.tick()
-    proxy.play()
-    world.publish()
-    world.tick()
-    world.check_that_all_is_there_once()
+    for kinds in ([COMMIT, ENTRY], [DATA, NOTE], [READING]):
+        world.publish()
+        proxy.play(*(Fault(calls, loses_answer=True, times=1) for calls in kinds))
+        world.tick()
+        proxy.play()
+        world.publish()
+        world.tick()
+        world.check_that_all_is_there_once()
 
 
-@pytest.mark.parametrize(
-    ("calls", "needed"),
-    [
+def test_a_permission_that_is_missing_is_named_with_the_role_that_has_it(
+    world: TickingOnABucket, proxy: FaultProxy
+) -> None:
+    for calls, needed in (
         (COMMIT, r"/lake/quarantine/_delta_log/.*: storage.objects.create is needed"),
         (DATA, r"/lake/heartbeats/event_hour=.*: storage.objects.create is needed"),
-    ],
-    ids=["commit", "file"],
-)
-def test_a_permission_that_is_missing_is_named_with_the_role_that_has_it(
-    world: TickingOnABucket, proxy: FaultProxy, calls: str, needed: str
-) -> None:
-    world.publish()
-    proxy.play(Fault(calls, status=403))
-    with pytest.raises(LakeUnwritable, match=needed) as raised:
-        world.land()
-    assert "roles/storage.objectUser on gs://tidemark-" in str(raised.value)
-    proxy.play()
-    world.wait(60)
-    world.tick()
-    world.check_that_all_is_there_once()
+    ):
+        world.publish()
+        proxy.play(Fault(calls, status=403))
+        with pytest.raises(LakeUnwritable, match=needed) as raised:
+            world.land()
+        assert "roles/storage.objectUser on gs://tidemark-" in str(raised.value)
+        proxy.play()
+        world.wait(60)
+        world.tick()
+        world.check_that_all_is_there_once()
 
 
-@pytest.mark.parametrize("calls", [COMMIT, DATA, ENTRY], ids=["commit", "file", "entry"])
 def test_a_server_that_does_not_answer_is_given_up_by_name_and_the_next_tick_goes_on(
-    tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy, calls: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(gcs.ONCE, "timeout", 0.5)
     monkeypatch.setattr(gcs.CloudStorageObjects.__init__, "__kwdefaults__", {"retry_for": timedelta(seconds=1)})
@@ -112,12 +107,13 @@ def test_a_server_that_does_not_answer_is_given_up_by_name_and_the_next_tick_goe
     world = TickingOnABucket(tmp_path, lake_apart, proxy)
     world.publish()
     world.tick()
-    world.publish()
-    proxy.play(Fault(calls, delay=3))
-    with pytest.raises(LakeUnreachable, match=r"gs://tidemark-\w+/lake/"):
+    for calls in (COMMIT, DATA, ENTRY):
+        world.publish()
+        proxy.play(Fault(calls, delay=3))
+        with pytest.raises(LakeUnreachable, match=r"gs://tidemark-\w+/lake/"):
+            world.tick()
+        proxy.play()
+        world.wait(120)
         world.tick()
-    proxy.play()
-    world.wait(120)
-    world.tick()
-    assert set(world.landed_ids()) == set(world.published)
-    assert set(world.quarantined_ids()) == set(world.rejected)
+        assert set(world.landed_ids()) == set(world.published)
+        assert set(world.quarantined_ids()) == set(world.rejected)
