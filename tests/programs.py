@@ -1,6 +1,7 @@
 """Programs that tests start and wait for."""
 
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,3 +17,13 @@ def ended(
     """A program that has ended, with its output and its exit code, whatever that is."""
     given = {"cwd": folder, "env": variables, "capture_output": True, "text": True, "timeout": seconds, "check": False}
     return subprocess.run(command, **given, **more)  # type: ignore[no-any-return,call-overload]
+
+
+def install(python: Path, *what: str | Path) -> None:
+    """Install packages for a Python as `tools/install.sh` does: by uv, from its cache if that has them, or by pip."""
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python]
+    for command in ([*uv, "--offline", *what], [*uv, *what]):
+        if ended(command, seconds=600).returncode == 0:
+            return
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *what]
+    subprocess.run(pip, check=True, timeout=600)

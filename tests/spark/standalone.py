@@ -8,8 +8,8 @@
 A process holds one kind of session: clients of a Connect server are programs of their own (`cluster_client.py`).
 """
 
-import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import pyspark
 
 from tests.cache import cache, made_once
 from tests.official_emulator import HOST, free_port
+from tests.programs import install
 from tidemark.local.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.local.services.stack import TOKEN, spark_server
 from tidemark.pipeline.clock import SystemClock
@@ -29,7 +30,6 @@ from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.java import java_home
 
 READY_WITHIN_SECONDS = 90
-MADE_WITHIN_SECONDS = 600
 WORKERS = 2
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)
 SMALL = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.executor.cores": "1"}
@@ -105,23 +105,10 @@ def bare_python() -> Path:
     with made_once(folder) as making:
         if making is not None:
             made = making / folder.name
-            _run([sys.executable, "-m", "venv", str(made)])
-            _install(made / "bin" / "python", versions)
+            venv.create(made)
+            install(made / "bin" / "python", *versions)
             made.rename(folder)  # only its scripts know where it was made
     return folder / "bin" / "python"
-
-
-def _install(python: Path, versions: list[str]) -> None:
-    """By uv, as `tools/install.sh` does, within seconds from its cache; else by pip."""
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-    for command in ([*uv, "--offline", *versions], [*uv, *versions]):
-        if subprocess.run(command, capture_output=True, check=False, timeout=MADE_WITHIN_SECONDS).returncode == 0:
-            return
-    _run([str(python), "-m", "pip", "install", "--quiet", *versions])
-
-
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=MADE_WITHIN_SECONDS)
 
 
 def _started(supervisor: Supervisor, folder: Path) -> str:

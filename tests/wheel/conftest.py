@@ -21,7 +21,7 @@ def small_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(source: Path, folder: Path) -> Path:
     """The wheel of a project, in an empty folder."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), str(source)]
     subprocess.run(command, check=True, timeout=300)
     (found,) = folder.glob("*.whl")
     return found

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import sysconfig
 import venv
 import zipfile
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.conftest import ROOT
+from tests.programs import install
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300)]
 
@@ -31,14 +30,13 @@ def test_it_brings_few_packages_and_gates_by_a_folder(small_wheel: Path, tmp_pat
     environment, lake = tmp_path / "environment", tmp_path / "lake"
     venv.create(environment)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    pip = [sys.executable, "-m", "pip", "--python", str(environment)]
-    subprocess.run([*pip, "install", "--quiet", "--no-compile", str(small_wheel)], cwd=ROOT, check=True, timeout=200)
+    python = environment / "bin" / "python"
+    install(python, small_wheel)
     assert len(list(site.glob("*.dist-info"))) <= MOST_PACKAGES
     assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= MOST_BYTES
 
     lake.mkdir()
     (lake / "watermark.json").write_text(json.dumps({**SAID, "window_seconds": 300}))
-    python = environment / "bin" / "python"
     for key, code in (("2026-11-21T05-20Z", 0), ("2026-11-21T05-25Z", 1)):
         asked = [python, "-I", "-m", "tidemark_watermark", lake, "--wait-for", key, "--timeout=0s"]
         assert subprocess.run(asked, cwd=tmp_path, check=False, timeout=60).returncode == code

@@ -17,7 +17,7 @@ from tests.chaos.house import House
 from tests.chaos.plan import Target
 from tests.chaos.survival import asked_of, check_that_it_survives, without_settings
 from tests.official_emulator import free_port
-from tests.programs import ended
+from tests.programs import ended, install
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings import Settings, load_settings
 
@@ -66,11 +66,11 @@ class Stranger(House):
 @pytest.fixture(scope="module")
 def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     environment, folder = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("project")
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     looked = [SHELL, "tools/check_machine.sh", sys.executable]
     extras = subprocess.run(looked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip().split(",")
-    install = [SHELL, "tools/install.sh", str(environment / "bin" / "python"), "java" * ("java" in extras), str(wheel)]
-    subprocess.run(install, cwd=ROOT, check=True, timeout=600)
+    with_java = f"{wheel}[java]" if "java" in extras else wheel
+    install(environment / "bin" / "python", with_java, "--constraint", ROOT / "constraints.txt")
     give_bytecode(environment)
     (folder / "assets").mkdir()
     for name in ("assets/__init__.py", "resources.py", "pipeline.py"):
