@@ -97,25 +97,12 @@ BECAUSE = {
     Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
     Reason.HELD_SEEK: "a subscription was sought back (base {base}, tracking {tracking}); replayed messages may "
     "be late",
-    Reason.IDLE_ADVANCED: "nothing valid was published since {newest}, and there is no backlog",
-    Reason.IDLE_HELD: 'nothing valid was published since {newest}, and idle = "hold"',
+    Reason.IDLE_ADVANCED: "nothing valid was published since {newest_publish_time}, and there is no backlog",
+    Reason.IDLE_HELD: 'nothing valid was published since {newest_publish_time}, and idle = "hold"',
     Reason.RELEASED: "an operator released the messages published before {released_before}",
 }
 """The second half of a decision's sentence, by reason. The first half states the watermark. `ADVANCED` is absent: its
 second half depends on the kind of evidence."""
-
-PINNED_BY_WHAT_WAS_RELEASED = (
-    "base still holds released messages (published at {base}), so its reading says nothing about messages published "
-    "from {released_before} on"
-)
-THE_CLOCK_WAS_SET_BACK = (
-    "this machine's clock was set back: a reading was observed at {read_at}, and the watermark moves once the clock "
-    "is near that time again"
-)
-PINNED_UNTIL_THE_NEXT_READING = (
-    "base was last read at {read_at}, and is read again by {next_by} (snapshot_budget); among the messages published "
-    "since {base}, tracking saw an event time as old as {candidate}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,26 +220,31 @@ class Decision:
         return f"{self.reason}: {where}; {self._because()}"
 
     def _because(self) -> str:
-        base, text = self.base, BECAUSE.get(self.reason)
-        if text is None:
+        base, reason = self.base, self.reason
+        read_at = max((one.newest.observed_at for one in (base, self.tracking) if one is not None), default=self.at)
+        if reason is Reason.HELD_CLOCK_SKEW and read_at > self.at:
+            return (
+                f"this machine's clock was set back: a reading was observed at {iso(read_at)}, and the watermark moves "
+                "once the clock is near that time again"
+            )
+        if reason is Reason.PINNED_BY_BACKLOG and base is not None and self.released_before is not None:
+            return (
+                f"base still holds released messages (published at {iso(base.oldest_unacked)}), so its reading says "
+                f"nothing about messages published from {iso(self.released_before)} on"
+            )
+        if reason is Reason.PINNED_BY_BACKLOG and base is not None and base.is_read_rarely:
+            return (
+                f"base was last read at {iso(base.newest.observed_at)}, and is read again by {iso(base.next_by)} "
+                f"(snapshot_budget); among the messages published since {iso(base.oldest_unacked)}, tracking saw an "
+                f"event time as old as {when(self.candidate)}"
+            )
+        if reason not in BECAUSE:
             return self._least()
-        read_at = [one.newest.observed_at for one in (base, self.tracking) if one is not None]
-        if self.reason is Reason.HELD_CLOCK_SKEW and max(read_at, default=self.at) > self.at:
-            return THE_CLOCK_WAS_SET_BACK.format(read_at=when(max(read_at)))
-        if self.reason is Reason.PINNED_BY_BACKLOG and self.released_before is not None:
-            text = PINNED_BY_WHAT_WAS_RELEASED
-        elif self.reason is Reason.PINNED_BY_BACKLOG and base is not None and base.is_read_rarely:
-            text = PINNED_UNTIL_THE_NEXT_READING
-        return text.format(
-            base="unknown" if base is None else iso(base.oldest_unacked),
-            tracking="unknown" if self.tracking is None else iso(self.tracking.oldest_unacked),
-            read_at=when(None if base is None else base.newest.observed_at),
-            next_by=when(None if base is None else base.next_by),
-            candidate=when(self.candidate),
-            complete_from=when(self.complete_from),
-            released_before=when(self.released_before),
-            newest=when(self.newest_publish_time),
-        )
+        moments = ("candidate", "complete_from", "released_before", "newest_publish_time")
+        facts = {name: when(getattr(self, name)) for name in moments}
+        for name, reading in (("base", base), ("tracking", self.tracking)):
+            facts[name] = "unknown" if reading is None else iso(reading.oldest_unacked)
+        return BECAUSE[reason].format(**facts)
 
     def _least(self) -> str:
         bound = self.bound
