@@ -10,7 +10,7 @@ from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM,
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.watermark.decision import BandEvidence
+from tidemark.pipeline.watermark.readings import EffectiveReading
 
 REASON = "reason/"
 """Prefix of the metadata that counts rejected messages by reason. The reason follows the prefix."""
@@ -43,53 +43,47 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     """Return the decision, and the figures that led to it, as metadata. Names begin with their group, such as `band/`.
-    Ages and lags are in seconds, so that the UI can plot them."""
-    decision, bound, histogram = tracked.decision, tracked.decision.bound, tracked.state.histogram
+    Ages and lags are in seconds, so that the UI can plot them. Unknown figures are left out."""
+    decision, bound, state = tracked.decision, tracked.decision.bound, tracked.state
+    lag, watermark, pin = decision.lag, decision.watermark, decision.pin
+    pinned_by = None
+    if pin is not None:
+        pinned_by = (
+            f"{pin.count} messages published at {pin.published_from.isoformat()}, the smallest event time "
+            f"{pin.min_event_time.isoformat()}"
+        )
     metadata: dict[str, Any] = {
-        **moments(watermark=decision.watermark),
+        **moments(watermark=watermark),
         "reason": str(decision.reason),
         "decision": decision.sentence(),
-        "log_entry": tracked.state.number,
+        "log_entry": state.number,
+        "lag_seconds": None if lag is None else lag.total_seconds(),
+        "watermark_epoch_seconds": None if watermark is None else watermark.timestamp(),
+        "pinned_by": pinned_by,
+        "problems": "; ".join(tracked.problems) or None,
+        "band/messages": 0 if bound is None else bound.messages,
+        "band/passed_over": 0 if bound is None else bound.passed_over,
+        **moments(**{f"band/{name}": getattr(bound, name, None) for name in ("start", "end", "anchor")}),
+        **_reading_metadata("base", decision.base),
+        **_reading_metadata("tracking", decision.tracking),
+        "histogram/cells": len(state.histogram),
+        "histogram/rejected": state.rejected,
+        **moments(**{"histogram/newest_publish_time": decision.newest_publish_time}),
+        **moments(**{"histogram/complete_from": decision.complete_from}),
+        "readings/violations": state.reading_violations,
+        "readings/snapshot_bytes_last_day": state.account.last_day(decision.at).snapshot_bytes,
     }
-    if decision.lag is not None:
-        metadata["lag_seconds"] = decision.lag.total_seconds()
-    if decision.watermark is not None:
-        metadata["watermark_epoch_seconds"] = decision.watermark.timestamp()
-    if decision.pin is not None:
-        metadata["pinned_by"] = (
-            f"{decision.pin.count} messages published at {decision.pin.published_from.isoformat()}, "
-            f"the smallest event time {decision.pin.min_event_time.isoformat()}"
-        )
-    if tracked.problems:
-        metadata["problems"] = "; ".join(tracked.problems)
-    band: dict[str, datetime | None] = {} if bound is None else {"start": bound.start, "end": bound.end}
-    if isinstance(bound, BandEvidence):
-        band["anchor"] = bound.anchor
-    metadata |= _group(
-        "band",
-        messages=0 if bound is None else bound.messages,
-        passed_over=0 if bound is None else bound.passed_over,
-        **moments(**band),
-    )
-    for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
-        if reading is not None:
-            metadata |= _group(
-                name,
-                backlog_age_seconds=reading.newest.age.total_seconds(),
-                read_by=reading.newest.source,
-                **moments(oldest_unacked=reading.oldest_unacked),
-            )
-    metadata |= _group(
-        "histogram",
-        cells=len(histogram),
-        rejected=tracked.state.rejected,
-        **moments(newest_publish_time=decision.newest_publish_time, complete_from=decision.complete_from),
-    )
-    return metadata | _group(
-        "readings",
-        violations=tracked.state.reading_violations,
-        snapshot_bytes_last_day=tracked.state.account.last_day(decision.at).snapshot_bytes,
-    )
+    return {name: value for name, value in metadata.items() if value is not None}
+
+
+def _reading_metadata(name: str, reading: EffectiveReading | None) -> dict[str, Any]:
+    if reading is None:
+        return {}
+    return {
+        f"{name}/backlog_age_seconds": reading.newest.age.total_seconds(),
+        f"{name}/read_by": reading.newest.source,
+        **moments(**{f"{name}/oldest_unacked": reading.oldest_unacked}),
+    }
 
 
 def landing_events(settings: Settings, landed: Ingested) -> list[dg.AssetMaterialization]:
@@ -124,10 +118,6 @@ def landing_sentence(landed: Ingested) -> str:
     if landed.acknowledged.failed:
         sentence += f"; {landed.acknowledged.failed} acknowledgements failed; those messages will be redelivered"
     return sentence
-
-
-def _group(name: str, **metadata: Any) -> dict[str, Any]:
-    return {f"{name}/{key}": value for key, value in metadata.items()}
 
 
 def moments(**moments: datetime | None) -> dict[str, Any]:
