@@ -255,7 +255,7 @@ class LakeLandings:
             rows = self._heartbeats.rows(self._table, chosen, None, [hour])
             rows = rows.filter(_is_first(rows))
             if streams:
-                rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]))
+                rows = rows.select(columns).append_column("stream_id", self._by.values(rows[named]).cast(pa.string()))
             if len(self._left_out):  # an id is that of a message, or of one heartbeat in a message
                 rows = without(rows, self._left_out)
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
