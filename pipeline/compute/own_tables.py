@@ -118,9 +118,10 @@ def without_copies(heartbeats: DataFrame, fields: Iterable[str]) -> DataFrame:
     publish time. The kept row is late only if all copies are late."""
     sender = F.coalesce(F.concat(F.lit("p"), "publisher_id"), F.concat(F.lit("m"), "message_id"))
     copies = SqlWindow.partitionBy("stream_id", "event_time", sender)
-    ordered = ("publish_time", "message_id", "publisher_id", *fields)
-    first = F.row_number().over(copies.orderBy(*(F.col(name).asc_nulls_last() for name in ordered)))
-    numbered = heartbeats.withColumn("late", F.bool_and("late").over(copies)).withColumn(COPY, first)
+    order = ("publish_time", "message_id", *(F.col(name).asc_nulls_last() for name in ("publisher_id", *fields)))
+    numbered = heartbeats.withColumn("late", F.bool_and("late").over(copies)).withColumn(
+        COPY, F.row_number().over(copies.orderBy(*order))
+    )
     return numbered.where(F.col(COPY) == 1).drop(COPY)
 
 
