@@ -1,7 +1,7 @@
 """Computes windows of a custom table: passes heartbeats to its definition, and writes the rows to the lake."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,17 +11,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.window import Window as SqlWindow
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
+from tidemark.pipeline.compute.slices import COPIES, PLACE, Search, cut
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
+from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
+from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 ROWS_OF_ONE_TASK = 300_000
@@ -30,9 +32,6 @@ Python function always runs in several tasks, because its work per row is unknow
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
-
-HASH, COPY = "_hash", "_copy"
-"""Temporary columns. Their names begin with an underscore; names of compared fields cannot."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
@@ -71,7 +70,8 @@ class OwnBatch(WindowBatch):
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the rows in one Spark job per range of contiguous windows, and write them.
 
-        Raises ToolMissing, and TableFailed if the table's definition fails or returns rows that the lake cannot store.
+        Raises ExecutorsUnable, ToolMissing, and TableFailed if the table's definition fails or returns rows that the
+        lake cannot store.
         """
         definition = self.definition
         with explaining_missing_connector(), _failing(definition):
@@ -92,37 +92,40 @@ class OwnBatch(WindowBatch):
         return {window.key: self.digests[window.key] for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
-        """Return the heartbeats that these contiguous windows read, without copies. A column that a file lacks is null.
-
-        Copies have the same stream and event time, so the same hash. Only rows whose hash occurs twice are exchanged
-        between Spark's tasks to drop copies.
-        """
+        """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
+        copies are late. A column that a file lacks is null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         if not files.files:
             return self.spark.createDataFrame([], columns)
-        start, end, event_time = windows[0].start - self.lookback, windows[-1].end, F.col("event_time")
-        read = self.spark.read.schema(columns).parquet(*files.paths)
-        landed = read.where((event_time >= moment(start)) & (event_time < moment(end)))
-        landed = landed.withColumn("late", F.coalesce("late", F.lit(True)))
-        hashed = landed.withColumn(HASH, F.xxhash64("stream_id", "event_time"))
-        twice = hashed.groupBy(HASH).count().where("count > 1").select(HASH).toArrow()
-        if not len(twice):  # the usual case
-            return landed
-        shared = F.broadcast(self.spark.createDataFrame(twice))
-        single = without_copies(hashed.join(shared, HASH, "left_semi"), self.heartbeats.fields)
-        return hashed.join(shared, HASH, "left_anti").unionByName(single).drop(HASH)
+        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files)
+        event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
+        landed = self.spark.read.schema(columns).parquet(*files.paths)
+        if copies is not None:
+            file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
+            placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, list(PLACE), "left")
+            is_dropped = F.col("_is_dropped")
+            is_kept, late = is_dropped.isNull() | ~is_dropped, late & is_dropped.isNull()
+            landed = placed.where(is_kept)
+        return (
+            landed.withColumn("late", late)
+            .select(*columns.names)
+            .where((event_time >= moment(start)) & (event_time < moment(end)))
+        )
 
+    def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
+        """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
+        Raises ExecutorsUnable.
 
-def without_copies(heartbeats: DataFrame, fields: Iterable[str]) -> DataFrame:
-    """For each `(stream_id, event_time, id)`, keep the same copy as `columns.without_copies`: the one with the smallest
-    publish time. The kept row is late only if all copies are late."""
-    sender = F.coalesce(F.concat(F.lit("p"), "publisher_id"), F.concat(F.lit("m"), "message_id"))
-    copies = SqlWindow.partitionBy("stream_id", "event_time", sender)
-    order = ("publish_time", "message_id", *(F.col(name).asc_nulls_last() for name in ("publisher_id", *fields)))
-    numbered = heartbeats.withColumn("late", F.bool_and("late").over(copies)).withColumn(
-        COPY, F.row_number().over(copies.orderBy(*order))
-    )
-    return numbered.where(F.col(COPY) == 1).drop(COPY)
+        Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `_is_dropped` is
+        true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
+        landed in time.
+        """
+        start = windows[0].start
+        before = [Window(start - self.lookback, start)] if self.lookback else []
+        slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
+        search = Search(slices, self.heartbeats.fields, self.heartbeats.storage_options)
+        found = answers_to(self.spark, search, COPIES).select([*PLACE, "_is_dropped"])
+        return self.spark.createDataFrame(found) if len(found) else None
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:

@@ -1,13 +1,14 @@
 """Cuts a range of windows into slices of time, and computes each slice in one Spark task.
 
 A slice needs only the heartbeats of `[start - lookback, end)`, so Spark needs no shuffle. A task reads the files of
-this range, computes diffs with Polars, and writes one file per window.
+this range, computes diffs with Polars, and writes one file per window. For a custom table, a task only finds the copies
+of heartbeats, so that Spark can drop them without a shuffle.
 """
 
 import io
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
+from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, in_order, stream_status, without_copies
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
 from tidemark.pipeline.lake.store.objects import read_ahead
@@ -53,6 +54,16 @@ ANSWER = pa.schema(
 )
 """Schema of the rows that a task of `Work` returns: one row per written file. If the executor cannot run tidemark, the
 task returns a single row with the reason in `unable`."""
+
+
+PLACE = ("_file", "_row")
+"""The columns that identify a row of the table `heartbeats`: the last two parts of its file's path, and its row number
+in the file, from 0."""
+
+COPIES = pa.schema({"unable": pa.string(), "_file": pa.string(), "_row": pa.int64(), "_is_dropped": pa.bool_()})
+"""Schema of the rows that a task of `Search` returns. Each identifies a heartbeat in the table `heartbeats`. If
+`_is_dropped` is true, the heartbeat is a copy to drop. Otherwise it is kept, and its `late` becomes false, because a
+copy of it landed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,41 @@ class Work:
             yield answer
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The search for copies of heartbeats, as sent to each task. Copies have the same event time, so they are in the
+    same slice. Most heartbeats have no copies, so the tasks return few rows."""
+
+    slices: Sequence[Slice]
+    fields: Mapping[str, FieldKind]
+    storage_options: Mapping[str, str]
+
+    def answers(self, one: Slice) -> Iterator[dict[str, Any]]:
+        """Yield one row of COPIES per heartbeat to drop, or to keep with `late` set to false."""
+        moment = pl.struct("stream_id", "event_time").hash()
+        moments = scan(one, {}, self.storage_options).select(moment).collect().to_series()
+        if moments.n_unique() == len(moments):  # the usual case, for which two columns suffice
+            return
+        of_files = [
+            scan(replace(one, paths=[path]), self.fields, self.storage_options, "_row").select(
+                pl.exclude("_row"), pl.lit(place_of(path)).alias("_file"), "_row"
+            )
+            for path in one.paths
+        ]
+        read = pl.concat(of_files).collect()
+        shared = in_order(read.filter(moment.is_duplicated()))  # a few hash collisions are harmless
+        kept = without_copies(shared.lazy()).collect()
+        dropped = shared.join(kept, on=PLACE, how="anti")
+        in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
+        yield from dropped.select(*PLACE, _is_dropped=True).to_dicts()
+        yield from in_time.select(*PLACE, _is_dropped=False).to_dicts()
+
+
+def place_of(path: str) -> str:
+    """Return the last two parts of a file's path: its partition and its name. Together they are unique in the table."""
+    return "/".join(path.split("/")[-2:])
+
+
 def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, cores: int) -> list[Slice]:
     """Cut contiguous windows into slices with about equal row counts.
 
@@ -128,9 +174,11 @@ def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     return rows.select(*(pl.col(name).cast(kind) for name, kind in columns.items() if name != PARTITION), NUMBER)
 
 
-def scan(one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[str, str]) -> pl.LazyFrame:
-    """Read the heartbeats of the slice and of its lookback from the slice's files. A field that a file lacks is
-    null."""
+def scan(
+    one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[str, str], row: str | None = None
+) -> pl.LazyFrame:
+    """Read the heartbeats of the slice and of its lookback from the slice's files. A field that a file lacks is null.
+    `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not one.paths:
         return pl.LazyFrame(schema=schema)
@@ -141,6 +189,7 @@ def scan(one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[s
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
+        row_index_name=row,
         storage_options=scan_options(storage_options),
         credential_provider=None,
     ).filter(pl.col("event_time").is_between(one.since, one.windows[-1].end, closed="left"))

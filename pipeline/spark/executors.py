@@ -62,8 +62,8 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute slices of time in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work. The
-    column `id` of `numbers` contains the indexes of the slices to compute."""
+    """Compute slices of time in a Spark task, and yield their rows in the schema `of`. `work` is a pickled Work or
+    Search. The column `id` of `numbers` contains the indexes of the slices to compute."""
     unable = _unable(WINDOWS)
     for batch in numbers:
         for number in batch["id"].to_pylist():
@@ -129,7 +129,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
 
 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
-    """Compute each slice of a Work in a Spark task of its own, and return the rows in the schema `of`. Raises
+    """Compute each slice of a Work or Search in a Spark task of its own, and return the rows in the schema `of`. Raises
     ExecutorsUnable."""
     return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 
