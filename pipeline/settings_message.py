@@ -33,7 +33,7 @@ MOST_PARTS = 10
 
 
 def _place(*among: PlaceKind) -> AfterValidator:
-    """Return a validator of the path of a place of one of these kinds."""
+    """Return a validator that accepts a path only if it names one of these kinds of place."""
 
     def checked(text: str) -> str:
         Place.of(text, among)

@@ -15,7 +15,7 @@ from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import remove_orphans
-from tidemark.pipeline.upkeep.repair import Surveyor, findings, forget_damaged
+from tidemark.pipeline.upkeep.survey import Surveyor, findings, forget_damaged
 from tidemark.pipeline.windows import WINDOWS_PER_RUN
 from tidemark.resources.keys import LAKE, SPARK
 

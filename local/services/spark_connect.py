@@ -14,8 +14,8 @@ from tidemark.pipeline.settings import load_settings
 
 
 def become_the_server(folder: Path) -> None:
-    """Replace this process with the server. Raises InvalidSettings if the environment has no token. None is generated,
-    because clients need the same token."""
+    """Replace this process with the server. Raises InvalidSettings if the environment has no token. No token is
+    generated, because clients need the same one."""
     if not (token := os.environ.get(TOKEN)):
         raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, and give the code server the same one")
     folder.mkdir(parents=True, exist_ok=True)

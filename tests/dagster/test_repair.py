@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.corrections import Sought
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
-from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor
+from tidemark.pipeline.upkeep.survey import Fault, Survey, Surveyor
 from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector

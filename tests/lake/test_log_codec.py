@@ -20,7 +20,7 @@ from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.upkeep.repair import check_log
+from tidemark.pipeline.upkeep.survey import check_log
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import A_COPY, Histogram
 from tidemark.pipeline.watermark.policy import Policy

@@ -23,7 +23,7 @@ from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import recorded_ticks
-from tidemark.pipeline.upkeep.repair import check_log
+from tidemark.pipeline.upkeep.survey import check_log
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Lost, Snapshot, WatermarkState
 

@@ -36,7 +36,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
-from tidemark.pipeline.upkeep.repair import Surveyor
+from tidemark.pipeline.upkeep.survey import Surveyor
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord

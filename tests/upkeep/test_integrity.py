@@ -16,7 +16,7 @@ from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.upkeep.repair import Fault, Survey, Surveyor, findings, forget_entry
+from tidemark.pipeline.upkeep.survey import Fault, Survey, Surveyor, findings, forget_entry
 from tidemark.pipeline.watermark.state import Snapshot
 
 CLOSED = 5

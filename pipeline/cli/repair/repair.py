@@ -33,8 +33,8 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, c
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
-from tidemark.pipeline.upkeep.repair import Progress as Tell
-from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings, forget_damaged, forget_entry
+from tidemark.pipeline.upkeep.survey import Progress as Tell
+from tidemark.pipeline.upkeep.survey import Survey, Surveyor, findings, forget_damaged, forget_entry
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
