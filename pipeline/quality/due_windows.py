@@ -65,7 +65,7 @@ class ComputedWindows:
     def _digests(
         self, numbers: npt.NDArray[np.int64], ratio: int, back: int
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """Return two arrays about these windows of a custom table: the digest of the input, and whether there is any."""
+        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any."""
         low = np.searchsorted(self.numbers, numbers * ratio - back)
         high = np.searchsorted(self.numbers, (numbers + 1) * ratio)
         return self.sums[high] - self.sums[low], high > low
