@@ -25,8 +25,8 @@ from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, Fence, Replaced, WindowedTable
 from tidemark.pipeline.windows import Spans
 
-RUNS = 8
-ROUNDS = 3
+RUNS = 5
+ROUNDS = 2
 SHARED = "2026-11-21T05-20Z"
 WHOLE = 6
 """Rows of a window."""
@@ -65,7 +65,7 @@ def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lak
         together.wait()  # all have taken their fence before any of them goes on
         return compute(diffs, f"{label}-{name}", windows_of[name], fence)
 
-    for number in range(ROUNDS):  # the first round creates the table, the others replace what is there
+    for number in range(ROUNDS):  # the first round creates the table, the second replaces what is there
         with ThreadPoolExecutor(RUNS) as threads:
             found = threads.map(work, [f"round{number}"] * RUNS, windows_of)
             outcomes = dict(zip(windows_of, found, strict=True))

@@ -28,7 +28,7 @@ from tidemark.pipeline.watermark.state import (
 )
 
 WRITERS = 4
-ROUNDS = 12
+ROUNDS = 5
 
 
 def nothing(_: str) -> None:
