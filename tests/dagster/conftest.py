@@ -4,6 +4,7 @@ classic Spark session share one."""
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -42,14 +43,22 @@ def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="session")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a lake whose three closed windows are computed, to be copied."""
+def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dg.ExecuteInProcessResult]:
+    """A lake whose three closed windows are computed, and the run that did it."""
     from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS, Materializing  # it needs these fixtures itself
 
     house = Materializing(tmp_path_factory.mktemp("computed"), CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert house.run(WINDOWS[0], WINDOWS[-1], instance).success
-    return house.folder
+        return house, house.run(WINDOWS[0], WINDOWS[-1], instance)
+
+
+@pytest.fixture(scope="session")
+def computed(materialized: tuple[Any, dg.ExecuteInProcessResult]) -> Path:
+    """The folder of that lake, to be copied."""
+    house, result = materialized
+    assert result.success
+    folder: Path = house.folder
+    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)

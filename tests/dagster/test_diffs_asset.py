@@ -99,14 +99,6 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     return str(data.user_failure_data.description)
 
 
-@pytest.fixture(scope="module")
-def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializing, dg.ExecuteInProcessResult]:
-    """The three closed windows, computed in one run."""
-    lake = Materializing(tmp_path_factory.mktemp("diffs"), CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
-        return lake, lake.run(WINDOWS[0], WINDOWS[-1], instance)
-
-
 def test_a_run_over_a_range_computes_its_windows(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
     lake, result = materialized
     assert result.success
