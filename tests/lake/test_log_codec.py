@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.watermark.builders import at, bounded, histogram_of, message_lists, published, reading, rejected_lists
@@ -69,7 +69,7 @@ OF_TYPE[Snapshot] = st.builds(Snapshot, histograms) | st.builds(
 
 
 @pytest.mark.parametrize("kind", get_args(Entry))
-@bounded
+@settings(bounded, max_examples=25)
 @given(data=st.data())
 def test_an_entry_comes_back_bit_for_bit(kind: type[Entry], data: st.DataObject) -> None:
     entry = data.draw(any_of(kind))
