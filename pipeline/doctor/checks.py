@@ -39,14 +39,11 @@ CHECKS = (
     Check(VERSIONS, lake.check_libraries),
     Check(SPARK, spark.check_java, is_quick=True, seconds=60.0),
     Check(SPARK, spark.check_python, is_quick=True),
-    Check(SPARK, spark.check_spark),
+    Check(SPARK, spark.check_spark, seconds=90.0, overdue=Level.WARNING),
     Check(SPARK, spark.check_task_slots, is_quick=True),
     Check(SPARK, spark.check_token, is_quick=True),
     Check(SPARK, spark.check_environment, is_quick=True),
     Check(SPARK, spark.check_connector, is_quick=True),
-    Check(
-        SPARK, spark.check_executors, seconds=90.0, overdue=Level.WARNING, reported_elsewhere=(errors.SparkUnreachable,)
-    ),
     Check(DAGSTER, lake.check_state, is_quick=True),
     Check(DAGSTER, lake.check_dagster_storage, seconds=120.0),
 )

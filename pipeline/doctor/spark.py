@@ -52,10 +52,18 @@ def check_java(setup: Setup) -> Iterator[Statement]:
 
 
 def check_spark(setup: Setup) -> Iterator[Statement]:
-    """Check that Spark answers, or that `tidemark up` will start it."""
+    """Check that Spark answers, and that executors on other machines can run tidemark, or that `tidemark up` will start
+    Spark. On a cluster without Spark Connect, this starts a classic session. Executors on this machine are checked by
+    `check_python`. Raises SparkUnreachable, ExecutorsUnable."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
+        if not master.startswith("local"):
+            session = classic_session(session_config(setup.settings))
+            try:
+                yield from report_executors(session)
+            finally:
+                session.stop()
         return
     named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
@@ -73,6 +81,16 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
     if SPARK_CONNECT not in noted_in(setup.settings.dagster.state_folder).alive():
         refuse_other_token(spark.remote or "")
     yield ok(f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}")
+    try:
+        yield from report_executors(shared_session(session_config(setup.settings)))
+    except SparkConnectGrpcException as error:
+        if "UNAUTHENTICATED" not in str(error):
+            raise
+        yield warning(
+            f"the executors were not checked, because the server at {named} requires its token. Set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to the token, and repeat the command. `tidemark up` does not disclose a "
+            "token that it generates, so set the variable to a secret before `tidemark up` as well"
+        )
 
 
 def check_task_slots(setup: Setup) -> Iterator[Statement]:
@@ -166,35 +184,6 @@ def _jar_folder() -> Path:
 
 STARTS_WITHIN_SECONDS = 20.0
 """Time limit for the workers' Python to import the modules that a task over windows needs."""
-
-
-def check_executors(setup: Setup) -> Iterator[Statement]:
-    """Check that executors on other machines can run tidemark. On a cluster without Spark Connect, this starts a
-    classic session. With Spark Connect, the server must be running. Executors on this machine are checked by
-    `check_python`."""
-    spark = setup.settings.spark
-    if spark.is_classic:
-        if not setup.settings.spark_master.startswith("local"):
-            session = classic_session(session_config(setup.settings))
-            try:
-                yield from report_executors(session)
-            finally:
-                session.stop()
-        return
-    if is_ours_to_start(setup.settings):
-        return
-    named = without_options(spark.remote or "")
-    check_answers(spark.remote or "")
-    try:
-        yield from report_executors(shared_session(session_config(setup.settings)))
-    except SparkConnectGrpcException as error:
-        if "UNAUTHENTICATED" not in str(error):
-            raise
-        yield warning(
-            f"the executors were not checked, because the server at {named} requires its token. Set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to the token, and repeat the command. `tidemark up` does not disclose a "
-            "token that it generates, so set the variable to a secret before `tidemark up` as well"
-        )
 
 
 def report_executors(session: SparkSession) -> Iterator[Statement]:

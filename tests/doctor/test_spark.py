@@ -22,7 +22,6 @@ from tidemark.pipeline.doctor.lake import check_dagster_storage, check_own_table
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,
-    check_executors,
     check_java,
     check_python,
     check_spark,
@@ -98,9 +97,10 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     monkeypatch.setattr(spark_checks, "check_answers", lambda _: None)
     monkeypatch.setattr(spark_checks, "is_ours_to_start", lambda _: False)
     monkeypatch.setattr(spark_checks, "shared_session", refused)
-    words = said(check_executors, Level.WARNING, spark=here())
-    assert "requires its token" in words
-    assert "before `tidemark up`" in words
+    answers, token = findings(check_spark, spark=here())
+    assert (answers.level, token.level) == (Level.OK, Level.WARNING)
+    assert "requires its token" in token.said
+    assert "before `tidemark up`" in token.said
 
 
 def test_another_python_of_the_executors_has_to_run_tidemark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

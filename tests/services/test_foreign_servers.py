@@ -98,12 +98,12 @@ def judged(settings: Settings) -> tuple[Level, str]:
     """What the doctor says of Spark, which is what `up` is refused for."""
     try:
         refuse_foreign_servers(settings)
-        said = list(check_spark(Setup(settings, SystemClock())))
+        said = next(iter(check_spark(Setup(settings, SystemClock()))))
     except SparkUnreachable as refused:
         with pytest.raises(SparkUnreachable, match=r".*"):
-            list(check_spark(Setup(settings, SystemClock())))
+            next(iter(check_spark(Setup(settings, SystemClock()))))
         return Level.BROKEN, str(refused)
-    return said[0]
+    return said
 
 
 @pytest.mark.parametrize(("token", "is_right"), [("theirs", True), ("another", False), (None, False)])
