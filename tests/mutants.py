@@ -21,6 +21,7 @@ _INGEST = ("taking", "held", "landing", "copies", "law", "tracking", "progress")
 INGEST = (*(f"tests/ingest/test_{name}.py" for name in _INGEST), *SIMULATION)
 NAMED = ("tests/ingest/test_named_landing.py",)
 LOG = ("tests/lake/test_tracking_log.py", *SIMULATION)
+TABLES = ("tests/lake/test_table_log.py", "tests/lake/test_delta_log.py")
 LEASES = ("tests/pubsub/test_leases.py", "tests/pubsub/test_subscription.py")
 
 
@@ -38,6 +39,7 @@ TAKE, SETTLE, ROUNDS = "ingest/take.py", "ingest/settle.py", "ingest/rounds.py"
 TICKS = "ingest/ticks.py"
 COUNTING, BY_NAME = "ingest/counting.py", "ingest/source/named.py"
 THE_LOG, KEPT = "lake/log/tracking_log.py", "pubsub/leases.py"
+A_TABLE, FOLLOWED = "lake/tables/table_log.py", "lake/tables/delta_log.py"
 APPEND = "self.log.append(entry, judged_by=_contract(tracked))"
 REMEMBER = "self.copies.settle({one.attempt for one in tracked})"
 VISIBLE, ACKNOWLEDGE = "make_visible(taken)", "acknowledged = self.subscriptions[side].acknowledge(ack_ids)"
@@ -80,6 +82,15 @@ MUTANTS = (
     Mutant("who was away for long is lost", THE_LOG, "or self._is_before_all(number)", "", LOG),
     Mutant("a lost number ends the entry", THE_LOG, "state = None\n                continue", "return state", LOG),
     Mutant("appending asks for no contract", THE_LOG, "_refuse(judged_by, state.contract)", "pass", LOG),
+    Mutant("who is second counts as committed", A_TABLE, "as error:\n            raise TableConflict(",
+           "as error:\n            return\n            raise TableConflict(", TABLES),
+    Mutant("a writer that was away commits", A_TABLE, "if self._is_copied and not self._is_at_end(table):", "if False:",
+           TABLES),
+    Mutant("a cached commit is believed", A_TABLE, "if self.read(start + len(kept) - 1) == kept[-1]:", "if True:",
+           TABLES),
+    Mutant("another table's commits are taken over", A_TABLE, "if not found or found[0] != self.newest:",
+           "if not found:", TABLES),
+    Mutant("a follower goes on in another table", FOLLOWED, "if found[:1] == [content] and", "if found and", TABLES),
     Mutant("what was let go is leased", KEPT, "if one in self._held]", "]", LEASES),
     Mutant("a failure ends the keeper", KEPT, "except Exception as error", "except OSError as error", LEASES),
 )  # fmt: skip
