@@ -14,7 +14,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.lake.failures import FailedTick
-from tidemark.pipeline.observe import instruments as them
+from tidemark.pipeline.observe import instruments
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
 from tidemark.pipeline.quality.failing import TRACKING as DECIDES
 from tidemark.pipeline.quality.failing import SensorTicks, is_overdue
@@ -40,7 +40,7 @@ may take a minute."""
 
 NO_TICKS = SensorTicks()
 
-CHECKED = {"missed": them.MISSED, "lost_at_least": them.LOST}
+CHECKED = {"missed": instruments.MISSED, "lost_at_least": instruments.LOST}
 """The instruments for the figures that checks report, keyed by the name of the figure."""
 
 P = ParamSpec("P")
@@ -169,23 +169,23 @@ class Recorder(Observer):
         self._at_work.discard(sensor)
         good = self._clock.now() if failed is None else self._ticks.get(sensor, NO_TICKS).good
         self._ticks[sensor] = SensorTicks(good, failed)
-        self._add(them.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
+        self._add(instruments.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
 
     @never_failing
     def tracked(self, tracked: Tracked) -> None:
         self._state = tracked.state
         if self.page is not None:
             self.page.decided(tracked.decision)
-        self._add(them.DECISIONS, 1, reason=str(tracked.decision.reason))
+        self._add(instruments.DECISIONS, 1, reason=str(tracked.decision.reason))
         self._pulled(tracked.persisted.messages, TRACKING)
 
     @never_failing
     def landed(self, landed: Ingested) -> None:
         self._pulled(landed.messages, BASE)
-        self._add(them.LANDED, landed.heartbeats)
-        self._add(them.LATE, landed.late)
+        self._add(instruments.LANDED, landed.heartbeats)
+        self._add(instruments.LATE, landed.late)
         for reason, count in landed.rejected.items():
-            self._add(them.QUARANTINED, count, reason=str(reason))
+            self._add(instruments.QUARANTINED, count, reason=str(reason))
 
     @never_failing
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
@@ -202,29 +202,29 @@ class Recorder(Observer):
         ended, under_way = look()
         self._under_way = dict(under_way)
         for run in ended:
-            self._add(them.RUNS, 1, job_name=run.job, result=run.result)
-            self._add(them.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
+            self._add(instruments.RUNS, 1, job_name=run.job, result=run.result)
+            self._add(instruments.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
 
     def _pulled(self, messages: int, subscription: str) -> None:
         pubsub = self._settings.pubsub
         name = pubsub.base_subscription if subscription == BASE else pubsub.tracking_subscription
-        of_messaging = dict(zip(them.OF_MESSAGING, ("gcp_pubsub", "receive", pubsub.topic, name), strict=True))
-        self._add(them.PULLED, messages, subscription=subscription, **of_messaging)
+        of_messaging = dict(zip(instruments.OF_MESSAGING, ("gcp_pubsub", "receive", pubsub.topic, name), strict=True))
+        self._add(instruments.PULLED, messages, subscription=subscription, **of_messaging)
 
     def _begin_at_zero(self) -> None:
         """Start each sum at zero. Monitoring systems see an increase only between two values, so without the zero they
         would not see the first failure."""
-        for one in (them.LANDED, them.LATE):
+        for one in (instruments.LANDED, instruments.LATE):
             self._add(one, 0)
         for subscription in (BASE, TRACKING):
             self._pulled(0, subscription)
         for reason in Reason:
-            self._add(them.DECISIONS, 0, reason=str(reason))
+            self._add(instruments.DECISIONS, 0, reason=str(reason))
         for rejection in RejectionReason:
-            self._add(them.QUARANTINED, 0, reason=str(rejection))
+            self._add(instruments.QUARANTINED, 0, reason=str(rejection))
         for job in self._jobs:
             for result in RESULTS:
-                self._add(them.RUNS, 0, job_name=job, result=result)
+                self._add(instruments.RUNS, 0, job_name=job, result=result)
 
     # Values for the outlet
 
@@ -241,24 +241,24 @@ class Recorder(Observer):
         """Yield the current values of the gauges."""
         now = self._clock.now()
         for sensor, every in self._every.items():
-            yield self._now(them.SENSOR_SILENCE, self._silent_for(sensor, now).total_seconds(), sensor=sensor)
-            yield self._now(them.SENSOR_INTERVAL, every.total_seconds(), sensor=sensor)
+            yield self._now(instruments.SENSOR_SILENCE, self._silent_for(sensor, now).total_seconds(), sensor=sensor)
+            yield self._now(instruments.SENSOR_INTERVAL, every.total_seconds(), sensor=sensor)
         for sensor, ticks in self._ticks.copy().items():
             if (failed := ticks.failed) is not None:
                 seconds = max((now - failed.since).total_seconds(), 0.0)
-                yield self._now(them.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
-        yield self._now(them.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
+                yield self._now(instruments.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
+        yield self._now(instruments.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
         if (watermark := self._watermark) is not None:
-            yield self._now(them.WATERMARK_AGE, (now - watermark).total_seconds())
+            yield self._now(instruments.WATERMARK_AGE, (now - watermark).total_seconds())
         for check, count in self._counted.copy().items():
             yield self._now(check, count)
         for job, since in self._under_way.items():
-            yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
+            yield self._now(instruments.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
         if (budget := self._settings.pubsub.snapshot_bytes_a_day) is not None:
-            yield self._now(them.SNAPSHOT_BUDGET, budget)
+            yield self._now(instruments.SNAPSHOT_BUDGET, budget)
         if self._state is not None:
-            yield self._now(them.READING_VIOLATIONS, self._state.reading_violations)
-            yield self._now(them.SNAPSHOT_SIZE, self._state.account.last_day(now).snapshot_bytes)
+            yield self._now(instruments.READING_VIOLATIONS, self._state.reading_violations)
+            yield self._now(instruments.SNAPSHOT_SIZE, self._state.account.last_day(now).snapshot_bytes)
             for instrument, subscription, value in backlogs(self._state, now):
                 yield self._now(instrument, value, subscription=subscription)
 
@@ -315,8 +315,8 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
         elif not was_empty and used.seconds > 0:
             messages = round(used.tracked / used.seconds * age.total_seconds())
         pulled, size = (used.landed, used.landed_bytes) if name == BASE else (used.tracked, used.tracked_bytes)
-        yield them.BACKLOG_AGE, name, age.total_seconds()
+        yield instruments.BACKLOG_AGE, name, age.total_seconds()
         if messages is not None:
-            yield them.BACKLOG_MESSAGES, name, messages
+            yield instruments.BACKLOG_MESSAGES, name, messages
             if pulled or not messages:
-                yield them.BACKLOG_SIZE, name, round(messages * size / max(pulled, 1))
+                yield instruments.BACKLOG_SIZE, name, round(messages * size / max(pulled, 1))
