@@ -252,6 +252,9 @@ def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_an
 
 PROGRAM = """
 import logging, threading, warnings
+import dagster as dg
+from tidemark.assets.jobs.job import working
+from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LogSettings
 from tidemark.resources.json_logs import ids_in_logs, log_as
 
@@ -266,37 +269,6 @@ try:
 except ZeroDivisionError:
     logger.exception("it failed")
 warnings.warn("old")
-"""
-
-
-def lines_of(program: str) -> list[dict[str, Any]]:
-    """What the program writes to its error output, each line an object."""
-    done = ended([sys.executable, "-c", program])
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    return list(map(json.loads, done.stderr.splitlines()))
-
-
-def test_each_line_is_an_object_with_the_ids_of_its_tick_and_of_no_other_thread() -> None:
-    inside, elsewhere, failed, warned = lines_of(PROGRAM)
-    assert (inside["event"], inside["level"]) == ("two lines\nand words", "warning")
-    assert inside["logger"] == "tidemark.somewhere"
-    assert (inside["pipeline"], inside["sensor"], inside["tick"]) == ("orders", "landing", "17")
-    assert elsewhere["event"] == "elsewhere"
-    assert "tick" not in elsewhere
-    assert "tick" not in failed
-    assert "ZeroDivisionError" in failed["exception"]
-    assert "old" in warned["event"]
-
-
-RUN = """
-import logging
-import dagster as dg
-from tidemark.assets.jobs.job import working
-from tidemark.pipeline.orchestrator.names import TICK
-from tidemark.pipeline.settings_sections import LogSettings
-from tidemark.resources.json_logs import log_as
-
-log_as(LogSettings(format="json"))
 
 @dg.op
 def work(context):
@@ -304,7 +276,7 @@ def work(context):
         context.log.info("from Dagster")
         logging.getLogger("tidemark.inside").warning("from within")
 
-@dg.job(tags={TICK: "17"})
+@dg.job(tags={TICK: "18"})
 def job():
     work()
 
@@ -315,10 +287,22 @@ with dg.DagsterInstance.ephemeral() as instance:
 """
 
 
-def test_lines_of_a_run_have_its_id_and_that_of_its_tick_whoever_logs_them() -> None:
-    lines = lines_of(RUN)
-    ours, theirs = (next(line for line in lines if line["event"] == said) for said in ("from within", "from Dagster"))
-    assert ours["run_id"] == theirs["run_id"]
-    assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("17", "17", "job", "work")
-    assert "from a sensor" in [line["event"] for line in lines]
+def test_each_line_is_an_object_with_the_ids_of_its_tick_or_run_and_of_no_other_thread() -> None:
+    done = ended([sys.executable, "-c", PROGRAM])
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    lines = list(map(json.loads, done.stderr.splitlines()))
     assert not any(name.startswith("dagster_") for line in lines for name in line)
+    inside, elsewhere, failed = lines[:3]
+    assert (inside["event"], inside["level"]) == ("two lines\nand words", "warning")
+    assert inside["logger"] == "tidemark.somewhere"
+    assert (inside["pipeline"], inside["sensor"], inside["tick"]) == ("orders", "landing", "17")
+    assert elsewhere["event"] == "elsewhere"
+    assert "tick" not in elsewhere
+    assert "tick" not in failed
+    assert "ZeroDivisionError" in failed["exception"]
+    assert "old" in lines[3]["event"]
+    events = [line["event"] for line in lines]
+    ours, theirs = (lines[events.index(said)] for said in ("from within", "from Dagster"))
+    assert ours["run_id"] == theirs["run_id"]
+    assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("18", "18", "job", "work")
+    assert "from a sensor" in events
