@@ -283,7 +283,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     )
     event_time = iso(pin.min_event_time)
     if isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier:
-        unread = "Messages that tracking has not read yet may be as old."
+        unread = "Equally old messages may be among those that tracking has not read yet."
         return f"The candidate is the frontier, {event_time}. {cell} {unread}"
     quantile = f" (except {s.policy.quantile:.2g} of each publish second: quantile)" if s.policy.quantile > 0 else ""
     least = f"The candidate is the earliest event time{quantile}, {event_time}. {cell}"
@@ -297,7 +297,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     passed = "Base has acknowledged it" if ends <= s.base_after_slack else "An operator released it"
     if ends > s.band_edge:
         return f"{least} {passed}, but it is within the band: equally old messages may still come."
-    return f"{least} {passed}. It is the anchor: messages published next may be as old."
+    return f"{least} {passed}. It is the anchor: equally old messages may still come."
 
 
 def _outstanding(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
