@@ -233,12 +233,13 @@ class SlotFile(Generic[Content]):
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))
 
-    def write(self, *notes: Content, sync: bool = False) -> None:
-        """Write the first of these alternative notes that fits into a slot. With `sync`, the note survives a crash of
-        the machine. Raises OSError, also if none of the notes fits."""
+    def write(self, note: Content, *, sync: bool = False) -> None:
+        """Write the note. With `sync`, it survives a crash of the machine. Raises OSError, also if the note does not
+        fit into a slot."""
         turn = self._newest()[0] + 1
-        line = next((line for note in notes if len(line := self._line(turn, note)) < SLOT), None)
-        if line is None:
+        text = b'"turn":%d,"said":%s' % (turn, self._kind.encode(note).strip())
+        line = b'{"sum":"%s",%s}' % (_sum(text), text)
+        if len(line) >= SLOT:
             raise OSError(errno.EFBIG, "the note does not fit into a slot", str(self.path))
         number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self._mode)
         try:
@@ -260,10 +261,6 @@ class SlotFile(Generic[Content]):
         slots = (WRITTEN.fullmatch(written[at : at + SLOT].rstrip()) for at in range(0, SLOT * SLOTS, SLOT))
         whole = [(int(slot[3]), slot[4]) for slot in slots if slot and slot[1] == _sum(slot[2])]
         return max(whole, default=(-1, None))
-
-    def _line(self, turn: int, note: Content) -> bytes:
-        text = b'"turn":%d,"said":%s' % (turn, self._kind.encode(note).strip())
-        return b'{"sum":"%s",%s}' % (_sum(text), text)
 
     def _put(self, number: int, content: bytes, at: int) -> None:
         written = os.pwrite(number, content, at)
