@@ -344,9 +344,10 @@ class Surveyor:
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
         window that is computed or has a landed heartbeat, and whose heartbeats are all kept; `last` is the last closed
-        window. Return None if there is no such window. Raises ValueError if `last` is before `first`."""
+        window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
+        if the end of the tracking log, which says which windows are closed, is damaged."""
         if first is None or last is None:
-            windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
+            windowing, closed = self._settings.windowing, self._kept.closed(self._decided())
             index = self.lake.window_index(windowing, self._settings.windows.lookback).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
             if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
@@ -374,9 +375,12 @@ class Surveyor:
 
     def _watermark(self) -> datetime | None:
         try:
-            decided = self.lake.tracking_log().newest().record
+            return self._decided()
         except CorruptObject:
             return None
+
+    def _decided(self) -> datetime | None:
+        decided = self.lake.tracking_log().newest().record
         return None if decided is None else decided.decision.watermark
 
 

@@ -106,6 +106,16 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
     assert house.lake.tracking_log().catch_up().watermark == newest.watermark
 
 
+def test_a_damaged_newest_entry_is_named_where_it_hides_which_windows_are_closed(house: Repairing) -> None:
+    newest = max((house.folder / "tracking" / "log").iterdir())
+    newest.write_bytes(newest.read_bytes()[:100])
+    said = house.place.tidemark("repair", "--dry-run")
+    assert (said.code, f"tracking/log/{newest.name} cannot be read" in said.err) == (1, True), said.err
+    assert "To survey windows before that, name them with --from and --to" in said.err
+    ranged = house.repair("--dry-run")
+    assert (ranged.code, f"tracking/log/{newest.name} cannot be read" in ranged.out) == (1, True), ranged.out
+
+
 def test_a_time_names_the_window_that_it_is_in_and_a_range_that_is_none_is_refused(house: Repairing) -> None:
     house.files(3)[0].unlink()
     moment = "2026-11-21T05:23:10Z"

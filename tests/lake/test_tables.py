@@ -168,6 +168,17 @@ def test_a_damaged_commit_is_reported_to_readers_and_writers(tmp_path: Path, con
     assert len(rows_of(lake)) == 3
 
 
+@pytest.mark.parametrize("left", [0, 7, 100])
+def test_a_cut_checkpoint_is_reported_as_damage(tmp_path: Path, left: int) -> None:
+    append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 1)]))
+    folder = tmp_path / "lake" / "heartbeats"
+    DeltaTable(folder).create_checkpoint()
+    (checkpoint,) = (folder / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:left])
+    with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*restore its earlier version"):
+        rows_of(lake_in(tmp_path))
+
+
 READERS, APPENDS = 6, 3
 
 

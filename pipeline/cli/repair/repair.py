@@ -26,7 +26,7 @@ from tidemark.pipeline.cli.options import (
 from tidemark.pipeline.cli.output import console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import read_table
-from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.errors import CorruptObject, LakeError, ServiceFailed
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
@@ -164,6 +164,8 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
         found = surveyor.range_of(*windows)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    except CorruptObject as error:
+        raise CorruptObject(f"{error}. To survey windows before that, name them with --from and --to") from error
     if found is None:
         raise LakeError(
             f"no window of {settings.lake.uri} is known to be closed: no heartbeat has landed, or the tracking log has "

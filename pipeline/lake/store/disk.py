@@ -178,7 +178,10 @@ UNREACHABLE = (
     *("503 Service Unavailable", "504 Gateway Timeout"),
 )
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
-DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
+DAMAGED = (
+    *("Invalid JSON", "Json", "Parquet error", "EOF: file size", "corrupt"),
+    *("Invalid table version", "Invalid Checkpoint", "found gap"),
+)
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
 """The constants from UNWRITABLE to FULL are the strings by which `storage_error` recognizes the kinds of errors.
 "Invalid table location" is what the Delta library reports if the path of a table's folder is a file."""
