@@ -27,3 +27,13 @@ def install(python: Path, *what: str | Path) -> None:
             return
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *what]
     subprocess.run(pip, check=True, timeout=600)
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """Build the wheel of a project into an empty folder, as `install` does."""
+    uv = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", folder, source]
+    if ended(uv, seconds=300).returncode != 0:
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
+        subprocess.run(pip, check=True, timeout=300)
+    (found,) = folder.glob("*.whl")
+    return found
