@@ -1,6 +1,7 @@
 """A table that is opened from copies of its log, beside the same table as the Delta library opens it in place."""
 
 import json
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.errors import TableConflict
+from tidemark.pipeline.errors import LakeError, TableConflict
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables import table_log
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
@@ -149,6 +150,52 @@ def test_a_table_that_was_created_again_is_noticed(place: Path) -> None:
     add(DeltaTable(created(place)), "another")
     assert not log.is_unchanged(table)
     assert not log.update(table)
+
+
+@pytest.mark.parametrize(
+    "pointer", ["", "null", "[]", '{"version": null}', '{"version": 99}', '{"version": 3, "parts": 2}']
+)
+def test_a_pointer_of_another_tool_fails_no_commit_and_leaves_the_table_to_the_library(
+    place: Path, pointer: str
+) -> None:
+    log, table = opened(place)
+    (place / LAST_CHECKPOINT).write_text(pointer)
+    for number in range(EVERY):  # of which one is to be followed by a checkpoint
+        commit(log, table, f"ours-{number}")
+    assert not list(place.rglob("*.checkpoint.parquet"))
+    add(DeltaTable(place), "theirs")
+    log, table = opened(place)
+    assert not is_copied(table, place)
+    assert content(table) == content(DeltaTable(place))
+    assert len(content(table)[1]) == EVERY + 1
+
+
+def test_a_commit_of_another_tool_without_its_time_leaves_the_question_to_the_library(place: Path) -> None:
+    add(DeltaTable(place), "theirs")
+    newest = place / commit_name(1)
+    newest.write_text(re.sub(r'"timestamp":\d+', '"timestamp":null', newest.read_text()))
+    log, table = opened(place)
+    commit(log, table, "ours")
+    assert content(table) == content(DeltaTable(place)) == (2, {"theirs", "ours"})
+
+
+def test_copies_that_cannot_be_written_are_an_error_that_names_their_place(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "temporary").rmdir()
+    (tmp_path / "temporary").write_text("a file")
+    with pytest.raises(LakeError, match=r"temporary/tidemark-log-"):
+        opened(place)
+
+
+def test_only_copies_need_a_temporary_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    log = TableLog(DiskObjects(place), partial(DeltaTable, place), copies=False)
+    commit(log, log.open(), "ours")
+    assert content(DeltaTable(place)) == (1, {"ours"})
+    with pytest.raises(LakeError, match="set TMPDIR"):
+        opened(place)
 
 
 def test_a_log_that_the_pointer_does_not_lead_through_is_left_to_the_library(place: Path) -> None:

@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
@@ -32,6 +33,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.pipeline.clock import SystemClock, from_us, is_recent
 from tidemark.pipeline.errors import LakeError, ObjectExists, ObjectMissing, ObjectReplaced, TableConflict
+from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 
 LOG_FOLDER = "_delta_log"
@@ -73,8 +75,17 @@ class TableLog:
         """The content of the commit at the version of the open table."""
         self._objects, self._copies = objects, copies
         self._is_copied = False
-        self._place = Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
         self._one_at_a_time = Lock()
+
+    @cached_property
+    def _place(self) -> Path:
+        """The folder of the copies. Without copies, it is not looked up, because that fails on a full disk."""
+        try:
+            return Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
+        except OSError as error:
+            raise LakeError(
+                f"{self._objects.uri} cannot be opened: {error}; free space, or set TMPDIR to a folder with free space"
+            ) from error
 
     def read(self, version: int) -> bytes:
         """Read a commit from the log. Raises ObjectMissing, LakeError."""
@@ -168,19 +179,21 @@ class TableLog:
         with self._copied({commit_name(version - 1): self.newest}):
             yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
             if self._is_copied:
-                self._upload(commit_name(version))
+                content = self._upload(commit_name(version))
             table.update_incremental()
-            place = self._place / commit_name(version)
-            self.newest = place.read_bytes() if self._is_copied else self.read(table.version())
+            self.newest = content if self._is_copied else self.read(table.version())
         if self._is_copied and (version + 1) % every == 0:
-            with suppress(LakeError):  # the commit has succeeded, and the next checkpoint makes up for this one
+            # The commit has succeeded, and the next checkpoint makes up for this one.
+            with suppress(LakeError, DeltaError, OSError):
                 self._checkpoint()
 
-    def _upload(self, name: str) -> None:
+    def _upload(self, name: str) -> bytes:
+        content = (self._place / name).read_bytes()
         try:
-            self._objects.create(name, (self._place / name).read_bytes())
+            self._objects.create(name, content)
         except ObjectExists as error:
             raise TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
+        return content
 
     def _checkpoint(self) -> None:
         with self._copied(self._from_checkpoint()):
@@ -202,7 +215,7 @@ class TableLog:
                 version = json.loads(last)["version"]
                 name = _checkpoint_name(version)
                 checkpoint[name] = self._objects.read(name)
-        except (KeyError, ValueError):
+        except (KeyError, TypeError, ValueError):
             return {}
         commits = {commit_name(version + at): content for at, content in enumerate(self.since(version))}
         return checkpoint | commits if commits and len(checkpoint) != 1 else {}
@@ -210,21 +223,31 @@ class TableLog:
     def _is_at_end(self, table: DeltaTable) -> bool:
         """Return True if the table's newest commit is young, or if the library finds no later one."""
         infos = (action["commitInfo"] for action in actions_in(self.newest) if action.get("commitInfo"))
-        stated_ms = next((info.get("timestamp", 0) for info in infos), 0)
+        stated_ms = next((info.get("timestamp") or 0 for info in infos), 0)
         is_young = is_recent(from_us(stated_ms * 1000), SystemClock().now(), BELIEVED_FOR)
         return is_young or self.in_place().version() == table.version()
 
     @contextmanager
     def _copied(self, objects: Mapping[str, bytes]) -> Iterator[None]:
-        """Copy these objects for as long as the `with` block runs, if the table is open from copies."""
+        """Copy these objects for as long as the `with` block runs, if the table is open from copies. Raises LakeError
+        if they cannot be copied."""
         with self._one_at_a_time:
+            if not self._is_copied:
+                yield
+                return
             try:
-                for name, content in objects.items() if self._is_copied else ():
-                    (self._place / LOG_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
-                    (self._place / name).write_bytes(content)
+                self._copy(objects)
                 yield
             finally:
                 shutil.rmtree(self._place, ignore_errors=True)
+
+    def _copy(self, objects: Mapping[str, bytes]) -> None:
+        try:
+            for name, content in objects.items():
+                (self._place / LOG_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+                (self._place / name).write_bytes(content)
+        except OSError as error:
+            raise storage_error(str(self._place), str(error)) from error
 
 
 def actions_in(commit: bytes) -> list[Mapping[str, Any]]:
