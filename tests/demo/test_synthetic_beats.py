@@ -89,7 +89,7 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
     [
         {"streams": 0},
         {"period": timedelta(0)},
-        {"event_jitter": timedelta(seconds=15)},
+        {"period": timedelta(seconds=30), "event_jitter": timedelta(seconds=15)},
         {"jitter": timedelta(seconds=-1)},
         {"duplicates": 1.5},
         {"broken": -0.1},
