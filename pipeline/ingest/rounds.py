@@ -33,7 +33,7 @@ from tidemark.pipeline.ingest.ticks import begin_where_new
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import Newest
-from tidemark.pipeline.lake.tables.delta_log import says_of
+from tidemark.pipeline.lake.tables.delta_log import metadata_of_round
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
@@ -331,7 +331,7 @@ class Rounds:
         self, number: int, share: Share, taken: Sequence[Taken], began: datetime, readers_seconds: float
     ) -> RoundDone:
         since = self.settling.clock.monotonic()
-        settled = self.settling.settle(taken, says_of(self.run, number), self._used)
+        settled = self.settling.settle(taken, metadata_of_round(self.run, number), self._used)
         self._attempts.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
         self._used = settled.unsaid
         oldest = ((side, one.oldest_publish_time) for side, one in settled.sides.items())

@@ -151,8 +151,8 @@ def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
     """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
-    separately. One pass over the messages counts the late ones for all candidates. If a tick's
-    time is before that of the previous tick, the previous tick's time is used, as in `replayed`."""
+    separately. One pass over the messages counts the late ones for all candidates. If a tick's time is before that of
+    the previous tick, the previous tick's time is used, as in `replayed`."""
     made_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     tick_us = np.maximum.accumulate(made_us)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])

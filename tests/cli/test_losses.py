@@ -19,7 +19,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.look.status import show_screen
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.lake.tables.delta_log import says_of
+from tidemark.pipeline.lake.tables.delta_log import metadata_of_round
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.observe.facts import (
@@ -110,7 +110,7 @@ def test_status_tells_the_newest_round_where_readers_on_spark_pull_all_the_time(
     assert ingest_facts(history.lake, IngestSettings(), number, at(600)) == {}
     assert ingest_facts(history.lake, continuous, number, at(600)) == {"last_round": None}
     new = NewFiles(heartbeats, heartbeats.schema, ManualClock(at(600)))
-    new.add(new.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {})), says_of("run", 7))
+    new.add(new.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {})), metadata_of_round("run", 7))
     facts = ingest_facts(history.lake, continuous, number, SystemClock().now())
     assert (facts["last_round"], facts["last_round_run"]) == (7, "run")
     assert abs(facts["last_round_ago"].total_seconds()) < 300

@@ -31,7 +31,7 @@ from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.tables import quarantine as module
-from tidemark.pipeline.lake.tables.delta_log import says_of
+from tidemark.pipeline.lake.tables.delta_log import metadata_of_round
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, LandedExtent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import (
@@ -274,7 +274,7 @@ def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(l
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
 BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US
-SAYS = says_of("run", 0)
+SAYS = metadata_of_round("run", 0)
 
 
 def files_of(lake: Lake) -> tuple[NewFiles, NewFiles]:

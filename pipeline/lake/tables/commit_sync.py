@@ -1,7 +1,6 @@
 """Makes a Delta table on a local disk durable by calling fsync. The Delta library itself leaves the files that it
 writes in the operating system's cache."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tidemark.pipeline.lake.store.disk import sync
-from tidemark.pipeline.lake.tables.table_log import LOG_FOLDER
+from tidemark.pipeline.lake.tables.table_log import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    actions_in,
+    checkpoint_name,
+    commit_name,
+)
 
 RECENT_COMMITS = 20
 """Number of earlier commits that are synced after a table is opened, because their writers may have died before they
@@ -55,25 +60,23 @@ class CommitSync:
         self._through = max(versions, default=self._through)
 
     def _new_versions(self) -> list[int]:
-        versions = list(takewhile(lambda version: self._commit(version).exists(), count(self._through + 1)))
+        following = count(self._through + 1)
+        versions = list(takewhile(lambda version: (self._folder / commit_name(version)).exists(), following))
         if versions:
             return versions
         # The next commit is missing: it was cleaned up long ago, or the table was deleted and recreated.
         names = (name.removesuffix(".json") for name in os.listdir(self._log) if name.endswith(".json"))
         return sorted(int(name) for name in names if name.isdigit())[-RECENT_COMMITS:]
 
-    def _commit(self, version: int) -> Path:
-        return self._log / f"{version:020d}.json"
-
     def _written_by(self, version: int) -> Iterator[Path]:
-        commit = self._commit(version)
+        commit = self._folder / commit_name(version)
         yield commit
-        for line in commit.read_bytes().splitlines():
-            if add := json.loads(line).get("add"):
+        for action in actions_in(commit.read_bytes()):
+            if add := action.get("add"):
                 yield self._folder / unquote(add["path"])
-        checkpoint = self._log / f"{version:020d}.checkpoint.parquet"
+        checkpoint = self._folder / checkpoint_name(version)
         if checkpoint.exists():
-            yield from (checkpoint, self._log / "_last_checkpoint")
+            yield from (checkpoint, self._folder / LAST_CHECKPOINT)
 
     def _sync(self, files: set[Path]) -> None:
         lake = self._folder.parent

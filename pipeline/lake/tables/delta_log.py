@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable
-from tidemark.pipeline.lake.tables.table_log import actions_in, commit_name
+from tidemark.pipeline.lake.tables.table_log import actions_in, commit_name, info_in
 
 OURS = "tidemark."
 """The prefix of the metadata keys in commits that tidemark makes."""
@@ -105,7 +105,7 @@ def read_commit(table: LakeTable, version: int) -> Commit:
     return _parsed(table, version, [table.log.read(version)])[0]
 
 
-def says_of(run: str, number: int) -> Mapping[str, str]:
+def metadata_of_round(run: str, number: int) -> Mapping[str, str]:
     """Return the commit metadata for round `number` of the ingest run `run`."""
     return {RUN: run, ROUND: str(number)}
 
@@ -145,7 +145,7 @@ def _parsed(table: LakeTable, first: int, contents: Sequence[bytes]) -> list[Com
 
 
 def _commit(version: int, actions: Sequence[Mapping[str, Any]], column: str) -> Commit:
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    info = info_in(actions)
     adds, removes = ([action[kind] for action in actions if action.get(kind)] for kind in ("add", "remove"))
     return Commit(
         version=version,

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
@@ -199,7 +199,7 @@ class TableLog:
         with self._copied(self._from_checkpoint()):
             table, generation = DeltaTable(self._place), 0
             table.create_checkpoint()
-            self._upload(_checkpoint_name(table.version()))
+            self._upload(checkpoint_name(table.version()))
             with suppress(ObjectMissing):
                 _, generation = self._objects.read_generation(LAST_CHECKPOINT)
             with suppress(ObjectReplaced):
@@ -213,7 +213,7 @@ class TableLog:
             with suppress(ObjectMissing):
                 last = checkpoint[LAST_CHECKPOINT] = self._objects.read(LAST_CHECKPOINT)
                 version = json.loads(last)["version"]
-                name = _checkpoint_name(version)
+                name = checkpoint_name(version)
                 checkpoint[name] = self._objects.read(name)
         except (KeyError, TypeError, ValueError):
             return {}
@@ -222,8 +222,7 @@ class TableLog:
 
     def _is_at_end(self, table: DeltaTable) -> bool:
         """Return True if the table's newest commit is young, or if the library finds no later one."""
-        infos = (action["commitInfo"] for action in actions_in(self.newest) if action.get("commitInfo"))
-        stated_ms = next((info.get("timestamp") or 0 for info in infos), 0)
+        stated_ms = info_in(actions_in(self.newest)).get("timestamp") or 0
         is_young = is_recent(from_us(stated_ms * 1000), SystemClock().now(), BELIEVED_FOR)
         return is_young or self.in_place().version() == table.version()
 
@@ -255,10 +254,16 @@ def actions_in(commit: bytes) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in commit.splitlines() if line]
 
 
+def info_in(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the time and the metadata of a commit, given its actions. Empty if its writer left them out."""
+    return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+
+
 def commit_name(version: int) -> str:
     """Return the path of a commit within its table."""
     return f"{LOG_FOLDER}/{version:020d}.json"
 
 
-def _checkpoint_name(version: int) -> str:
+def checkpoint_name(version: int) -> str:
+    """Return the path of a checkpoint within its table."""
     return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
