@@ -133,6 +133,12 @@ class TableLog:
         _read[self._objects.uri] = start + len(commits) - fitting, commits[len(commits) - fitting :]
         return commits
 
+    def _cache_own(self, version: int, content: bytes) -> None:
+        """Cache the commit that was just uploaded as `version`, if it follows the cached commits."""
+        start, kept = _read.get(self._objects.uri, (version - 1, [self.newest]))
+        if start + len(kept) == version and kept[-1:] == [self.newest]:
+            self._cache(start, [*kept, content])
+
     def open(self) -> DeltaTable:
         """Return the table at its newest version. Raises LakeError, and the errors of the Delta library."""
         self._is_copied = self._copies
@@ -180,6 +186,7 @@ class TableLog:
             yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
             if self._is_copied:
                 content = self._upload(commit_name(version))
+                self._cache_own(version, content)
             table.update_incremental()
             self.newest = content if self._is_copied else self.read(table.version())
         if self._is_copied and (version + 1) % every == 0:
