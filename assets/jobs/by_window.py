@@ -93,19 +93,20 @@ class WindowsAsset:
 
     def reports(
         self,
-        lake: LakeResource,
+        index: WindowIndex,
         instance: dg.DagsterInstance,
         done: ReplacedWindows,
         extra: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition that contains windows computed by a run. `extra` returns further metadata
-        for these windows. The event is an observation until the partition has closed and all of its windows with
-        heartbeats are computed. Then it is a materialization, so that downstream assets read only complete partitions.
+        """Yield an event for each partition that contains windows computed by a run. `index` must have been updated
+        after the run's commits. `extra` returns further metadata for these windows. The event is an observation until
+        the partition has closed and all of its windows with heartbeats are computed. Then it is a materialization, so
+        that downstream assets read only complete partitions.
 
         A run that is killed between its commit and its events reports nothing. Therefore, an adjacent partition is also
         reported if it is complete and Dagster has no materialization of it."""
-        index, held = self.index(lake), self.partitions.holding(map(self.partitions.windowing.named, done.rows))
+        held = self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
             yield event(self.key, partition=key, metadata={**window_keys(windows), **extra(windows)}, tags=tags)
@@ -122,7 +123,6 @@ class WindowsAsset:
             return False
         if len(bounds) == 1 and not least:  # the run has computed it
             return True
-        index.update()
         is_whole = next(index.held.without(index.computed, bounds), None) is None
         return is_whole and sum(map(len, index.computed.within(bounds))) >= least
 

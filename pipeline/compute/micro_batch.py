@@ -138,7 +138,7 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
     for table in batch.tables:
         table.hold_to(windows[0].end - windows[0].start)
     require_able(batch.spark, WINDOWS)
-    done = _attempt(batch, windows)
+    done = _attempt(batch, windows, as_open=True)
     # The run that committed first may have read older input than this run. If so, replace its rows.
     for stretch in runs_of_neighbours(_of_older_input(batch.tables, done, windows)):
         again = _attempt(batch, stretch)
@@ -150,11 +150,13 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
     return done
 
 
-def _attempt(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
+def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = False) -> ReplacedWindows:
+    """Compute and replace windows that no other run replaces meanwhile. With `as_open`, "meanwhile" begins when the
+    batch's tables were opened, which saves requests."""
     keys = [window.key for window in windows]
-    # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each looks for
-    # new commits, in a bucket by several requests.
-    fences = [fence for _, fence in read_ahead(lambda table: table.fence(keys), batch.tables)]
+    # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each may open
+    # its table, in a bucket by several requests.
+    fences = [fence for _, fence in read_ahead(lambda table: table.fence(keys, as_open=as_open), batch.tables)]
     files = batch.heartbeats.files_between(windows[0].start - batch.lookback, windows[-1].end)
     # Check after listing: retention raises its boundary before it removes a row, so the listed input is complete.
     batch.refuse_expired(windows)

@@ -129,7 +129,7 @@ class Lake:
 
     def streams(self) -> Streams:
         """Return the table of each stream's first and last heartbeat."""
-        return Streams(self.table(STREAMS), self.table(HEARTBEAT_DIFFS))
+        return Streams(self.table(STREAMS), self.table(HEARTBEAT_DIFFS), self._clock)
 
     def corrections(self) -> corrections.Corrections:
         """Return the table `corrections`: the rows that changed when windows were recomputed."""

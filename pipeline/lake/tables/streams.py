@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 
+from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
@@ -78,8 +79,8 @@ class Streams:
     """Keeps the `streams` table up to date with `heartbeat_diffs`. An instance is not thread-safe, but several
     processes may save the table concurrently."""
 
-    def __init__(self, table: LakeTable, diffs: LakeTable) -> None:
-        self.table = table
+    def __init__(self, table: LakeTable, diffs: LakeTable, clock: Clock) -> None:
+        self.table, self._clock = table, clock
         table.properties = OF_RUNS
         self._diffs = diffs
 
@@ -158,13 +159,13 @@ class Streams:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
         path = f"part-{uuid.uuid4().hex}.parquet"
-        with table_errors(self.table.uri):
-            pq.write_table(known.rows, path, filesystem=self.table.folder, compression="zstd", store_schema=False)
-            written = self.table.folder.get_file_info(path)
+        with table_errors(self.table.uri), self.table.folder.open_output_stream(path) as stream:
+            pq.write_table(known.rows, stream, compression="zstd", store_schema=False)
+            size = stream.tell()
         self.table.make_files_durable([path])
-        file = NewFile(path, "", known.rows.num_rows, written.size)
+        file = NewFile(path, "", known.rows.num_rows, size)
         properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
-        added = file.add_action(self.table.partition_column, written.mtime_ns // 1000)
+        added = file.add_action(self.table.partition_column, to_us(self._clock.now()))
         self.table.transact(table, [added], properties, mode="overwrite")
 
 

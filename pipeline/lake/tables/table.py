@@ -137,12 +137,15 @@ class LakeTable:
         self.log = TableLog(open_objects(lake, name), in_place, copies=lake.folder is None)
         self._sync = None if lake.folder is None else CommitSync(Path(self.uri))
 
-    def current(self) -> DeltaTable | None:
-        """Return the table at its newest version; None if the table does not exist.
+    def current(self, *, as_open: bool = False) -> DeltaTable | None:
+        """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
+        open already is returned as it was then.
 
         If there is no new commit, the call only reads two files: the last known commit, which shows whether the table
         was deleted or recreated, and the next commit. In a bucket, only `in_place` returns a table that can be changed.
         """
+        if as_open and self._table is not None:
+            return self._table
         self._admission.admit()
         with table_errors(self.uri):
             if self._table is not None and self.log.update(self._table):

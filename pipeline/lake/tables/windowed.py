@@ -140,10 +140,11 @@ class WindowedTable:
         keys, paths = (files[name].to_pylist() for name in (f"partition.{PARTITION}", "path"))
         return dict(zip(keys, map(run_of, paths), strict=True))
 
-    def fence(self, windows: Iterable[str]) -> Fence:
-        """Return the current files of these windows. Call this before the run lists its input. Raises
-        InvalidSettings if the table's windows have another length, and LakeError if a column has another type."""
-        table = self.table.current()
+    def fence(self, windows: Iterable[str], *, as_open: bool = False) -> Fence:
+        """Return the current files of these windows or, with `as_open`, those in the table as it is open. Call this
+        before the run lists its input. Raises InvalidSettings if the table's windows have another length, and LakeError
+        if a column has another type."""
+        table = self.table.current(as_open=as_open)
         self._refuse_other(table, self.schema)
         return self._files_by_window(set(windows), table)
 
