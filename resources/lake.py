@@ -1,6 +1,6 @@
 """The lake as a Dagster resource."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -9,19 +9,20 @@ import dagster as dg
 
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock, is_recent
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader
 from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import judge_of, new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.layout import Lake, OpenLake
+from tidemark.pipeline.lake.layout import PAST_BYTES, Lake, OpenLake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.tracking_log import PastEntries, TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.quality.landings import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import WatermarkState
 
 Part = TypeVar("Part")
@@ -51,13 +52,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def whole(self) -> Lake:
         """Return the Lake, whose methods create a new object per call."""
-        return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
+        return Lake(*self._arguments())
 
     def of(self, user: str) -> OpenLake:
         """Return the user's own OpenLake, with open tables, cached log entries and a window index. All calls with the
         same `user` return the same object."""
-        lake = self.settings.lake, self.settings.message.kinds, self.clock
-        return self.kept.get((user, "lake"), lambda: OpenLake(*lake))
+        return self.kept.get((user, "lake"), lambda: OpenLake(*self._arguments()))
 
     def ownership(self) -> Ownership:
         """Return this process's ownership of the lake. All users share it."""
@@ -121,6 +121,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def kept_windows(self) -> KeptWindows:
         """Return the retention boundary: the first window for which the lake still has the full input."""
         return self.whole().kept_windows(self.settings.windowing, self.settings.windows.lookback)
+
+    def _arguments(self) -> tuple[LakeSettings, Mapping[str, FieldKind], Clock, PastEntries]:
+        past = self.kept.get("past entries", lambda: PastEntries(PAST_BYTES))
+        return self.settings.lake, self.settings.message.kinds, self.clock, past
 
     def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:
         return self.kept.get((user, name), lambda: make(self.of(user)))

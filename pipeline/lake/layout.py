@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
-from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, TrackingLog
+from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, PastEntries, TrackingLog
 from tidemark.pipeline.lake.owner import AcceptedSchemas
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, table_uri
 from tidemark.pipeline.lake.store.admission import AdmittedObjects, admission_to
@@ -60,14 +60,17 @@ class Lake:
     its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
     """
 
-    kept_bytes, past_bytes = 0, 0
-    """Sizes of the caches for the files of `heartbeats` and `quarantine` in a bucket (see BucketFiles), and for past
-    log entries."""
+    kept_bytes = 0
+    """Size of the cache for the files of `heartbeats` and of `quarantine` in a bucket (see BucketFiles)."""
 
-    def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
+    def __init__(
+        self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock, past: PastEntries | None = None
+    ) -> None:
+        """Prepare the lake. `past` is the cache for the entries of its log."""
         self._settings = settings
         self._fields = fields
         self._clock = clock
+        self._past = past
 
     def objects(self) -> ObjectStore:
         """Return the store of the lake's objects."""
@@ -75,8 +78,8 @@ class Lake:
 
     def tracking_log(self) -> TrackingLog:
         """Return the tracking log."""
-        opened = partial(TrackingLog, checkpoint_every=CHECKPOINT_EVERY, kept_bytes=self.past_bytes)
-        return self._part("log", lambda: opened(self.objects(), clock=self._clock))
+        opened = partial(TrackingLog, checkpoint_every=CHECKPOINT_EVERY, past=self._past, clock=self._clock)
+        return self._part("log", lambda: opened(self.objects()))
 
     def heartbeats(self) -> Heartbeats:
         """Return the table of landed messages."""
@@ -178,10 +181,12 @@ class OpenLake(Lake):
     """A lake whose tables, log and window index are opened only once. Each method returns the same object at every
     call, and that object reads only what is new. Not thread-safe."""
 
-    kept_bytes, past_bytes = KEPT_BYTES, PAST_BYTES
+    kept_bytes = KEPT_BYTES
 
-    def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
-        super().__init__(settings, fields, clock)
+    def __init__(
+        self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock, past: PastEntries | None = None
+    ) -> None:
+        super().__init__(settings, fields, clock, past or PastEntries(PAST_BYTES))
         self._open = Kept()
 
     def _part(self, name: str, make: Callable[[], Part]) -> Part:

@@ -11,7 +11,7 @@ import pytest
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from tidemark.pipeline.lake.log.notes import NOTED
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.log.tracking_log import FOLDER, PastEntries, TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -51,6 +51,10 @@ class Watched(DiskObjects):
 
 def log_on(settings: LakeSettings, checkpoint_every: int = 1000) -> TrackingLog:
     return TrackingLog(open_objects(settings), checkpoint_every=checkpoint_every)
+
+
+def log_on_disk(folder: Path, past: PastEntries | None = None) -> TrackingLog:
+    return TrackingLog(DiskObjects(folder), checkpoint_every=1000, past=past)
 
 
 def snapshot(second: float) -> Snapshot:
@@ -216,6 +220,33 @@ def test_a_damaged_entry_is_named_with_what_to_do(tmp_path: Path, number: int, d
     with pytest.raises(CorruptObject):  # and nothing is written on top of what is not understood
         log.append(snapshot(200))
     assert log.numbers() == there
+
+
+def test_what_one_log_of_a_process_has_written_or_read_another_does_not_read_again(tmp_path: Path) -> None:
+    past, elsewhere = PastEntries(1 << 20), log_on_disk(tmp_path)
+    writer, reader = (log_on_disk(tmp_path, past) for _ in range(2))
+    told_so_far(writer, ticks=1)
+    elsewhere.append(snapshot(200))
+    writer.append(snapshot(201))
+    expected = folded(elsewhere)
+    for path in (tmp_path / FOLDER).iterdir():
+        path.write_bytes(b"")
+    assert [reader.entry(number) for number in range(len(expected))] == [entry for _, _, entry in expected]
+    assert len(expected) == 5
+    past.clear()
+    with pytest.raises(CorruptObject):
+        reader.entry(0)
+
+
+def test_a_damaged_entry_is_read_again_once_a_backup_of_it_is_restored(tmp_path: Path) -> None:
+    told_so_far(log_on_disk(tmp_path), ticks=1)
+    entry, log = tmp_path / entry_name(1), log_on_disk(tmp_path, PastEntries(1 << 20))
+    content = entry.read_bytes()
+    truncate(entry)
+    with pytest.raises(CorruptObject):
+        log.entry(1)
+    entry.write_bytes(content)
+    assert log.entry(1) == snapshot(100)
 
 
 def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(lake_settings: LakeSettings) -> None:

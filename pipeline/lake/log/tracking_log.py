@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from operator import attrgetter
 from threading import Lock
-from typing import Any, cast
+from typing import cast
 
-from cachetools import LRUCache, cachedmethod
+from cachetools import LRUCache
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import (
@@ -78,16 +77,45 @@ entries since the last compacted one. A lower number would cost space, because a
 whole state."""
 
 
+class PastEntries:
+    """A cache for encoded log entries, which the instances of TrackingLog in a process share. Thread-safe."""
+
+    def __init__(self, at_most_bytes: int) -> None:
+        self._contents: LRUCache[int, bytes] = LRUCache(at_most_bytes, len)
+        self._lock = Lock()
+
+    def get(self, number: int) -> bytes | None:
+        """Return the entry with this number, or None if it is not cached."""
+        with self._lock:
+            return self._contents.get(number)
+
+    def add(self, number: int, content: bytes) -> bytes:
+        """Cache an entry that is in the log, and return it. If it is larger than the cache, only return it."""
+        with self._lock, suppress(ValueError):
+            self._contents[number] = content
+        return content
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        with self._lock:
+            self._contents.clear()
+
+
 class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
     Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
-    runs, and starts the next one, the two ticks leave no gap in the log. `kept_bytes` is the size of the cache for past
-    entries, which `entry` and `content` use.
+    runs, and starts the next one, the two ticks leave no gap in the log. `entry` and `content` read from the cache
+    `past` what any instance with that cache has read or written.
     """
 
     def __init__(
-        self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
+        self,
+        objects: ObjectStore,
+        *,
+        checkpoint_every: int,
+        past: PastEntries | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Open the log. Each append checks that no other writer has taken the same number since the last read, even
         if the other entry is already archived. With a `clock`, the check is skipped if the last read is less than QUICK
@@ -103,8 +131,7 @@ class TrackingLog:
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
-        self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
-        self._contents_lock = Lock()
+        self._past = past or PastEntries(0)
         self._looked = Newest()
         self._looked_at: Moment | None = None
         self._judged_by: str | None = None
@@ -126,7 +153,7 @@ class TrackingLog:
                 state = self._restored()
                 continue
             state = state.after(state.number + 1, decode(content, name))
-            self._tail = state.number, content
+            self._tail = state.number, self._past.add(state.number, content)
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. Call this
@@ -256,12 +283,17 @@ class TrackingLog:
 
     def entry(self, number: int) -> Entry:
         """Return the entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
-        return decode(self.content(number), entry_name(number))
+        try:
+            return decode(self.content(number), entry_name(number))
+        except CorruptObject:
+            self._past.clear()  # an operator may restore a backup of the entry
+            raise
 
-    @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
         """Return the encoded entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
-        return self._archive.content(number) or self._live_content(number)
+        if (content := self._past.get(number)) is not None:
+            return content
+        return self._past.add(number, self._archive.content(number) or self._live_content(number))
 
     def numbers(self) -> list[int]:
         """Return the numbers of all entries in order, including archived entries."""
@@ -299,8 +331,7 @@ class TrackingLog:
         for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
             self._objects.delete(kind.name(kind.key))
         self._standing = None
-        with self._contents_lock:
-            self._contents.clear()
+        self._past.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Call `build` with the state, write the entry that it returns under the next number, and return the new state.
@@ -329,6 +360,7 @@ class TrackingLog:
                 state = self._standing = None
                 continue
             self._standing, self._tail, self._seen = state.after(number, entry), (number, content), seen
+            self._past.add(number, content)
             self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
@@ -386,13 +418,9 @@ class TrackingLog:
     def _live_entry(self, number: int) -> Entry:
         try:
             return decode(self._live_content(number), entry_name(number))
-        except CorruptObject:
-            self._contents.clear()  # an operator may restore a backup of the entry
-            raise
         except ObjectMissing:
             raise self.gap(number) from None
 
-    @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def _live_content(self, number: int) -> bytes:
         """Return the encoded entry with this number, which was in the log when it was last listed. The entry may have
         been archived since. Raises ObjectMissing."""
