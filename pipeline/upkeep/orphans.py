@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
-from tidemark.pipeline.lake.tables.table_log import LOG_FOLDER, actions_in
+from tidemark.pipeline.lake.tables.table_log import LOG_FOLDER, actions_in, naming_damage
 from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -125,7 +125,7 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    with table_errors(table.uri):
+    with table_errors(table.uri), naming_damage(f"a commit of {table.uri}"):
         commits = (actions_in(content) for _, content in read_ahead(table.log.read, table.log.versions()))
         kinds = "add", "remove", "cdc"  # the last one is a file of the change data feed, if users turn it on
         files = (action.get(kind) for commit in commits for action in commit for kind in kinds)

@@ -4,19 +4,24 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.errors import LakeError, TableConflict
+from tidemark.pipeline.errors import CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables import table_log
+from tidemark.pipeline.lake.tables.delta_log import commits
+from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
 
 SCHEMA = pa.schema({"stream_id": pa.string(), "event_hour": pa.string()})
@@ -57,6 +62,29 @@ class Mortal(DiskObjects):
     def replace(self, name: str, content: bytes, generation: int) -> int:
         self._live()
         return super().replace(name, content, generation)
+
+
+class Stopping(DiskObjects):
+    """Objects of a process that is stopped before one of its calls, while something happens to the table."""
+
+    calls_left = 1_000
+
+    def __init__(self, place: Path, meanwhile: Callable[[], object]) -> None:
+        super().__init__(place)
+        self._meanwhile = meanwhile
+
+    def _stop(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left == -1:
+            self._meanwhile()
+
+    def create(self, name: str, content: bytes) -> None:
+        self._stop()
+        super().create(name, content)
+
+    def read(self, name: str) -> bytes:
+        self._stop()
+        return super().read(name)
 
 
 @pytest.fixture
@@ -135,6 +163,80 @@ def test_a_writer_that_slept_while_commits_were_cleaned_up_commits_nothing(
     with pytest.raises(TableConflict):
         commit(log, table, "ours")
     assert not following.exists()
+
+
+def clean_up_after_others(place: Path) -> None:
+    """Days pass."""
+    for number in range(EVERY):
+        add(DeltaTable(place), f"theirs-{number}")
+    for version in range(EVERY - 1):
+        (place / commit_name(version)).unlink()  # a checkpoint contains it
+    table_log.BELIEVED_FOR = timedelta(0)
+
+
+def test_a_writer_that_was_stopped_just_before_its_upload_commits_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_log, "BELIEVED_FOR", table_log.BELIEVED_FOR)
+    objects = Stopping(place, partial(clean_up_after_others, place))
+    log, table = opened(place, objects)
+    objects.calls_left = 0
+    with pytest.raises(TableConflict, match="long ago"):
+        commit(log, table, "ours")
+    assert not (place / commit_name(1)).exists()
+    assert not log.update(table)
+    assert content(opened(place)[1]) == content(DeltaTable(place)) == (EVERY, {f"theirs-{n}" for n in range(EVERY)})
+
+
+@pytest.mark.parametrize("calls", range(2))
+def test_a_reader_that_was_stopped_between_two_reads_takes_no_old_version_for_the_newest(
+    place: Path, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_log, "BELIEVED_FOR", table_log.BELIEVED_FOR)
+    objects = Stopping(place, partial(clean_up_after_others, place))
+    log, table = opened(place, objects)
+    objects.calls_left = calls
+    assert not log.update(table)
+
+
+@pytest.mark.parametrize("known", [None, 0, 2])
+@pytest.mark.parametrize("calls", range(6))
+def test_a_table_that_is_created_again_between_two_reads_is_not_mixed_with_the_earlier_one(
+    place: Path, calls: int, known: int | None
+) -> None:
+    def filled(name: str) -> list[bytes]:
+        for number in range(3):
+            add(DeltaTable(place), f"{name}-{number}")
+        return [(place / commit_name(version)).read_bytes() for version in range(4)]
+
+    def create_again() -> None:
+        shutil.rmtree(place)
+        created(place)
+        tables.append(filled("later"))
+
+    tables = [filled("earlier")]
+    objects = Stopping(place, create_again)
+    log = TableLog(objects, partial(DeltaTable, place), copies=True)
+    if known is not None:
+        log.between(0, known)
+    objects.calls_left = calls
+    assert log.since(0) in [*tables, []]
+    assert log.between(1, 3) in [table[1:] for table in tables]
+    objects.calls_left = 0 if len(tables) == 1 else -1
+    assert log.since(0) == tables[-1]
+
+
+@pytest.mark.parametrize("stated", [10**18, "yesterday", [1], {"ms": 1}])
+def test_a_commit_with_an_odd_time_is_damaged(place: Path, stated: object) -> None:
+    add(DeltaTable(place), "theirs")
+    newest = place / commit_name(1)
+    newest.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{json.dumps(stated)}', newest.read_text()))
+    with pytest.raises(CorruptObject, match="restore a backup"):
+        opened(place)
+    log = TableLog(DiskObjects(place), partial(DeltaTable, place), copies=False)
+    table = cast("LakeTable", SimpleNamespace(log=log, uri="table", partition_column="event_hour"))
+    with pytest.raises(CorruptObject, match=f"{commit_name(1)} is damaged"):
+        commits(table, 0, 1)
 
 
 @pytest.mark.parametrize("writes", range(4))
@@ -234,4 +336,4 @@ def test_commits_of_this_process_are_not_read_again_by_those_who_follow_them(pla
         commit(log, table, f"ours-{number}")
     objects.names_read.clear()
     assert TableLog(objects, partial(DeltaTable, place), copies=True).since(0) == [log.read(at) for at in range(5)]
-    assert objects.names_read[:2] == [commit_name(4), commit_name(5)]  # whether the cache is valid, and what is new
+    assert objects.names_read[:2] == [commit_name(5), commit_name(4)]  # what is new, and whether the cache is valid

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable
-from tidemark.pipeline.lake.tables.table_log import actions_in, commit_name, info_in
+from tidemark.pipeline.lake.tables.table_log import actions_in, commit_name, commit_time, info_in, naming_damage
 
 OURS = "tidemark."
 """The prefix of the metadata keys in commits that tidemark makes."""
@@ -136,11 +136,8 @@ def _parsed(table: LakeTable, first: int, contents: Sequence[bytes]) -> list[Com
     """Parse the commits of consecutive versions, from `first` on. Raises CorruptObject."""
     found = list[Commit]()
     for version, content in enumerate(contents, first):
-        try:
+        with naming_damage(f"{table.uri}/{commit_name(version)}"):
             found.append(_commit(version, actions_in(content), table.partition_column))
-        except (KeyError, TypeError, ValueError) as error:
-            name = commit_name(version)
-            raise CorruptObject(f"{table.uri}/{name} is damaged ({error!r}); restore a backup") from error
     return found
 
 
@@ -149,7 +146,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]], column: str) -> 
     adds, removes = ([action[kind] for action in actions if action.get(kind)] for kind in ("add", "remove"))
     return Commit(
         version=version,
-        at=from_us(info["timestamp"] * 1000) if info.get("timestamp") else None,
+        at=commit_time(info),
         metadata={name: value for name, value in info.items() if name.startswith(OURS)},
         added=[_added(version, add, column) for add in adds if add["dataChange"]],
         removed={

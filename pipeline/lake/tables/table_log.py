@@ -19,11 +19,11 @@ import shutil
 import tempfile
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -32,7 +32,14 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
 from tidemark.pipeline.clock import SystemClock, from_us, is_recent
-from tidemark.pipeline.errors import LakeError, ObjectExists, ObjectMissing, ObjectReplaced, TableConflict
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    ObjectExists,
+    ObjectMissing,
+    ObjectReplaced,
+    TableConflict,
+)
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 
@@ -92,46 +99,62 @@ class TableLog:
         return self._objects.read(commit_name(version))
 
     def between(self, first: int, last: int) -> list[bytes]:
-        """Return the commits of the versions `first` to `last`, in order.
+        """Return the commits of the versions `first` to `last`, in order. Cached commits are not read again.
 
-        Cached commits are not read again, except the newest one: it shows whether the table was recreated. Raises
-        ObjectMissing if a commit is gone, because housekeeping deletes old commits. Raises LakeError."""
-        start, kept = self._cached(first)
-        new = read_ahead(self.read, range(start + len(kept), last + 1))
-        kept = self._cache(start, [*kept, *(content for _, content in new)])
-        return kept[first - start : last + 1 - start]
+        Raises ObjectMissing if a commit is gone, because housekeeping deletes old commits. Raises LakeError."""
+        found = self._with_cached(
+            first, lambda new: [content for _, content in read_ahead(self.read, range(new, last + 1))]
+        )
+        return found[: last + 1 - first]
 
     def since(self, first: int, at_most: int | None = None) -> list[bytes]:
         """Return the commits from version `first` on, in order: up to the newest one or, if they are more than
-        `at_most`, at least so many. Empty if there is no such version. Cached commits are not read again, as in
-        `between`. Raises LakeError."""
-        start, kept = self._cached(first)
-        found = kept[first - start :]
+        `at_most`, at least so many. Empty if there is no such version. Cached commits are not read again. Raises
+        LakeError."""
+
+        def up_to_end(new: int) -> Iterator[bytes]:
+            with suppress(ObjectMissing):
+                for version in count(new) if at_most is None else range(new, first + at_most):
+                    yield self.read(version)
+
         with suppress(ObjectMissing):
-            while at_most is None or len(found) < at_most:
-                found.append(self.read(first + len(found)))
-        self._cache(start, [*kept[: first - start], *found])
-        return found
+            return self._with_cached(first, up_to_end)
+        return []
 
     def versions(self) -> list[int]:
         """Return the versions of all commits that are still in the log, in order. Raises LakeError."""
         names = (name.removeprefix(f"{LOG_FOLDER}/") for name in self._objects.names(f"{LOG_FOLDER}/"))
         return [int(name.removesuffix(".json")) for name in names if COMMIT_FILE.fullmatch(name)]
 
-    def _cached(self, first: int) -> tuple[int, list[bytes]]:
-        """Return the cached commits and the version of the first one, if a commit of version `first` is among them or
-        follows them, and if the newest one is still in the log."""
-        start, kept = _read.get(self._objects.uri, (0, []))
-        if kept and start <= first <= start + len(kept):
-            with suppress(ObjectMissing):
-                if self.read(start + len(kept) - 1) == kept[-1]:
-                    return start, kept
-        return first, []
+    def _with_cached(self, first: int, read_from: Callable[[int], Iterable[bytes]]) -> list[bytes]:
+        """Return the cached commits from version `first` on, and those that `read_from` reads, given the version that
+        follows the cached ones. Raises ObjectMissing if the table was recreated meanwhile.
 
-    def _cache(self, start: int, commits: list[bytes]) -> list[bytes]:
+        At the end, the last cached commit, or the first one of all, is read again. Commits are deleted oldest first. So
+        if it is still in the log, no commit between it and the later ones was deleted, and all are of one table."""
+        start, kept = _read.get(self._objects.uri, (first, []))
+        if not start <= first <= start + len(kept):
+            start, kept = first, []
+        found = [*kept, *read_from(start + len(kept))]
+        known = max(len(kept) - 1, 0)
+        if found and not self._has(start + known, found[known]):
+            _read.pop(self._objects.uri, None)
+            if not kept:
+                raise ObjectMissing(f"{self._objects.uri} was recreated while its log was read")
+            return self._with_cached(first, read_from)
+        self._cache(start, found)
+        return found[first - start :]
+
+    def _cache(self, start: int, commits: list[bytes]) -> None:
         fitting = bisect_right([*accumulate(map(len, reversed(commits)))], CACHED_BYTES)
         _read[self._objects.uri] = start + len(commits) - fitting, commits[len(commits) - fitting :]
-        return commits
+
+    def _has(self, version: int, content: bytes) -> bool:
+        """Return True if the commit of this version has this content. If not, it was deleted, or the table was deleted
+        or recreated."""
+        with suppress(ObjectMissing):
+            return self.read(version) == content
+        return False
 
     def _cache_own(self, version: int, content: bytes) -> None:
         """Cache the commit that was just uploaded as `version`, if it follows the cached commits."""
@@ -155,9 +178,7 @@ class TableLog:
     def is_unchanged(self, table: DeltaTable) -> bool:
         """Return True if the open table's newest commit is still in the log. If not, the table was deleted or
         recreated. Raises LakeError."""
-        with suppress(ObjectMissing):
-            return self.read(table.version()) == self.newest
-        return False
+        return self._has(table.version(), self.newest)
 
     def update(self, table: DeltaTable) -> bool:
         """Update the table to its newest version. Return False if it was deleted or recreated. Raises LakeError."""
@@ -186,6 +207,7 @@ class TableLog:
             yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
             if self._is_copied:
                 content = self._upload(commit_name(version))
+                self._withdraw_if_old(table, commit_name(version))
                 self._cache_own(version, content)
             table.update_incremental()
             self.newest = content if self._is_copied else self.read(table.version())
@@ -201,6 +223,13 @@ class TableLog:
         except ObjectExists as error:
             raise TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
         return content
+
+    def _withdraw_if_old(self, table: DeltaTable, name: str) -> None:
+        """Delete the commit of this name and raise TableConflict if the commit before it is gone. Then this process was
+        stopped for days before the upload, and another writer's commit of the same version was cleaned up meanwhile."""
+        if not (self._is_young() or self.is_unchanged(table)):
+            self._objects.delete(name)
+            raise TableConflict(f"{self._objects.uri}/{name} was committed by another writer long ago; try again")
 
     def _checkpoint(self) -> None:
         with self._copied(self._from_checkpoint()):
@@ -228,10 +257,14 @@ class TableLog:
         return checkpoint | commits if commits and len(checkpoint) != 1 else {}
 
     def _is_at_end(self, table: DeltaTable) -> bool:
-        """Return True if the table's newest commit is young, or if the library finds no later one."""
-        stated_ms = info_in(actions_in(self.newest)).get("timestamp") or 0
-        is_young = is_recent(from_us(stated_ms * 1000), SystemClock().now(), BELIEVED_FOR)
-        return is_young or self.in_place().version() == table.version()
+        """Return True if the table's newest commit is young, or if the library finds no later one. Raises CorruptObject
+        if its time is damaged."""
+        return self._is_young() or self.in_place().version() == table.version()
+
+    def _is_young(self) -> bool:
+        with naming_damage(f"the newest commit of {self._objects.uri}"):
+            at = commit_time(info_in(actions_in(self.newest)))
+        return at is not None and is_recent(at, SystemClock().now(), BELIEVED_FOR)
 
     @contextmanager
     def _copied(self, objects: Mapping[str, bytes]) -> Iterator[None]:
@@ -264,6 +297,20 @@ def actions_in(commit: bytes) -> list[Mapping[str, Any]]:
 def info_in(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the time and the metadata of a commit, given its actions. Empty if its writer left them out."""
     return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+
+
+def commit_time(info: Mapping[str, Any]) -> datetime | None:
+    """Return the time of a commit, given its metadata. None if its writer left it out."""
+    return from_us(info["timestamp"] * 1000) if info.get("timestamp") else None
+
+
+@contextmanager
+def naming_damage(commit: str) -> Iterator[None]:
+    """Raise CorruptObject, which names the commit, in place of any error that parsing it raises in the `with` block."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptObject(f"{commit} is damaged ({error!r}); restore a backup") from error
 
 
 def commit_name(version: int) -> str:
