@@ -176,9 +176,9 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     """Return the number of streams with a heartbeat in each of these windows, by window key. Windows that are not
-    computed are left out."""
+    computed are left out. If the table is already open, it is read as it is open."""
     seen: dict[str, list[pa.ChunkedArray]] = {}
-    for file in diffs.table.files(set(windows)):
+    for file in diffs.table.files(set(windows), diffs.table.current(as_open=True)):
         with table_errors(diffs.table.uri, ObjectMissing):
             beats = diffs.table.file_rows(file.path, NAMES)
         seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
