@@ -187,8 +187,20 @@ def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neithe
         assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
         backwards = f"{WINDOWS[2]}..{WINDOWS[0]}"
         assert f"{backwards} ends before it begins" in failure_of(run_over(house, instance, backwards))
-        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 3
+        before_first = "1970-01-01T00-00Z is before the first window, "
+        assert before_first in failure_of(run_over(house, instance, f"1970-01-01T00-00Z..{WINDOWS[0]}"))
+        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 4
     assert house.written() == []
+
+
+def test_a_range_that_ends_far_above_the_watermark_is_refused_by_its_last_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    monkeypatch.delattr(by_window, "windows_of")  # no range is expanded
+    with dg.DagsterInstance.ephemeral() as instance:
+        refused = failure_of(run_over(house, instance, f"{WINDOWS[0]}..9998-11-21T05-23Z"))
+    assert "the first open window is [9998-11-21T05:23:00Z, " in refused
 
 
 def test_the_windows_of_a_run_are_known_from_its_config_or_from_the_range_in_its_tags(tmp_path: Path) -> None:
