@@ -117,9 +117,7 @@ class TableLog:
                 for version in count(new) if at_most is None else range(new, first + at_most):
                     yield self.read(version)
 
-        with suppress(ObjectMissing):
-            return self._with_cached(first, up_to_end)
-        return []
+        return self._with_cached(first, up_to_end)
 
     def versions(self) -> list[int]:
         """Return the versions of all commits that are still in the log, in order. Raises LakeError."""
@@ -128,19 +126,16 @@ class TableLog:
 
     def _with_cached(self, first: int, read_from: Callable[[int], Iterable[bytes]]) -> list[bytes]:
         """Return the cached commits from version `first` on, and those that `read_from` reads, given the version that
-        follows the cached ones. Raises ObjectMissing if the table was recreated meanwhile.
+        follows the cached ones.
 
-        At the end, the last cached commit, or the first one of all, is read again. Commits are deleted oldest first. So
-        if it is still in the log, no commit between it and the later ones was deleted, and all are of one table."""
+        At the end, the last cached commit is read again. Commits are deleted oldest first. So if it is still in the
+        log, no commit between it and the later ones was deleted, and all are of one table."""
         start, kept = _read.get(self._objects.uri, (first, []))
         if not start <= first <= start + len(kept):
             start, kept = first, []
         found = [*kept, *read_from(start + len(kept))]
-        known = max(len(kept) - 1, 0)
-        if found and not self._has(start + known, found[known]):
+        if kept and not self._has(start + len(kept) - 1, kept[-1]):
             _read.pop(self._objects.uri, None)
-            if not kept:
-                raise ObjectMissing(f"{self._objects.uri} was recreated while its log was read")
             return self._with_cached(first, read_from)
         self._cache(start, found)
         return found[first - start :]
@@ -200,6 +195,7 @@ class TableLog:
         """Commit what the `with` block writes to the table with the yielded options, and update the table. Raises
         TableConflict if another process has committed since the last update, LakeError, and the errors of the Delta
         library."""
+        looked_at = SystemClock().now()
         if self._is_copied and not self._is_at_end(table):
             raise TableConflict(f"another writer has committed to {self._objects.uri}; try again")
         version, every = table.version() + 1, int(table.metadata().configuration.get("delta.checkpointInterval", "100"))
@@ -207,7 +203,8 @@ class TableLog:
             yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
             if self._is_copied:
                 content = self._upload(commit_name(version))
-                self._withdraw_if_old(table, commit_name(version))
+                if not is_recent(looked_at, SystemClock().now(), BELIEVED_FOR):
+                    self._withdraw_if_late(table, commit_name(version))
                 self._cache_own(version, content)
             table.update_incremental()
             self.newest = content if self._is_copied else self.read(table.version())
@@ -224,10 +221,10 @@ class TableLog:
             raise TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
         return content
 
-    def _withdraw_if_old(self, table: DeltaTable, name: str) -> None:
+    def _withdraw_if_late(self, table: DeltaTable, name: str) -> None:
         """Delete the commit of this name and raise TableConflict if the commit before it is gone. Then this process was
         stopped for days before the upload, and another writer's commit of the same version was cleaned up meanwhile."""
-        if not (self._is_young() or self.is_unchanged(table)):
+        if not self.is_unchanged(table):
             self._objects.delete(name)
             raise TableConflict(f"{self._objects.uri}/{name} was committed by another writer long ago; try again")
 
