@@ -62,13 +62,13 @@ def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
     """Explain the decision in log entry `number` from the entries before it. Return the explanation, and its content as
-    plain facts. Raises LakeError."""
-    now = decided.decision.at
-    recent = sampled(log, number, now - HOURS)
+    plain facts. If an earlier entry is damaged, what needs it is left out. Raises LakeError."""
+    now, recent, before, problem = decided.decision.at, [decided.decision], None, None
     try:
-        before, problem = standing_before(log, number), None
+        before = standing_before(log, number)
+        recent = sampled(log, number, now - HOURS)
     except CorruptObject as error:
-        before, problem = None, str(error)
+        problem = str(error)
     return explained(number, decided, before, recent, tick, now, problem)
 
 

@@ -155,14 +155,14 @@ def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[Wat
 
     With `since`, the ticks begin after the newest compacted entry whose decision was made before `since`. Without
     `since` or such an entry, the ticks begin with the log. If the log's beginning was deleted, they begin after the
-    first compacted entry. Entries after the last decision are ignored. Raises CorruptObject or ObjectMissing if an
-    entry is damaged or missing.
+    first compacted entry. Entries after the last decision are ignored. Raises CorruptObject if an entry is damaged
+    or missing.
     """
     numbers = log.numbers()
     if not numbers:
         return WatermarkState(), iter(())
     first = numbers[0] if since is None else _compacted_before(log, numbers, since)
-    entries = read_ahead(log.entry, range(first, numbers[-1] + 1))
+    entries = read_ahead(log.listed_entry, range(first, numbers[-1] + 1))
     if first == 0:
         return WatermarkState(), _ticks(entries)
     for number, entry in entries:

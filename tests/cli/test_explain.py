@@ -121,6 +121,16 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     assert f"{entry_name(3)} is missing from the tracking log; restore a backup" in said(run())
 
 
+def test_with_an_earlier_decision_damaged_the_newest_one_is_told_and_the_damage_is_named(
+    log: Log, tmp_path: Path
+) -> None:
+    (tmp_path / "lake" / entry_name(4)).write_bytes(b"PAR1")
+    found = facts()
+    assert (found["reason"], found["at"]) == ("PINNED_BY_BACKLOG", iso(at(100)))
+    assert entry_name(4) in found["problem"]
+    assert f"{entry_name(4)} cannot be read" in said(run())
+
+
 def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log: Log, tmp_path: Path) -> None:
     late = [Beat("slow", 20, publish_time=90), Beat("slow", 21, publish_time=90.5), Beat("in [time]", 90)]
     append_beats(lake_in(tmp_path).heartbeats(), columns_of(late))

@@ -198,7 +198,7 @@ def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> N
     with pytest.raises(CorruptObject, match=path.name):
         log.entry(numbers[0])
     assert log.catch_up().number == max(log.numbers())
-    with pytest.raises(LakeError, match="restore a copy of the archive"):
+    with pytest.raises(LakeError, match="restore a backup or, without one, move it away"):
         log.forget(numbers[0], "a disk broke")
     assert not check_log(log, at(0)).is_whole
 

@@ -16,7 +16,7 @@ from tests.replay.traces import Held, deciding, record, steady
 from tests.watermark.builders import START_US, at, bounded, ints, published, reading, seconds, situation_of
 from tests.watermark.exact_rule import exact_late, exact_readings
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.errors import CorruptObject, TraceUnusable
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Replayed, Verification, decide_again, replayed, verify
@@ -254,6 +254,14 @@ def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(t
     assert 0 < len(recorded) < len(decided)
     assert recorded == decided[-len(recorded) :]
     assert derived(log).first_difference is None
+
+
+def test_an_entry_missing_from_the_middle_is_named_with_what_to_do(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    record(log, steady(1, per_second=1, minutes=1), Policy())
+    DiskObjects(tmp_path).delete(entry_name(3))
+    with pytest.raises(CorruptObject, match="tidemark repair --forget 3"):
+        derived(log_in(tmp_path))
 
 
 def test_decisions_made_before_an_entry_was_called_lost_are_not_reported_as_differing(tmp_path: Path) -> None:

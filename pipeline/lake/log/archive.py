@@ -14,7 +14,8 @@ import pyarrow as pa
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore
 
-ARCHIVES = ParquetKind("tracking/archive/", "restore a backup", r"\d{12}-\d{12}", columns=("number", "entry"))
+WITHOUT_BACKUP = "restore a backup or, without one, move it away: no tracker needs an archive"
+ARCHIVES = ParquetKind("tracking/archive/", WITHOUT_BACKUP, r"\d{12}-\d{12}", columns=("number", "entry"))
 """Stores archives. The key of an archive has the numbers of its first and its last log entry."""
 
 KEPT_OPEN = 4

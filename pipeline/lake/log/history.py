@@ -79,8 +79,7 @@ def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
     """Return the watermark state on which the decision in log entry `number` was based. Reads the earlier entries, back
     to the newest compacted one. Raises CorruptObject if one of them is missing or damaged."""
-    numbers = log.numbers()
-    first, present = numbers[0], set(numbers)
+    first = log.numbers()[0]
 
     def read(earlier: int) -> Entry:
         if earlier < first:
@@ -88,9 +87,7 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
                 f"the state before entry {number} cannot be restored: the tracking log keeps nothing before entry "
                 f"{first}; choose a later decision"
             )
-        if earlier not in present:
-            raise log.gap(earlier)
-        return log.entry(earlier)
+        return log.listed_entry(earlier)
 
     return folded_up_to(number - 1, read)
 

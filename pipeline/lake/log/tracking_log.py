@@ -289,6 +289,14 @@ class TrackingLog:
             self._past.clear()  # an operator may restore a backup of the entry
             raise
 
+    def listed_entry(self, number: int) -> Entry:
+        """Like `entry`, for a number between those that `numbers` returned. If the entry is missing, raise the
+        CorruptObject that says what to do."""
+        try:
+            return self.entry(number)
+        except ObjectMissing:
+            raise self.gap(number) from None
+
     def content(self, number: int) -> bytes:
         """Return the encoded entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
         if (content := self._past.get(number)) is not None:
@@ -315,8 +323,8 @@ class TrackingLog:
         """
         if self._archive.covers(number):
             raise LakeError(
-                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}. No tracker needs an "
-                "archive, so nothing was changed; restore a copy of the archive, or move it away"
+                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, so nothing was changed. "
+                f"If the archive is damaged, {ARCHIVES.damaged}"
             )
         newest, noted = max(self.numbers(), default=-1), self._witness.newest_number()
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
