@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -151,7 +151,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
         """Computes windows and commits them together. The sensors request only a few windows at a time, so that a
         long run does not delay live windows."""
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
-        _refuse_outside(stretches, partitions.windowing, lake_of(context, settings).watermark())
+        _refuse_outside(stretches, partitions.windowing, lake_of(context, settings))
         windows = windows_of(stretches, partitions.windowing)
         if not windows:
             raise ValueError(f"no window is named: name windows in the op's config or in the tag {WINDOWS}")
@@ -164,13 +164,14 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
     return job
 
 
-def _refuse_outside(stretches: Iterable[range], windowing: Windowing, watermark: datetime | None) -> None:
-    """Raise ValueError if a range of windows begins before `windows.first`, and WindowNotClosed if it ends above the
-    watermark. Looks only at the ends of each range, which may have millions of windows."""
+def _refuse_outside(stretches: Iterable[range], windowing: Windowing, lake: LakeResource) -> None:
+    """Raise ValueError if a range of windows begins before `windows.first`, and WindowNotClosed if it ends in the
+    future. Looks only at the ends of each range, which may have millions of windows."""
     for first, last in ((windowing.numbered(stretch[0]), windowing.numbered(stretch[-1])) for stretch in stretches):
         if first.start < windowing.first:
             raise ValueError(f"{first.key} is before the first window, {windowing.containing(windowing.first).key}")
-        refuse_open([last], watermark)
+        if last.end > lake.clock.now():
+            refuse_open([last], lake.watermark())
 
 
 def batch_parts(
