@@ -14,14 +14,13 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import REFUSALS, LakeError, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import REFUSALS, LakeError, TableConflict
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
-from tidemark.pipeline.lake.tables.table import by_partition, table_errors
+from tidemark.pipeline.lake.tables.table import by_partition
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
 
 logger = logging.getLogger(__name__)
@@ -172,13 +171,8 @@ def _rows(changes: pl.DataFrame, **of_all: Any) -> pa.Table:
 
 
 def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
-    table = followed.table.table
-    files, read = table.folder, list[pl.DataFrame]()
-    for path in paths:
-        with table_errors(table.uri, ObjectMissing), files.open_input_file(path) as opened:
-            rows = pl.DataFrame(pq.read_table(opened, use_threads=False))
-        read.append(rows.drop(PARTITION, strict=False))
-    return pl.concat(read, how="diagonal_relaxed")
+    read = (pl.DataFrame(followed.table.table.file_rows(path, None)) for path in paths)
+    return pl.concat([rows.drop(PARTITION, strict=False) for rows in read], how="diagonal_relaxed")
 
 
 SIDE = "tidemark.side"

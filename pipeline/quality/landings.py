@@ -37,7 +37,6 @@ from tidemark.pipeline.lake.tables.table import (
     by_partition,
     microseconds,
     of_partitions,
-    table_errors,
 )
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.windows import Window, Windowing
@@ -279,9 +278,7 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
 
 
 def _rows(heartbeats: LakeTable, file: DataFile, before: datetime) -> pa.Table:
-    gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was deleted before it was checked")
-    with table_errors(heartbeats.uri, lambda _: gone):
-        rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
+    rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
     return landings(identities(rows), file.version)
 
 
@@ -301,19 +298,17 @@ def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, on
     least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
     of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
-    with table_errors(heartbeats.uri, ObjectMissing):
-        for file in files:
-            oldest, newest = map(to_us, range_of(file))
-            if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
-                found.append(identities(read_rows(heartbeats, file, alike)))
+    for file in files:
+        oldest, newest = map(to_us, range_of(file))
+        if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
+            found.append(identities(read_rows(heartbeats, file, alike)))
     return pa.concat_tables(found)
 
 
 def read_rows(heartbeats: LakeTable, file: DataFile, wanted: pc.Expression) -> pa.Table:
     """Return the rows of a file that match the filter `wanted`, with the columns of NO_ROWS. Raises DamagedFile,
-    OSError."""
-    with heartbeats.naming_damage(file.path):
-        return heartbeats.file_rows(file.path, NO_ROWS.schema, wanted)
+    ObjectMissing if the file is gone, LakeError."""
+    return heartbeats.file_rows(file.path, NO_ROWS.schema, wanted)
 
 
 HOURS_AT_ONCE = 6
@@ -395,7 +390,7 @@ class TableComparison:
         for file in files_by_hour(self._files, [hour]).get(hour, ()):
             try:
                 found.append(read_rows(self._landed, file, EVERY))
-            except (DamagedFile, FileNotFoundError) as error:
+            except (DamagedFile, ObjectMissing) as error:
                 logger.warning("it is unknown which heartbeats of the event hour %s were missed: %s", hour, error)
                 self.damaged[file.path] = hour
                 return None
@@ -493,8 +488,7 @@ class LateHeartbeats:
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # files were replaced, so all are read again
         new = [file for file in files if file.path not in known.files]
-        with table_errors(self._heartbeats.uri, ObjectMissing):
-            rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
+        rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
         late = pa.concat_tables([NOTHING, *map(identities, rows)])
         every_late = _compact([known.late, late])
         before = [file for file in files if file.path in known.files]

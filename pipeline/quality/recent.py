@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Reasons, Rejected, without
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, first_day, microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, first_day, microseconds
 from tidemark.pipeline.quality.landings import Counts
 
 
@@ -126,8 +126,7 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
         return QuarantineShare(landed)
     columns = pa.schema({"reason": pa.string(), "detail": pa.string(), "landed_at": MOMENT})
     wanted = pc.field("landed_at") >= pa.scalar(since, MOMENT)
-    with table_errors(quarantine.uri):
-        newest = [quarantine.file_rows(path, columns, wanted) for path in paths[:NEWEST_FILES]]
+    newest = [quarantine.file_rows(path, columns, wanted) for path in paths[:NEWEST_FILES]]
     rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
     reasons = rows["reason"].to_pylist()
     if not reasons:

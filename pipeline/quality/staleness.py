@@ -209,7 +209,7 @@ class Staleness:
             try:
                 if file.path in damaged:
                     read_rows(self.heartbeats, file, NONE)
-            except (DamagedFile, FileNotFoundError):
+            except (DamagedFile, ObjectMissing):
                 found.add(file.path)
         return found
 

@@ -143,11 +143,8 @@ class Streams:
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
         for first in range(0, len(paths), FILES_AT_ONCE):
-            read = []
-            for path in paths[first : first + FILES_AT_ONCE]:
-                with table_errors(self._diffs.uri, ObjectMissing):
-                    beats = self._diffs.file_rows(path, BEATS)
-                read.append(_extent(beats, "event_time", "event_time"))
+            beats = (self._diffs.file_rows(path, BEATS) for path in paths[first : first + FILES_AT_ONCE])
+            read = [_extent(rows_of_file, "event_time", "event_time") for rows_of_file in beats]
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
         return rows.sort_by("stream_id")
 
@@ -179,7 +176,6 @@ def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     computed are left out. If the table is already open, it is read as it is open."""
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in diffs.table.files(set(windows), diffs.table.current(as_open=True)):
-        with table_errors(diffs.table.uri, ObjectMissing):
-            beats = diffs.table.file_rows(file.path, NAMES)
+        beats = diffs.table.file_rows(file.path, NAMES)
         seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
     return {key: len(pc.unique(pa.chunked_array(names, pa.string()))) for key, names in sorted(seen.items())}

@@ -212,12 +212,17 @@ class LakeTable:
                 opened.read()
             raise DamagedFile(self.uri, path, error) from error
 
-    def file_rows(self, path: str, schema: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`. Without
-        these types, Arrow could not filter text columns of files that the Delta library's `delete` wrote. Raises
-        pa.ArrowException, OSError."""
-        with self.folder.open_input_file(path) as opened:  # passing the path to Arrow would cost one more request
-            return pq.read_table(opened, schema=schema, columns=schema.names, filters=wanted, use_threads=False)
+    def file_rows(self, path: str, schema: pa.Schema | None, wanted: pc.Expression | None = None) -> pa.Table:
+        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`, or with
+        all of the file's columns. Without these types, Arrow could not filter text columns of files that the Delta
+        library's `delete` wrote. Raises DamagedFile, ObjectMissing if the file is gone, LakeError."""
+        names = None if schema is None else schema.names
+        with (
+            table_errors(self.uri, ObjectMissing),
+            self.naming_damage(path),
+            self.folder.open_input_file(path) as opened,  # passing the path to Arrow would cost one more request
+        ):
+            return pq.read_table(opened, schema=schema, columns=names, filters=wanted, use_threads=False)
 
     def rows(
         self,
