@@ -81,7 +81,7 @@ def _fill(world: World, scale: float) -> None:
     """Land an hour, and what it holds once more for each further one of HOURS."""
     lookback = world.settings.windows.lookback
     fill(world, START - lookback, START + SPAN, scale)
-    table = world.heartbeats.pinned()
+    table = world.heartbeats.in_place()
     if table is None:
         raise ServiceFailed("nothing has landed for the benchmark")
     files, _ = new_files(world.lake, world.clock)

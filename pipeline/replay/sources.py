@@ -237,7 +237,7 @@ class LakeLandings:
         """Create a trace of the messages that landed from `since` to `until`, both included, without the messages whose
         ids are in `left_out`. `by` is a cohort key; batches have its value as the stream of each message."""
         self._by = by
-        self._heartbeats, self._table = heartbeats, heartbeats.pinned()
+        self._heartbeats, self._table = heartbeats, heartbeats.in_place()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
         self._left_out = left_out
         self._until_us = NEVER if until is None else to_us(until)

@@ -220,7 +220,7 @@ def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_c
             tick(defs, instance, name, "landing")
             seen = {event.asset_key for event in tick(defs, instance, name, "tracking").asset_events}
             assert dg.AssetKey([name, "watermark"]) in seen
-            table = Lake(settings.lake, settings.message.kinds, SystemClock()).heartbeats().pinned()
+            table = Lake(settings.lake, settings.message.kinds, SystemClock()).heartbeats().in_place()
             landed[name] = sorted(table.to_pyarrow_table()["stream_id"].to_pylist())
         for client in (subscriber, publisher):
             client.transport.close()

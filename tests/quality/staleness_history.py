@@ -77,12 +77,12 @@ class History:
         self.finish(self.start(first, last))
 
     def compact(self) -> None:
-        table = self.lake.heartbeats().pinned()
+        table = self.lake.heartbeats().in_place()
         if table is not None:
             table.optimize.compact()
 
     def vacuum(self) -> None:
-        table = self.lake.heartbeats().pinned()
+        table = self.lake.heartbeats().in_place()
         if table is not None:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 

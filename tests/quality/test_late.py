@@ -31,7 +31,7 @@ def test_kept_up_step_by_step_each_is_counted_once_unless_any_copy_landed_in_tim
     late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     landed = list[Beat]()
     for step in steps:
-        table = lake.heartbeats().pinned() if step == "compact" else None
+        table = lake.heartbeats().in_place() if step == "compact" else None
         if table is not None:
             table.optimize.compact()
         elif step != "compact":

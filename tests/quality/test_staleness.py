@@ -226,7 +226,7 @@ def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: H
     history.land([Beat("a", 10), Beat("b", 20)])
     history.compute(0, 2)
     history.land([Beat("c", 30), Beat("secret", 40)])
-    landed = history.lake.heartbeats().pinned()
+    landed = history.lake.heartbeats().in_place()
     assert landed is not None
     landed.delete("stream_id = 'secret'")
     missed = history.staleness().check()

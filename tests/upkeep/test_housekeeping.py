@@ -54,7 +54,7 @@ class House(house_of.House):
         return list(Housekeeper(self.settings(**keep), self.clock, dry_run=dry_run).chores())
 
     def rows(self) -> list[dict[str, Any]]:
-        table = self.lake.heartbeats().pinned()
+        table = self.lake.heartbeats().in_place()
         assert table is not None
         return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: str(row["message_id"]))
 
@@ -143,7 +143,7 @@ def keep_in(bucket: LakeSettings) -> None:
 
 def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tmp_path: Path) -> None:
     house = House(tmp_path)
-    reader = house.lake.heartbeats().pinned()
+    reader = house.lake.heartbeats().in_place()
     assert reader is not None
     rows = reader.to_pyarrow_table().num_rows
     assert list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))

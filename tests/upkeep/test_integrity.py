@@ -40,7 +40,7 @@ class House(house_of.House):
         return sorted(self.folder / "heartbeat_diffs" / path for path in paths)
 
     def landed_files(self) -> list[Path]:
-        table = self.lake.heartbeats().pinned()
+        table = self.lake.heartbeats().in_place()
         assert table is not None
         return [Path(uri) for uri in table.file_uris()]
 
@@ -168,7 +168,7 @@ def test_files_of_older_versions_and_spark_s_marks_are_no_orphans(house: House) 
     (data,) = house.files(0)
     leave(run / "_SUCCESS", DAY, house.clock.now())
     leave(data.with_name(f".{data.name}.crc"), DAY, house.clock.now())
-    house.lake.heartbeats().pinned().optimize.compact()  # type: ignore[union-attr]
+    house.lake.heartbeats().in_place().optimize.compact()  # type: ignore[union-attr]
     assert house.look().is_sound
     house.history.compute(0, 1)
     assert house.look().is_sound
@@ -267,7 +267,7 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     (first,), (second,) = (one.reasons for one in house.look().integrity.broken)
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
     assert second == f"{file}: it has 1 rows, but should have 2"
-    landed = house.lake.heartbeats().pinned()
+    landed = house.lake.heartbeats().in_place()
     assert landed is not None
     landed.delete()
     assert Surveyor(house.settings(), house.clock).range_of(None, None) == (START, at(600)), "without heartbeats too"

@@ -8,7 +8,6 @@ reads an object in the new format, because every object that tidemark reads back
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from threading import Lock
 
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import DamagedNote
@@ -30,30 +29,25 @@ def admission_to(settings: LakeSettings) -> "Admission":
 
 
 class Admission:
-    """Checks the formats of one lake. The first call lists them, and later calls make no request. Thread-safe."""
+    """Checks the formats of one lake. Once a call has listed them, later calls make no request. Several threads may
+    use it: at worst, each of them lists the formats."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
-        self._lock = Lock()
         self._formats: list[str] | None = None
         self._has_claimed = False
-
-    def admit(self) -> None:
-        """Raise NewerFormat if a later version of tidemark has written the lake. Raise LakeError if the lake is
-        unreachable."""
-        with self._lock:
-            self._admitted()
 
     def claim(self) -> None:
         """Create the mark of the format in which this version writes, if the lake lacks it. Call this before a
         write. Raises NewerFormat, LakeError."""
-        with self._lock:
-            own = f"{version.FORMAT:06d}"
-            if not self._has_claimed and own not in self._admitted():
-                Notes(self._open_objects(), FORMATS).ensure(own, NoContent())
-            self._has_claimed = True
+        own = f"{version.FORMAT:06d}"
+        if not self._has_claimed and own not in self.admit():
+            Notes(self._open_objects(), FORMATS).ensure(own, NoContent())
+        self._has_claimed = True
 
-    def _admitted(self) -> list[str]:
+    def admit(self) -> list[str]:
+        """Return the marks of the formats in which the lake was written. Raise NewerFormat if a later version of
+        tidemark has written it. Raise LakeError if the lake is unreachable."""
         if self._formats is None:
             notes = Notes(self._open_objects(), FORMATS)
             formats = notes.listed()

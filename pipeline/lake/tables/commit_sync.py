@@ -1,7 +1,6 @@
 """Makes a Delta table on a local disk durable by calling fsync. The Delta library itself leaves the files that it
 writes in the operating system's cache."""
 
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,13 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tidemark.pipeline.lake.store.disk import sync
-from tidemark.pipeline.lake.tables.table_log import (
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    actions_in,
-    checkpoint_name,
-    commit_name,
-)
+from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, actions_in, checkpoint_name, commit_name
 
 RECENT_COMMITS = 20
 """Number of earlier commits that are synced after a table is opened, because their writers may have died before they
@@ -31,9 +24,8 @@ class CommitSync:
     """Makes the commits of one Delta table durable, together with the data files that they add and all folders
     above."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._log = folder / LOG_FOLDER
+    def __init__(self, folder: Path, log: TableLog) -> None:
+        self._folder, self._log = folder, log
         self._through = -1
         self._synced: set[Path] = set()
 
@@ -65,8 +57,7 @@ class CommitSync:
         if versions:
             return versions
         # The next commit is missing: it was cleaned up long ago, or the table was deleted and recreated.
-        names = (name.removesuffix(".json") for name in os.listdir(self._log) if name.endswith(".json"))
-        return sorted(int(name) for name in names if name.isdigit())[-RECENT_COMMITS:]
+        return self._log.versions()[-RECENT_COMMITS:]
 
     def _written_by(self, version: int) -> Iterator[Path]:
         commit = self._folder / commit_name(version)

@@ -164,12 +164,6 @@ class Heartbeats(LakeTable):
         found = [ids.filter(pc.is_in(ids, message_ids)) for ids in found]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
-    def pinned(self) -> DeltaTable | None:
-        """Return the table at its newest version. Later commits do not change the returned table. Returns None if the
-        table does not exist."""
-        table = self.current()
-        return None if table is None else self.at(table.version())
-
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """Return the files of the newest version that may contain event times in `[start, end]` according to the files'
         statistics."""

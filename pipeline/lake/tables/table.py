@@ -135,7 +135,7 @@ class LakeTable:
         self._table: DeltaTable | None = None
         in_place = partial(DeltaTable, self.uri, storage_options=self.storage_options)
         self.log = TableLog(open_objects(lake, name), in_place, copies=lake.folder is None)
-        self._sync = None if lake.folder is None else CommitSync(Path(self.uri))
+        self._sync = None if lake.folder is None else CommitSync(Path(self.uri), self.log)
 
     def current(self, *, as_open: bool = False) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
@@ -160,8 +160,8 @@ class LakeTable:
             return self._table
 
     def in_place(self) -> DeltaTable | None:
-        """Return the table at its newest version, for changes by the Delta library's own methods. Return None if the
-        table does not exist."""
+        """Return the table at its newest version, for changes by the Delta library's own methods, or for reads that
+        later commits must not disturb. Return None if the table does not exist."""
         with table_errors(self.uri):
             return None if self.current() is None else self.log.in_place()
 
