@@ -67,7 +67,7 @@ def compaction(pieces: int) -> str:
         settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
         clock, reader = SystemClock(), reader_of(settings.contract, settings.pubsub)
         table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
-        new, now = NewFiles(table, table.schema, clock), clock.now()
+        new, now = NewFiles(table, clock), clock.now()
         batch = Made(replace(REGULAR, streams=3_300 * 30)).pull(16_500, 1 << 30, 1.0)
         rows = next(judged_rows(batch.messages, reader, Asking(to_us(now)), None)).heartbeats
         new.add([file for _ in range(pieces) for file in new.write(rows)], {})
@@ -129,7 +129,7 @@ def commits(settings: Settings, folder: Path) -> None:
     """A transaction of so many files, beside so many that are there: seconds, and bytes of the log for each file."""
     clock = SystemClock()
     table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
-    new = NewFiles(table, table.schema, clock)
+    new = NewFiles(table, clock)
     times, texts = ("event_time", "publish_time", "landed_at"), ("stream_id", "publisher_id", "message_id")
     least = {**dict.fromkeys(times, "2026-11-01T12:20:00.000000Z"), **dict.fromkeys(texts, "0" * 16), "late": False}
     greatest = {**dict.fromkeys(times, "2026-11-01T12:20:05.000000Z"), **dict.fromkeys(texts, "9" * 16), "late": True}

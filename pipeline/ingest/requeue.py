@@ -58,7 +58,7 @@ class Requeuer:
 
     def __init__(self, lake: Lake, reader: HeartbeatReader, clock: Clock) -> None:
         self.quarantine, self.heartbeats, self.log = lake.quarantine(), lake.heartbeats(), lake.tracking_log()
-        self.landing = NewFiles(self.heartbeats, self.heartbeats.schema, clock)
+        self.landing = NewFiles(self.heartbeats, clock)
         self.requeued, self.rejudged = lake.requeued(), lake.rejudged()
         self.reader, self.clock = reader, clock
 

@@ -15,7 +15,6 @@ from tidemark.pipeline.ingest.outcome import Ingested, Settled, Side, Taken
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.pubsub.schemas import PubSubSchemas
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
@@ -110,8 +109,7 @@ def _contract(taken: Sequence[Taken]) -> str:
 
 def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
     """Return the writers of the tables `heartbeats` and `quarantine`."""
-    heartbeats = lake.heartbeats()
-    return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)
+    return NewFiles(lake.heartbeats(), clock), NewFiles(lake.quarantine(), clock)
 
 
 def judge_of(settings: Settings, lake: Lake) -> HeartbeatReader:

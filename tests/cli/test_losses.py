@@ -109,7 +109,7 @@ def test_status_tells_the_newest_round_where_readers_on_spark_pull_all_the_time(
     number = history.lake.tracking_log().catch_up().number
     assert ingest_facts(history.lake, IngestSettings(), number, at(600)) == {}
     assert ingest_facts(history.lake, continuous, number, at(600)) == {"last_round": None}
-    new = NewFiles(heartbeats, heartbeats.schema, ManualClock(at(600)))
+    new = NewFiles(heartbeats, ManualClock(at(600)))
     new.add(new.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {})), metadata_of_round("run", 7))
     facts = ingest_facts(history.lake, continuous, number, SystemClock().now())
     assert (facts["last_round"], facts["last_round_run"]) == (7, "run")

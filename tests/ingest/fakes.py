@@ -209,7 +209,7 @@ class StepwiseFiles(NewFiles):
     """A table of the lake, whose transactions are steps; `before` and `after` raise what a test lets go wrong."""
 
     def __init__(self, name: str, files: NewFiles, steps: Steps) -> None:
-        super().__init__(files._table, files._schema, files._clock)
+        super().__init__(files._table, files._clock)
         self._name = name
         self._steps = steps
         self.before: list[Exception | None] = []

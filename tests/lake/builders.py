@@ -89,7 +89,7 @@ def columns_of(beats: Sequence[Beat], fields: Sequence[str] = ()) -> dict[str, l
 
 def append(table: LakeTable, rows: pa.Table) -> None:
     """Add rows to a table, as landing does."""
-    files = NewFiles(table, rows.schema, ManualClock(at(LATER)))
+    files = NewFiles(table, ManualClock(at(LATER)))
     files.add(files.write(rows), {})
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Pat
 def land(heartbeats: Heartbeats, load: object, meanwhile: Callable[[], None] = lambda: None) -> None:
     """One message, as the pipeline lands it. `meanwhile` is called when its file is written, and not yet added."""
     rows = heartbeat_rows(columns_of([Beat("a", 1, values={"load": load})], ["load"]), heartbeats.fields)
-    files = NewFiles(heartbeats, heartbeats.schema, SystemClock())
+    files = NewFiles(heartbeats, SystemClock())
     written = files.write(rows)
     meanwhile()
     files.add(written, {})

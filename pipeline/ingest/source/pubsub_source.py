@@ -38,7 +38,6 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES, PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -239,7 +238,7 @@ class NamedReader:
                 batches.name(offset.batch, partition.reader),
                 subscription,
                 objects=objects,
-                quarantine=NewFiles(connections.lake.quarantine(), QUARANTINE, connections.clock),
+                quarantine=NewFiles(connections.lake.quarantine(), connections.clock),
                 watermark=watermark,
                 reader=connections.reader(),
                 budget=partition.budget(self._options.budget),

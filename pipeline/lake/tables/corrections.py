@@ -7,6 +7,7 @@ the version up to which that table's changes are in `corrections`. So no change 
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -151,12 +152,9 @@ class Corrections:
             table = self.table.complete(CORRECTIONS)
             if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
-            try:
+            with suppress(TableConflict):
                 self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
-            except TableConflict:
-                continue
-            self.table.make_durable()
-            return rows
+                return rows
         raise TableConflict(
             f"other writers committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again"
         )

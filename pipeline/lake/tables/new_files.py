@@ -16,10 +16,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import CommitProperties
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+
+APPEND_RETRIES = 50
+"""Number of times that the Delta library retries an append."""
+
+SCHEMA_CHANGES = 20
+"""Maximum number of attempts to append. An attempt fails if another process creates the table or changes its schema,
+which each process does at most once."""
 
 FILES_AT_ONCE = 16
 """Number of files written in parallel. Most of the time of a write to a bucket is spent waiting for the response."""
@@ -66,9 +75,8 @@ class NewFile:
 class NewFiles:
     """Writes data files of a table (`write`), and later adds them to the table in one transaction (`add`)."""
 
-    def __init__(self, table: LakeTable, schema: pa.Schema, clock: Clock) -> None:
+    def __init__(self, table: LakeTable, clock: Clock) -> None:
         self._table = table
-        self._schema = schema
         self._clock = clock
 
     def write(self, rows: pa.Table) -> list[NewFile]:
@@ -76,9 +84,10 @@ class NewFiles:
         LakeFull, LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
-        column = table.partition_column
-        values = sorted(pc.unique(rows[column]).to_pylist())
-        parts = [(value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)) for value in values]
+        parts = [("", rows)]
+        if column := table.partition_column:
+            values = sorted(pc.unique(rows[column]).to_pylist())
+            parts = [(value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)) for value in values]
         with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
             # A single file is written without a thread, because the allocator retains memory for each new thread.
             write = map if len(parts) == 1 else pool.map
@@ -87,10 +96,11 @@ class NewFiles:
         return written
 
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
-        table, folder = self._table, f"{self._table.partition_column}={partition}"
-        path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", io.BytesIO()
+        table, column = self._table, self._table.partition_column
+        folder, content = f"{column}={partition}/" if column else "", io.BytesIO()
+        path = f"{folder}part-{uuid.uuid4().hex}.parquet"
         pq.write_table(rows, content, compression="zstd", store_schema=False)
-        table.folder.create_dir(folder, recursive=True)
+        table.folder.create_dir(folder or "/", recursive=True)
         with table.folder.open_output_stream(path) as out:
             out.write(content.getbuffer())
         return NewFile(path, partition, len(rows), content.tell(), _stats(rows))
@@ -100,11 +110,21 @@ class NewFiles:
         columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see either none or all
-        of the rows: all, if only the response to the transaction or the sync after it failed.
+        of the rows: all, if only the response to the transaction or the sync after it failed. The messages are then
+        redelivered and land again, and the computation of windows drops the copies.
         """
-        if files:
-            at_us, column = to_us(self._clock.now()), self._table.partition_column
-            self._table.add([file.add_action(column, at_us) for file in files], self._schema, metadata)
+        if not files:
+            return
+        table, at_us = self._table, to_us(self._clock.now())
+        actions = [file.add_action(table.partition_column, at_us) for file in files]
+        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
+        for changes in range(SCHEMA_CHANGES):
+            try:
+                table.transact(table.complete(table.schema, as_open=changes == 0), actions, properties)
+                return
+            except TableConflict:
+                if changes == SCHEMA_CHANGES - 1:
+                    raise
 
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:

@@ -5,22 +5,21 @@ The table is derived from `heartbeat_diffs` alone, and rebuilt if it is lost. An
 """
 
 import logging
-import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
-from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 
 logger = logging.getLogger(__name__)
@@ -80,9 +79,9 @@ class Streams:
     processes may save the table concurrently."""
 
     def __init__(self, table: LakeTable, diffs: LakeTable, clock: Clock) -> None:
-        self.table, self._clock = table, clock
+        self.table = table
         table.properties = OF_RUNS
-        self._diffs = diffs
+        self._diffs, self._clock = diffs, clock
 
     def known(self) -> KnownStreams:
         """Return all streams in the newest version of `heartbeat_diffs`, without writing anything. Raises LakeError."""
@@ -98,12 +97,9 @@ class Streams:
             known = self._after(kept)
             if known is kept:
                 return known
-            try:
+            with suppress(TableConflict):
                 self._keep(known, seen)
-            except TableConflict:
-                continue
-            self.table.make_durable()
-            return known
+                return known
         raise TableConflict(
             f"other processes saved {self.table.uri} first, {SAVE_ATTEMPTS} times in a row; run the command again"
         )
@@ -155,15 +151,10 @@ class Streams:
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
-        path = f"part-{uuid.uuid4().hex}.parquet"
-        with table_errors(self.table.uri), self.table.folder.open_output_stream(path) as stream:
-            pq.write_table(known.rows, stream, compression="zstd", store_schema=False)
-            size = stream.tell()
-        self.table.make_files_durable([path])
-        file = NewFile(path, "", known.rows.num_rows, size)
         properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
-        added = file.add_action(self.table.partition_column, to_us(self._clock.now()))
-        self.table.transact(table, [added], properties, mode="overwrite")
+        written = NewFiles(self.table, self._clock).write(known.rows)
+        added = [file.add_action(self.table.partition_column, to_us(self._clock.now())) for file in written]
+        self.table.transact(table, added, properties, mode="overwrite")
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:

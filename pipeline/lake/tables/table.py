@@ -36,13 +36,6 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
-APPEND_RETRIES = 50
-"""Number of times that the Delta library retries an append."""
-
-SCHEMA_CHANGES = 20
-"""Maximum number of attempts to append. An attempt fails if another process creates the table or changes its schema,
-which each process does at most once."""
-
 CHECKPOINTS: Mapping[str, str] = {"delta.checkpointInterval": "20"}
 """The table property for the number of commits between two checkpoints.
 
@@ -375,24 +368,6 @@ class LakeTable:
         """Raise InvalidSettings if the table's columns do not match the settings. The base class checks nothing;
         subclasses may."""
 
-    def add(self, files: Sequence[AddAction], schema: pa.Schema, metadata: Mapping[str, str]) -> None:
-        """Add durable files to the table in one transaction. `metadata` is the transaction's metadata. Creates the
-        table, and columns that the table lacks. When the call returns, every reader sees the files.
-
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, either none or all of the files
-        were added: all, if only the response or the sync after the commit failed. The messages in them are then
-        redelivered and land again, and the computation of windows drops the copies.
-        """
-        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
-        for changes in range(SCHEMA_CHANGES):
-            try:
-                self.transact(self.complete(schema, as_open=changes == 0), files, properties)
-                break
-            except TableConflict:
-                if changes == SCHEMA_CHANGES - 1:
-                    raise
-        self.make_durable()
-
     def transact(
         self,
         table: DeltaTable,
@@ -400,13 +375,15 @@ class LakeTable:
         properties: CommitProperties,
         mode: Literal["append", "overwrite"] = "append",
     ) -> None:
-        """Add files to the table and remove files from it, in one transaction, and update the open `table`. The mode
-        `overwrite` also removes all earlier files. Raises TableConflict, LakeError."""
+        """Add files to the table and remove files from it, in one durable transaction, and update the open `table`. The
+        mode `overwrite` also removes all earlier files. Raises TableConflict, and LakeError, which may mean that only
+        the sync after the commit failed."""
         by = [self.partition_column] if self.partition_column else []
         with table_errors(self.uri), self.log.committing(table) as hooks:
             table.create_write_transaction(
                 [*files], mode, table.schema(), by, commit_properties=properties, post_commithook_properties=hooks
             )
+        self.make_durable()
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """Add the columns of `schema` that the table lacks, and return the table. Creates the table if it does not

@@ -222,7 +222,8 @@ class WindowedTable:
                     raise
                 lost_answer = error
             else:
-                self.table.make_durable()
+                if not pending:
+                    self.table.make_durable()  # an earlier attempt may have died between the commit and its sync
                 mine = {*done, *pending}
                 rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
                 return Replaced(rows, tuple(key for key in added if key not in rows))
@@ -237,7 +238,6 @@ class WindowedTable:
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
             self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
-            self.table.make_durable()
 
     def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
         removed_at = to_us(self._clock.now()) // 1000
