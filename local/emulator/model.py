@@ -30,9 +30,15 @@ READINGS_KEPT = 16
 class PubSubModel(Catalogue):
     """Topics, subscriptions and snapshots, in memory. Each call gets its time as `at`, which never goes back."""
 
-    def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
+    def __init__(
+        self,
+        *,
+        rng: random.Random,
+        faults: Faults = Faults(),  # noqa: B008 frozen
+        first_id: int = 1,
+    ) -> None:
         super().__init__(rng, faults)
-        self._next_number = 1
+        self._next_number = first_id
 
     # Messages
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pydantic import ConfigDict, TypeAdapter
 
-from tidemark.pipeline.errors import CorruptObject, DamagedNote, ObjectMissing
+from tidemark.pipeline.errors import UNREADABLE, CorruptObject, DamagedNote, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import read_ahead
@@ -181,8 +181,8 @@ class Staleness:
                 return self._missed
             try:
                 return self._follow(before, heartbeats, diffs)
-            except ObjectMissing as gone:
-                logger.info("the tables are compared as a whole, because %s", gone)
+            except UNREADABLE as error:
+                logger.info("the tables are compared as a whole, because a commit cannot be read: %s", error)
                 self._comparison = TableComparison(self.heartbeats, self._diffs.table, now, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from tidemark.local.emulator.server import served
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.local.emulator.wire import pull_response
 from tidemark.pipeline.cli.advanced.pubsub import pubsub
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
@@ -95,6 +96,8 @@ def test_the_command_says_it_is_ready_makes_faults_of_options_and_ends_at_once(m
         assert ready == f"tidemark pubsub: ready at {HOST}:{port}; all data is lost when it stops\n"
         client = publisher_client(f"{HOST}:{port}")
         assert client.create_topic(name=TOPIC, retry=None).name == TOPIC
+        (first,) = client.publish(topic=TOPIC, messages=[{"data": b"x"}], retry=None).message_ids
+        assert int(first) > to_us(datetime(2026, 1, 1, tzinfo=UTC))  # no id is used again after a restart
         client.transport.close()
         ends_at_once(process, signal.SIGTERM)
     with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (process, ready):

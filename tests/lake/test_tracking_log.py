@@ -318,6 +318,24 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
             whole.forget(whole.catch_up().number + 1, "a slip of the hand")
 
 
+def test_a_forgetting_that_is_killed_leaves_no_note_of_a_number_that_is_used_again(tmp_path: Path) -> None:
+    objects = Watched(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=100)
+    log.begin(Beginning(at(0)))
+    last = log.append(snapshot(100)).number
+    for name in ("watermark.json", "signal/sent.json"):
+        objects.create(name, b"{}")
+    objects.delete(entry_name(last))
+
+    def kill(_: str) -> None:
+        raise LakeUnreachable("killed")
+
+    objects.after = kill
+    with pytest.raises(LakeUnreachable):
+        log.forget(last, "a disk broke")
+    assert [name for name in objects.names("") if not name.startswith(("tracking/", NOTED.prefix))] == []
+
+
 def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_any_other(tmp_path: Path) -> None:
     objects = Watched(tmp_path)
     log = TrackingLog(objects, checkpoint_every=100)

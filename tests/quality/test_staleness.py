@@ -221,6 +221,18 @@ def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(
     assert history.restored().checkpoint is None
 
 
+def test_behind_a_damaged_commit_the_tables_are_compared_as_a_whole(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.land([Beat("b", 20)])
+    history.compute(0, 2)
+    history.land([Beat("c", 30)])
+    landed = history.lake.heartbeats().pinned()
+    assert landed is not None
+    landed.create_checkpoint()
+    (history.folder / f"lake/heartbeats/_delta_log/{landed.version():020d}.json").write_text('{"commitInfo')
+    assert history.staleness().check().by_stream["c"] == 1
+
+
 def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: History) -> None:
     """The library's `delete` writes texts as views."""
     history.land([Beat("a", 10), Beat("b", 20)])

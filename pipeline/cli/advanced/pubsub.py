@@ -10,7 +10,7 @@ from tidemark.local.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.cli.options import option
-from tidemark.pipeline.clock import parse_duration
+from tidemark.pipeline.clock import SystemClock, parse_duration, to_us
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.machine import is_loopback
 from tidemark.pipeline.settings import load_settings
@@ -49,7 +49,8 @@ def pubsub(
     if seed is None:
         seed = random.randrange(1 << 32)  # noqa: S311 no secret
     faults = faults_of(fault or [], LIKE_THE_SERVICE if like_the_service else Faults())
-    model = PubSubModel(rng=random.Random(seed), faults=faults)  # noqa: S311 likewise
+    first_id = to_us(SystemClock().now())  # the lake knows messages by their ids, also those from before a restart
+    model = PubSubModel(rng=random.Random(seed), faults=faults, first_id=first_id)  # noqa: S311 likewise
     drawn = f"; faults are drawn from seed {seed}" if faults != Faults() else ""
     try:
         with served(model, host=host, port=port) as address:

@@ -333,11 +333,11 @@ class TrackingLog:
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
         written = encode(Lost(what, watermark_at_least), self._writer)
+        for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
+            self._objects.delete(kind.name(kind.key))
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), written)
         self._witness.accept_end(max(self.numbers()))
-        for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
-            self._objects.delete(kind.name(kind.key))
         self._standing = None
         self._past.clear()
 

@@ -54,7 +54,7 @@ class DiskObjects:
             try:
                 return path.read_bytes()
             except FileNotFoundError as error:
-                raise ObjectMissing(f"{self.uri}/{name} does not exist") from error
+                raise ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
         content = self.read(name)

@@ -204,7 +204,7 @@ class CloudStorageObjects:
             if call == "get" and not once and self._place not in _found_buckets:
                 next(self.names(name), None)  # raises if the bucket itself is missing
                 _found_buckets.add(self._place)
-            raise ObjectMissing(f"{self.uri}/{name} does not exist") from error
+            raise ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
             raise self._explained(error, call, name) from error
 
