@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put
 from tidemark.pipeline.errors import CorruptObject, LakeFull, ObjectMissing
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables import table_log
@@ -250,4 +251,24 @@ def test_files_of_a_run_are_on_the_disk_before_a_commit_names_them(tmp_path: Pat
     written.parent.mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}), written)
     table.make_files_durable([path])
+    assert disk.not_durable("heartbeat_diffs") == []
+
+
+def test_a_run_s_commit_is_on_the_disk_even_if_its_answer_was_lost(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lands, windows = DeltaTable.create_write_transaction, {"2026-11-21T05-20Z": [{"stream_id": "a"}]}
+
+    def lose_once(*given: Any, **named: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", lands)
+        lands(*given, **named)
+        raise DeltaError("error sending request for url")
+
+    diffs = lake_in(tmp_path).diffs()
+    put(diffs, "first", windows)
+    assert disk.not_durable("heartbeat_diffs") == []
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_once)
+    put(diffs, "again", windows)
+    assert disk.not_durable("heartbeat_diffs") == []
+    diffs.forget(windows)
     assert disk.not_durable("heartbeat_diffs") == []

@@ -223,7 +223,7 @@ class WindowedTable:
                 lost_answer = error
             else:
                 if not pending:
-                    self.table.make_durable()  # an earlier attempt may have died between the commit and its sync
+                    self.table.make_durable()  # an earlier attempt committed, and its answer was lost before the sync
                 mine = {*done, *pending}
                 rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
                 return Replaced(rows, tuple(key for key in added if key not in rows))
