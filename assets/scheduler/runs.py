@@ -142,7 +142,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     if status in STARTING and _last_heard(instance, record, now) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
     if status in AT_WORK and _last_heard(instance, record, now) < now - SILENT_FOR:
-        return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process must be gone"
+        return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process has ended or is stuck"
     return None
 
 

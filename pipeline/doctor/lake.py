@@ -21,7 +21,15 @@ from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
 from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, OWN_TABLES, QUARANTINE, Lake
+from tidemark.pipeline.lake.layout import (
+    CORRECTIONS,
+    HEARTBEAT_DIFFS,
+    HEARTBEATS,
+    OWN_TABLES,
+    QUARANTINE,
+    STREAMS,
+    Lake,
+)
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
@@ -207,7 +215,7 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
     """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing,
     LakeUnreachable."""
     lake = lake_of(setup)
-    for name in (HEARTBEATS, QUARANTINE, *lake.by_window()):
+    for name in (HEARTBEATS, QUARANTINE, STREAMS, CORRECTIONS, *lake.by_window()):
         try:
             lake.table(name).current()
         except (BucketMissing, LakeUnreachable):

@@ -154,6 +154,10 @@ def check_windows(
                 inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, needed.get(file, ())))
         except CorruptObject as error:
             unknown.append(str(error))
+    try:
+        lake.streams().current()
+    except CorruptObject as error:
+        unknown.append(str(error))
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)

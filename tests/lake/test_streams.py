@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from tests.lake.builders import lake_in, put
 from tests.watermark.builders import at
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.windows import Windowing
@@ -93,6 +94,25 @@ def test_a_commit_that_is_gone_from_the_log_has_the_streams_gathered_anew(lake: 
     DeltaTable(tmp_path / "lake" / "heartbeat_diffs").create_checkpoint()
     sorted(log.glob("*.json"))[-2].unlink()
     assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
+def test_streams_whose_own_log_is_damaged_say_that_they_can_be_deleted_and_are_then_gathered_anew(
+    lake: Lake, tmp_path: Path, *, is_gone: bool
+) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
+    lake.streams().save()
+    folder = tmp_path / "lake" / "streams"
+    newest = folder / "_delta_log" / f"{1:020d}.json"
+    if is_gone:
+        DeltaTable(folder).create_checkpoint()
+        newest.unlink()
+    else:
+        newest.write_text("{no json")
+    with pytest.raises(CorruptObject, match=r"or delete .*/streams: the next run makes the table again"):
+        lake.streams().save()
+    shutil.rmtree(folder)
+    assert sorted(extents(lake.streams().save())) == ["a"]
 
 
 def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:

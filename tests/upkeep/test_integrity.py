@@ -97,9 +97,13 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
     stray = leave(house.folder / "heartbeats/stray.parquet", DAY, house.clock.now())
     leave(house.folder / "tables/mine/stray.parquet", DAY, house.clock.now())
     (house.folder / "tables/mine/_delta_log" / f"{1:020d}.json").write_text("{no json")
+    house.lake.streams().save()
+    (house.folder / "streams/_delta_log" / f"{1:020d}.json").write_text("{no json")
     survey = house.look()
     assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
-    assert "tables/mine away and run the repair: every window can be" in "".join(survey.integrity.unknown)
+    streams, mine = survey.integrity.unknown
+    assert "/streams: the next run makes the table again" in streams
+    assert "tables/mine away and run the repair: every window can be" in mine
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(
         CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: every window can be recomputed"

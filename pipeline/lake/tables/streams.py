@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
-from tidemark.pipeline.errors import UNREADABLE, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import UNREADABLE, CorruptObject, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable
@@ -83,15 +83,22 @@ class Streams:
         table.properties = OF_RUNS
         self._diffs, self._clock = diffs, clock
 
+    def current(self) -> DeltaTable | None:
+        """Return the table at its newest version; None if it does not exist. Raises LakeError."""
+        try:
+            return self.table.current()
+        except CorruptObject as error:
+            raise CorruptObject(f"{error}, or delete {self.table.uri}: the next run makes the table again") from error
+
     def known(self) -> KnownStreams:
         """Return all streams in the newest version of `heartbeat_diffs`, without writing anything. Raises LakeError."""
-        return self._after(self._kept(self.table.current()))
+        return self._after(self._kept(self.current()))
 
     def save(self) -> KnownStreams:
         """Return all streams in the newest version of `heartbeat_diffs`, and save them in the `streams` table. Raises
         LakeError, and TableConflict if other processes saved first in all SAVE_ATTEMPTS attempts."""
         for _ in range(SAVE_ATTEMPTS):
-            table = self.table.current()
+            table = self.current()
             seen = 0 if table is None else table.version()
             kept = self._kept(table)
             known = self._after(kept)

@@ -167,7 +167,10 @@ class TableLog:
             if self._is_at_end(table):
                 return table
         self._is_copied, table = False, self.in_place()
-        self.newest = self.read(table.version())
+        try:
+            self.newest = self.read(table.version())
+        except ObjectMissing as error:  # a checkpoint names the version, so the log is damaged
+            raise CorruptObject(str(error)) from error
         return table
 
     def is_unchanged(self, table: DeltaTable) -> bool:
