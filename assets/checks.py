@@ -20,7 +20,7 @@ from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.failing import read_ticks
 from tidemark.pipeline.quality.landings import MissedHeartbeats, late_since, unknown_sentence
-from tidemark.pipeline.quality.lost import audit
+from tidemark.pipeline.quality.lost import audit, untracked_sentence
 from tidemark.pipeline.quality.recent import RECENT, read_null_fields, read_passed_over, read_quarantine_share
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
@@ -163,15 +163,18 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 @check_of(HEARTBEATS)
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
-    never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base."""
+    never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base. Also count
+    messages that landed and that tracking never received."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake = look.lake.of(look.user)
     found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), look.now - RECENT)
     where = "because base's backlog has not been read yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
+    if found.untracked:
+        where += f". {untracked_sentence(found.untracked)}"
     return verdict(
-        passed=not found.at_least,
+        passed=not (found.at_least or found.untracked),
         severity=ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -182,6 +185,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
         lost_at_most=found.at_most,
         tracked=found.tracked,
         landed=found.landed,
+        untracked=found.untracked,
         by_minute=dg.MetadataValue.json(
             {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
         ),

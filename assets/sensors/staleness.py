@@ -43,8 +43,8 @@ REQUEST_EVERY = timedelta(minutes=1)
 would be requested in every tick."""
 
 COUNTS = (
-    *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
+    *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "untracked"),
+    *("passed_over", "breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
 """A check is reported again only if one of these figures has changed. Row counts are left out, since they change
 whenever messages land."""

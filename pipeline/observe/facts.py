@@ -287,6 +287,7 @@ def lost_facts(losses: Losses) -> Facts:
         "lost_at_least": lost.at_least,
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
+        "untracked": lost.untracked,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are unchecked"} if missed.left else {}),
         **unknown_facts(missed=missed.damaged, lost=lost.damaged),
     }

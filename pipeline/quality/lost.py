@@ -1,5 +1,5 @@
-"""Finds messages that tracking received but that have not landed. They are outstanding if they are still unacknowledged
-on the base subscription, and lost otherwise.
+"""Finds messages that tracking received but that have not landed, and those that landed although tracking never
+received them. The former are outstanding if they are still unacknowledged on the base subscription, and lost otherwise.
 
 A seek forward, an expiry, or another consumer that acknowledges on base removes messages from base unnoticed. Tracking
 received these messages too, so the histogram counts them, by publish second and event second.
@@ -30,7 +30,7 @@ from tidemark.pipeline.watermark.histogram import (
     bucket_start,
     grouped,
 )
-from tidemark.pipeline.watermark.situation import base_after_slack
+from tidemark.pipeline.watermark.situation import base_after_slack, tracking_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
@@ -230,6 +230,10 @@ class Audit:
     """The losses among the messages published in `[since, before)`, none of which is still outstanding on base.
     `minutes` are the minutes that may have losses.
 
+    `untracked` is the least number of messages that landed and that tracking never received, although the newest
+    decision counts tracking as complete for their publish seconds: tracking was sought forward, created again, or read
+    by somebody else. The watermark may have passed them before they landed.
+
     `at_least` is certain: it counts one message for each histogram cell to which no landed message can belong.
     `at_most` is an upper bound if tracking received every message. It may be too high, because tracking may count a
     redelivery twice. `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are
@@ -240,6 +244,7 @@ class Audit:
     before: datetime | None = None
     tracked: int = 0
     landed: int = 0
+    untracked: int = 0
     minutes: Sequence[AuditedMinute] = ()
     damaged: Mapping[str, str] = field(default_factory=dict)
 
@@ -262,28 +267,40 @@ def audit(
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same
     contract judges the messages of both subscriptions. Raises LakeError.
     """
-    passed = _passed(decision_in_force(log))
-    if passed is None:
+    newest = decision_in_force(log)
+    passed = _passed(newest)
+    if newest is None or passed is None:
         return Audit()
     from_then = None if passed_since is None else _passed(decision_in_force(log, passed_since))
     tracked = _tracked(log, passed_since)
     oldest = int(tracked.publish_bucket.min(initial=passed))
     since = oldest if from_then is None else from_then
-    minutes, damaged = list[AuditedMinute](), dict[str, str]()
+    complete_from, complete_before = _complete(newest[1])
+    untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
     for low in range(since - since % AUDITED_AT_ONCE, passed, AUDITED_AT_ONCE):
         start, end = max(low, since), min(low + AUDITED_AT_ONCE, passed)
-        cells = cells_between(tracked, start, end)
-        if len(cells):
-            seconds, unread = _compared(cells, heartbeats, quarantine, start, end)
-            minutes += _of_minutes(start, seconds)
-            damaged |= unread
+        seconds, unread = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
+        minutes += _of_minutes(start, seconds)
+        damaged |= unread
+        if not unread:
+            complete = seconds[max(complete_from - start, 0) : max(complete_before - start, 0)]
+            untracked += int(np.maximum(complete[:, 1] - complete[:, 0], 0).sum())
     return Audit(
         since=bucket_start(since),
         before=bucket_start(max(since, passed)),
         tracked=sum(minute.tracked for minute in minutes),
         landed=sum(minute.landed for minute in minutes),
+        untracked=untracked,
         minutes=[minute for minute in minutes if minute.at_most],
         damaged=damaged,
+    )
+
+
+def untracked_sentence(count: int) -> str:
+    """Say that this many messages landed that tracking never received."""
+    return (
+        f"tracking never received {count:,} messages that landed, so the watermark may have passed them: somebody else "
+        "reads tracking, or it was sought forward or created again"
     )
 
 
@@ -293,6 +310,15 @@ def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
     if numbered is None or (base := numbered[1].decision.base) is None:
         return None
     return bucket_of(base_after_slack(base, numbered[1].policy))
+
+
+def _complete(record: DecisionRecord) -> tuple[int, int]:
+    """Return the first publish second for which tracking counts as complete in a decision, and the second after the
+    last one."""
+    complete_from, tracking = record.decision.complete_from, record.decision.tracking
+    if complete_from is None or tracking is None:
+        return 0, 0
+    return bucket_of(complete_from) + 1, bucket_of(tracking_after_slack(tracking, record.policy))
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
@@ -353,4 +379,4 @@ def _without(hours: Collection[str], rows: pa.Table) -> pa.Table:
 def _of_minutes(start: int, seconds: Ints) -> list[AuditedMinute]:
     minutes = (start + np.arange(len(seconds))) // SECONDS_A_MINUTE
     sums = zip(*(column.tolist() for column in grouped([minutes, *seconds.T], [np.add] * 4)), strict=True)
-    return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if counts[0]]
+    return [AuditedMinute(bucket_start(each * SECONDS_A_MINUTE), *counts) for each, *counts in sums if any(counts)]

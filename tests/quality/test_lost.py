@@ -75,20 +75,27 @@ def test_what_a_damaged_file_may_hold_is_not_lost_nor_landed(tmp_path: Path, *, 
 
 
 message = st.tuples(
-    st.integers(0, 3), st.integers(0, 2), st.booleans(), st.sampled_from(["good", "no time", "no json"])
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.sampled_from(["base", "tracking", None, None]),
+    st.sampled_from(["good", "no time", "no json"]),
 )
+"""Half seconds until the next message, its event time in half seconds, who loses it, and its kind."""
 
 
 @hypothesis.settings(bounded, max_examples=15)
 @given(st.lists(message, min_size=1, max_size=12), st.integers(0, 1000))
-def test_the_truth_is_between_certain_and_possible(messages: list[tuple[int, int, bool, str]], seed: int) -> None:
+def test_the_truth_is_between_certain_and_possible(messages: list[tuple[int, int, str | None, str]], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), seed=seed, redelivered=0.3)
-        lost = []
-        for wait, event, is_lost, kind in messages:
+        lost, untracked = [], 0
+        for wait, event, loser, kind in messages:
             event_time = "yesterday" if kind == "no time" else event / 2
             published = world.topic.publish(event_time, payload=b"{" if kind == "no json" else None)
-            if is_lost:
+            if loser == "tracking":
+                world.tracking.taken_by_somebody_else(published)
+                untracked += 1
+            if loser == "base":
                 world.base.taken_by_somebody_else(published)
                 lost.append(published)
             world.wait(wait / 2)
@@ -101,7 +108,32 @@ def test_the_truth_is_between_certain_and_possible(messages: list[tuple[int, int
         found = audited(world)
         assert found.before is not None
         truth = [one for one in lost if one.message_id not in landed and published_at(one) < found.before]
-        assert found.at_least <= len(truth) <= found.at_most
+        assert found.at_least <= len(truth) <= found.at_most + untracked
+        assert found.untracked <= untracked
+
+
+@pytest.mark.parametrize("act", ["stolen", "created again", "not there when it was published"])
+def test_what_landed_and_was_never_tracked_is_counted(tmp_path: Path, act: str) -> None:
+    world = World(tmp_path)
+    world.topic.publish(0.0)
+    world.wait(2)
+    world.tick()
+    tracking = world.model.get_subscription("tracking")
+    if act.startswith("not"):
+        world.model.delete_subscription("tracking")
+    published = [world.topic.publish(2.0), world.topic.publish(1.0)]
+    if act == "stolen":
+        world.tracking.taken_by_somebody_else(published[0])
+        world.tracking.taken_by_somebody_else(published[1])
+    world.land()
+    if act != "stolen":
+        if act == "created again":
+            world.model.delete_subscription("tracking")
+        world.model.create_subscription(tracking, world.clock.now())
+    world.wait(800)
+    world.track()
+    found = audited(world)
+    assert (found.untracked, found.tracked, found.landed, found.at_least, found.at_most) == (2, 1, 3, 0, 0)
 
 
 Message = tuple[str, float, float]

@@ -19,6 +19,7 @@ from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ServiceFailed
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.quality.due_windows import Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
+from tidemark.pipeline.quality.lost import untracked_sentence
 from tidemark.pipeline.settings import Settings
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
@@ -114,6 +115,8 @@ def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
     else:
         yield ("red", lost) if most else ("green", "nothing")
+    if facts["untracked"]:
+        yield "red", untracked_sentence(facts["untracked"])
     if facts["missed"]:
         stale = counted(facts["windows_stale"], "computed window")
         yield "yellow", f"{facts['missed']:,} missed by {stale}, the first {text_of(facts['first_stale_window'])}"
