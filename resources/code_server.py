@@ -7,15 +7,13 @@ api grpc`.
 
 import multiprocessing
 import sys
-from functools import cache
 from multiprocessing import forkserver
 from typing import Any
-
-from alembic import util
 
 from tidemark.resources import private
 from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
+from tidemark.resources.memory import load_revisions_once
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
 """Names of private attributes of Dagster's server: the module that it serves, the `multiprocessing` context
@@ -44,9 +42,7 @@ def main() -> None:
     """Serve until a signal or a request ends the server. After a signal, runs in progress end within seconds."""
     end_soon_after_a_signal()
     ask_for_json()
-    # Dagster opens its storage at each tick. Each time, Alembic would look up its scripts again, and keep what it found
-    # until the process ends.
-    util.coerce_resource_to_filename = cache(util.coerce_resource_to_filename)
+    load_revisions_once()
     private.replace("DagsterApiServer", ForkingApiServer)
     sys.argv[1:1] = ["api", "grpc"]
     private.command("dagster")()

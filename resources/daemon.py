@@ -15,6 +15,7 @@ from threading import Thread
 import psutil
 
 from tidemark.resources.json_logs import ask_for_json
+from tidemark.resources.memory import exempt_from_collection, load_revisions_once
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
@@ -58,4 +59,7 @@ def end_soon_after_a_signal() -> None:
 if __name__ == "__main__":
     end_soon_after_a_signal()
     ask_for_json()
-    command("dagster-daemon")()
+    load_revisions_once()
+    run = command("dagster-daemon")
+    exempt_from_collection()
+    run()

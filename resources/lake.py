@@ -123,7 +123,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self.whole().kept_windows(self.settings.windowing, self.settings.windows.lookback)
 
     def _arguments(self) -> tuple[LakeSettings, Mapping[str, FieldKind], Clock, PastEntries]:
-        past = self.kept.get("past entries", lambda: PastEntries(PAST_BYTES))
+        past = self.kept.get("past entries", lambda: PastEntries(PAST_BYTES, self.clock))
         return self.settings.lake, self.settings.message.kinds, self.clock, past
 
     def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:

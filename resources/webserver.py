@@ -20,6 +20,7 @@ from tidemark.pipeline.machine import host_name, is_ours
 from tidemark.pipeline.settings import load_settings
 from tidemark.resources import private
 from tidemark.resources.daemon import end_soon_after_a_signal
+from tidemark.resources.memory import load_revisions_once
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
@@ -103,6 +104,7 @@ def serve() -> None:
     """Serve the UI of the instance in `$DAGSTER_HOME` and of the workspace in the current folder, until a signal."""
     settings = load_settings().dagster
     end_soon_after_a_signal()
+    load_revisions_once()
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW)

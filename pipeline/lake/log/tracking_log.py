@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import cast
 
-from cachetools import LRUCache
+from cachetools import TTLCache
 
-from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import (
     ContractReplaced,
     CorruptObject,
@@ -77,17 +77,25 @@ entries since the last compacted one. A lower number would cost space, because a
 whole state."""
 
 
+UNUSED = timedelta(minutes=15)
+"""Time after which an unused entry is dropped from the cache. The audit of losses uses the entries of the last hour
+every five minutes."""
+
+
 class PastEntries:
     """A cache for encoded log entries, which the instances of TrackingLog in a process share. Thread-safe."""
 
-    def __init__(self, at_most_bytes: int) -> None:
-        self._contents: LRUCache[int, bytes] = LRUCache(at_most_bytes, len)
+    def __init__(self, at_most_bytes: int, clock: Clock | None = None) -> None:
+        timer = (clock or SystemClock()).monotonic
+        self._contents: TTLCache[int, bytes] = TTLCache(at_most_bytes, UNUSED.total_seconds(), timer, len)
         self._lock = Lock()
 
     def get(self, number: int) -> bytes | None:
         """Return the entry with this number, or None if it is not cached."""
         with self._lock:
-            return self._contents.get(number)
+            if (content := self._contents.get(number)) is not None:
+                self._contents[number] = content  # its time begins anew
+            return content
 
     def add(self, number: int, content: bytes) -> bytes:
         """Cache an entry that is in the log, and return it. If it is larger than the cache, only return it."""
