@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.clock import Clock, iso, to_us
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
@@ -136,7 +136,7 @@ def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
             bounds = pc.min_max(rows[column.name])
             low, high = bounds["min"].as_py(), bounds["max"].as_py()
             if isinstance(low, datetime):
-                low, high = _written(low), _written(high)
+                low, high = iso(low, exact=True), iso(high, exact=True)
             elif isinstance(low, str):
                 low, high = low[:LONGEST_BOUND], _above(high)
             elif low is None or not (math.isfinite(low) and math.isfinite(high)):
@@ -150,7 +150,3 @@ def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
 def _above(text: str) -> str:
     cut = next((at for at in range(LONGEST_BOUND, len(text)) if text[at] != LAST_CHARACTER), len(text))
     return text if cut == len(text) else text[:cut] + LAST_CHARACTER
-
-
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
