@@ -277,8 +277,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
     there are messages."""
 
     _available_at: datetime | None = None
-    _nothing_since: datetime | None = None
-    _nothing_in: int | None = None
+    _nothing_since: tuple[int, datetime] | None = None
+    """The first of the last batches that brought no message published before the query began, and when it was seen."""
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -332,14 +332,14 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """
         if self._available_at is None:
             return False
-        now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
-        self._nothing_since = (self._nothing_since or now) if brought_nothing else None
-        was_nothing, self._nothing_in = self._nothing_in == before.batch - 1, before.batch if brought_nothing else None
+        now = self._connections.clock.now()
+        first, since = self._nothing_since or (before.batch, now)
+        self._nothing_since = (first, since) if self._brought_nothing_older(before) else None
         try:
             reading = self._connections.backlog().read()
         except PubSubError:
-            return brought_nothing and was_nothing
-        is_held = self._nothing_since is not None and now - self._nothing_since > 2 * self._connections.lease()
+            return self._nothing_since is not None and first < before.batch
+        is_held = self._nothing_since is not None and now - since > 2 * self._connections.lease()
         return is_held or reading.no_later_than >= self._available_at
 
     def _brought_nothing_older(self, offset: Offset) -> bool:
