@@ -325,6 +325,8 @@ class Staleness:
         version = str(diffs.metadata().id), diffs.version()
         if self._runs[0] != version:
             self._runs = version, self._diffs.runs(at=diffs)
+            known, there = self._version_of_run, {*self._runs[1].values()}
+            self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:

@@ -166,6 +166,15 @@ def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, mo
         staleness.check()
 
 
+def test_of_runs_only_those_are_remembered_that_wrote_a_window_as_it_is(history: History) -> None:
+    staleness = history.staleness()
+    for number in range(4):
+        history.land([Beat("a", 10 + number)])
+        history.compute(0, 0)
+        assert staleness.check().total == 0
+    assert staleness._version_of_run.keys() == set(history.lake.diffs().runs().values())
+
+
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
 def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_its_repair(history: History, *, is_gone: bool) -> None:
     history.land([Beat("a", 10), Beat("a", 2410)])
@@ -226,7 +235,7 @@ def test_behind_a_damaged_commit_the_tables_are_compared_as_a_whole(history: His
     history.land([Beat("b", 20)])
     history.compute(0, 2)
     history.land([Beat("c", 30)])
-    landed = history.lake.heartbeats().pinned()
+    landed = history.lake.heartbeats().in_place()
     assert landed is not None
     landed.create_checkpoint()
     (history.folder / f"lake/heartbeats/_delta_log/{landed.version():020d}.json").write_text('{"commitInfo')
