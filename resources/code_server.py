@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.resources import private
 from tidemark.resources.daemon import end_soon_after, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
-from tidemark.resources.memory import load_revisions_once
+from tidemark.resources.memory import load_revisions_once, return_free_memory
 
 SERVED, STARTS, ENDS = private.served_module, private.starts_runs, private.server_ends
 """Names of private attributes of Dagster's server: the module that it serves, the `multiprocessing` context
@@ -43,6 +43,7 @@ def main() -> None:
     end_soon_after_a_signal()
     ask_for_json()
     load_revisions_once()
+    return_free_memory()
     private.replace("DagsterApiServer", ForkingApiServer)
     sys.argv[1:1] = ["api", "grpc"]
     private.command("dagster")()

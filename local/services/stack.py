@@ -33,10 +33,15 @@ DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
 """Maximum number of concurrent calls to the code server. Sensors that wait for their next tick occupy some of them."""
 
-GIVES_MEMORY_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+GIVES_MEMORY_BACK = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0",
+}
 """Environment variables that make Dagster's processes return memory after a tick. By default, each memory arena of
-glibc (eight per core) and each thread's pool in Arrow would keep as much memory as the largest tick needs. The fixed
-threshold makes glibc return large arrays at once."""
+glibc and of jemalloc, which the Delta library uses (both have several per core), and each thread's pool in Arrow would
+keep as much memory as the largest tick needs. The fixed threshold makes glibc return large arrays at once."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable that sets `metrics.listen`."""

@@ -2,6 +2,8 @@
 
 import sys
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -9,6 +11,7 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from tests.programs import ended
+from tidemark.resources import memory
 from tidemark.resources.memory import STORAGES, load_revisions_once
 
 COLLECTED = """
@@ -50,3 +53,19 @@ def test_definitions_and_modules_are_left_out_of_garbage_collection() -> None:
     assert done.returncode == 0, done.stderr
     left_out, collected = map(int, done.stdout.split())
     assert collected < left_out / 100
+
+
+def test_free_memory_is_returned_to_the_system_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned, is_done = list[int](), Event()
+
+    def trim(left_over: int) -> None:
+        returned.append(left_over)
+        if len(returned) == 2:
+            is_done.set()
+            raise SystemExit  # ends the thread
+
+    monkeypatch.setattr(memory, "RETURNED_EVERY_SECONDS", 0)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: SimpleNamespace(malloc_trim=trim))
+    memory.return_free_memory()
+    assert is_done.wait(60)
+    assert returned == [0, 0]
