@@ -151,20 +151,6 @@ def test_a_commit_that_another_writer_was_first_with_is_a_conflict_and_nothing_o
     assert content(table) == content(DeltaTable(place)) == (1, {"theirs"})
 
 
-def test_a_writer_that_slept_while_commits_were_cleaned_up_commits_nothing(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, table = opened(place)
-    for number in range(EVERY):
-        add(DeltaTable(place), f"theirs-{number}")
-    following = place / commit_name(1)
-    following.unlink()  # the checkpoint contains it
-    monkeypatch.setattr(table_log, "BELIEVED_FOR", timedelta(0))
-    with pytest.raises(TableConflict):
-        commit(log, table, "ours")
-    assert not following.exists()
-
-
 def clean_up_after_others(place: Path) -> None:
     """Days pass."""
     for number in range(EVERY):
@@ -174,14 +160,22 @@ def clean_up_after_others(place: Path) -> None:
     table_log.BELIEVED_FOR = timedelta(0)
 
 
-def test_a_writer_that_was_stopped_just_before_its_upload_commits_nothing(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> Stopping:
     monkeypatch.setattr(table_log, "BELIEVED_FOR", table_log.BELIEVED_FOR)
-    objects = Stopping(place, partial(clean_up_after_others, place))
-    log, table = opened(place, objects)
-    objects.calls_left = 0
-    with pytest.raises(TableConflict, match="long ago"):
+    return Stopping(place, partial(clean_up_after_others, place))
+
+
+@pytest.mark.parametrize("is_about_to_upload", [False, True])
+def test_a_writer_that_was_stopped_while_commits_were_cleaned_up_commits_nothing(
+    place: Path, stopping: Stopping, *, is_about_to_upload: bool
+) -> None:
+    log, table = opened(place, stopping)
+    if is_about_to_upload:
+        stopping.calls_left = 0
+    else:
+        clean_up_after_others(place)
+    with pytest.raises(TableConflict, match="long ago" if is_about_to_upload else "another writer has committed to"):
         commit(log, table, "ours")
     assert not (place / commit_name(1)).exists()
     assert not log.update(table)
@@ -190,12 +184,10 @@ def test_a_writer_that_was_stopped_just_before_its_upload_commits_nothing(
 
 @pytest.mark.parametrize("calls", range(2))
 def test_a_reader_that_was_stopped_between_two_reads_takes_no_old_version_for_the_newest(
-    place: Path, calls: int, monkeypatch: pytest.MonkeyPatch
+    place: Path, stopping: Stopping, calls: int
 ) -> None:
-    monkeypatch.setattr(table_log, "BELIEVED_FOR", table_log.BELIEVED_FOR)
-    objects = Stopping(place, partial(clean_up_after_others, place))
-    log, table = opened(place, objects)
-    objects.calls_left = calls
+    log, table = opened(place, stopping)
+    stopping.calls_left = calls
     assert not log.update(table)
 
 
