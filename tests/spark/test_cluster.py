@@ -22,13 +22,13 @@ from tests.gcs.tools import gcs_connector
 from tests.spark.cluster_client import SPREAD
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import landed, settings_of
-from tests.spark.standalone import SECRET, Cluster, bare_python, cluster, connect_server
+from tests.spark.standalone import OF_PYSPARK, SECRET, Cluster, bare_python, cluster, connect_server
 from tests.spark.test_micro_batch import House
 from tidemark.local.services.stack import TOKEN
 from tidemark.pipeline.lake.store.address import spark_storage_config
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
+from tidemark.pipeline.spark import executor_archive
 from tidemark.pipeline.spark.connector import JARS
-from tidemark.pipeline.spark.executor_archive import pack
 from tidemark.pipeline.spark.executors import PYTHON
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -74,8 +74,14 @@ def until(client: Client, what: str, reached: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive without the packages that `bare_python` has in the same versions, and not compressed: each executor
+    unpacks it. `test_executor_archive.py` runs all of it."""
     file = tmp_path_factory.mktemp("packed") / "executors.tar.gz"
-    pack(file)
+    packed = {name: one for name, one in executor_archive.distributions().items() if name not in OF_PYSPARK}
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr(executor_archive, "COMPRESSION", 0)
+        quick.setattr(executor_archive, "distributions", lambda: packed)
+        executor_archive.pack(file)
     return file
 
 
