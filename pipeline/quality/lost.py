@@ -272,10 +272,11 @@ def audit(
     if newest is None or passed is None:
         return Audit()
     from_then = None if passed_since is None else _passed(decision_in_force(log, passed_since))
-    tracked = _tracked(log, passed_since)
+    tracked, pruned_before = _tracked(log, passed_since)
     oldest = int(tracked.publish_bucket.min(initial=passed))
     since = oldest if from_then is None else from_then
     complete_from, complete_before = _complete(newest[1])
+    complete_from = max(complete_from, pruned_before)
     untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
     for low in range(since - since % AUDITED_AT_ONCE, passed, AUDITED_AT_ONCE):
         start, end = max(low, since), min(low + AUDITED_AT_ONCE, passed)
@@ -321,14 +322,16 @@ def _complete(record: DecisionRecord) -> tuple[int, int]:
     return bucket_of(complete_from) + 1, bucket_of(tracking_after_slack(tracking, record.policy))
 
 
-def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
+def _tracked(log: TrackingLog, since: datetime | None) -> tuple[Histogram, int]:
+    """Return the messages that tracking received since a moment, and the publish second before which they may be
+    incomplete, because earlier ones were pruned from the log."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
         for entry in tick.entries:
             if isinstance(entry, Snapshot):
                 histogram += entry.histogram
-    return histogram
+    return histogram, state.pruned_before or 0
 
 
 def _compared(

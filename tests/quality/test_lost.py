@@ -132,6 +132,25 @@ def test_what_landed_and_was_never_tracked_is_counted(tmp_path: Path, *, is_stol
     assert (found.untracked, found.tracked, found.landed, found.at_least, found.at_most) == (2, 1, 3, 0, 0)
 
 
+def test_what_was_pruned_before_base_was_sought_back_counts_as_tracked(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.model.get_subscription("base").retain_acked_messages = True
+    for second in range(0, 150, 10):
+        world.topic.publish(float(second))
+        world.wait(10)
+        world.tick()
+    assert world.log.catch_up().pruned_before is not None
+    world.model.seek("base", at(0), world.clock.now())
+    world.wait(10)
+    world.tick()
+    sought = world.clock.now()
+    world.wait(10)
+    world.tick()
+    lake = world.lake()
+    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), sought)
+    assert (found.landed, found.untracked) == (15, 0)
+
+
 Message = tuple[str, float, float]
 """A message's id, publish time and event time, in seconds from the start."""
 
