@@ -40,7 +40,8 @@ def refuse_attached(settings: Settings, command: str) -> None:
 
 
 def no_decision(settings: Settings) -> LakeError:
-    """Return the error for a lake without any decision."""
+    """Return the error for a lake without any decision. Raises CorruptObject if the decisions were lost."""
+    lake_of(settings).tracking_log().catch_up_to_append()
     start = "attach" if settings.pubsub.attach else "up"
     return LakeError(
         f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark {start}`, and try "

@@ -133,7 +133,10 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def read_report(lake: Lake) -> LakeReport:
-    state, rows = lake.tracking_log().catch_up(), Counter[str]()
+    log, rows = lake.tracking_log(), Counter[str]()
+    state = log.catch_up()
+    if state.decision is None:
+        log.catch_up_to_append()  # raises CorruptObject if the decisions were lost
     files = lake.table(HEARTBEAT_DIFFS).files()
     for file in files:
         rows[file.partition] += file.rows

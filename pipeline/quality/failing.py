@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso, rough
-from tidemark.pipeline.errors import LakeError, LakeOwned, NewerFormat
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.failures import FailedRun, FailedTick, FailedTicks, failed, reason_of
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
@@ -378,8 +378,10 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
-            files = lake.table(f"{OWN_TABLES}/{name}").files()
-            committed = max((file.added_at for file in files), default=EPOCH)
+            committed = EPOCH
+            with suppress(CorruptObject):  # in a damaged table, no later commit is known
+                files = lake.table(f"{OWN_TABLES}/{name}").files()
+                committed = max((file.added_at for file in files), default=EPOCH)
             # If the clock was set back since a failure, any commit counts.
             standing = [note for note in notes if committed <= (note.at if note.at <= now else EPOCH)]
             found += [Failing.of(standing, table=name)] if standing else []

@@ -106,6 +106,14 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
     assert house.lake.tracking_log().catch_up().watermark == newest.watermark
 
 
+def test_the_loss_of_the_whole_log_is_not_taken_for_a_pipeline_that_has_not_begun(house: Repairing) -> None:
+    newest = noted(house, 20)
+    cut(house, 0)
+    for command in ("status", "explain", "repair"):
+        said = house.place.tidemark(command)
+        assert (said.code, f"once had entry {newest.number}" in said.err) == (1, True), (command, said)
+
+
 def test_a_damaged_newest_entry_is_named_where_it_hides_which_windows_are_closed(house: Repairing) -> None:
     newest = max((house.folder / "tracking" / "log").iterdir())
     newest.write_bytes(newest.read_bytes()[:100])

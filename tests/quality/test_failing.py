@@ -118,6 +118,10 @@ def test_a_table_s_failures_are_over_with_its_next_commit_and_forgotten_a_day_af
     assert (mine.failures, mine.reason) == (1, "TableFailed: after")
     assert read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR + MINUTE) == []
     assert read_failing_tables(lake, clock.now() - MINUTE / 2) == [], "the clock was set back after the failure"
+    for commit in (tmp_path / "tables" / "mine" / "_delta_log").iterdir():
+        commit.write_text("damaged")
+    (mine,) = read_failing_tables(lake, clock.now())
+    assert mine.failures == 3, "no commit after them is known"
 
 
 def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> None:

@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
@@ -155,8 +156,8 @@ def decode(content: bytes, name: str) -> Entry:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "
-            "backup. Without a backup, run `tidemark repair --forget <number>`: the watermark then holds until "
-            "base has landed every message that the entry may have counted"
+            f"backup. Without a backup, run `tidemark repair --forget {PurePath(name).stem}`: the watermark then holds "
+            "until base has landed every message that the entry may have counted"
         ) from error
     metadata = table.schema.metadata or {}
     refuse_newer(name, metadata)
