@@ -74,12 +74,12 @@ def until(client: Client, what: str, reached: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive without the packages that `bare_python` has in the same versions, and not compressed: each executor
-    unpacks it. `test_executor_archive.py` runs all of it."""
+    """The archive without the packages that `bare_python` has in the same versions, and compressed in little time: each
+    executor unpacks it. `test_executor_archive.py` runs all of it."""
     file = tmp_path_factory.mktemp("packed") / "executors.tar.gz"
     packed = {name: one for name, one in executor_archive.distributions().items() if name not in OF_PYSPARK}
     with pytest.MonkeyPatch.context() as quick:
-        quick.setattr(executor_archive, "COMPRESSION", 0)
+        quick.setattr(executor_archive, "COMPRESSION", 1)
         quick.setattr(executor_archive, "distributions", lambda: packed)
         executor_archive.pack(file)
     return file
