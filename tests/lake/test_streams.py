@@ -96,19 +96,14 @@ def test_a_commit_that_is_gone_from_the_log_has_the_streams_gathered_anew(lake: 
     assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
-def test_streams_whose_own_log_is_damaged_say_that_they_can_be_deleted_and_are_then_gathered_anew(
-    lake: Lake, tmp_path: Path, *, is_gone: bool
+def test_streams_whose_newest_commit_is_gone_say_that_they_can_be_deleted_and_are_then_gathered_anew(
+    lake: Lake, tmp_path: Path
 ) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
     lake.streams().save()
     folder = tmp_path / "lake" / "streams"
-    newest = folder / "_delta_log" / f"{1:020d}.json"
-    if is_gone:
-        DeltaTable(folder).create_checkpoint()
-        newest.unlink()
-    else:
-        newest.write_text("{no json")
+    DeltaTable(folder).create_checkpoint()
+    (folder / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(CorruptObject, match=r"or delete .*/streams: the next run makes the table again"):
         lake.streams().save()
     shutil.rmtree(folder)
