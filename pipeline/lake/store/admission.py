@@ -8,6 +8,7 @@ reads an object in the new format, because every object that tidemark reads back
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from threading import Lock
 
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import DamagedNote
@@ -29,11 +30,11 @@ def admission_to(settings: LakeSettings) -> "Admission":
 
 
 class Admission:
-    """Checks the formats of one lake. Once a call has listed them, later calls make no request. Several threads may
-    use it: at worst, each of them lists the formats."""
+    """Checks the formats of one lake. The first call lists them, and later calls make no request. Thread-safe."""
 
     def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
         self._open_objects = open_objects
+        self._lock = Lock()
         self._formats: list[str] | None = None
         self._has_claimed = False
 
@@ -48,16 +49,17 @@ class Admission:
     def admit(self) -> list[str]:
         """Return the marks of the formats in which the lake was written. Raise NewerFormat if a later version of
         tidemark has written it. Raise LakeError if the lake is unreachable."""
-        if self._formats is None:
-            notes = Notes(self._open_objects(), FORMATS)
-            formats = notes.listed()
-            newest = max(formats, default="")
-            if newest and int(newest) > version.FORMAT:
-                with suppress(DamagedNote):  # the name of a damaged mark still contains the format number
-                    notes.read(newest)
-                refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
-            self._formats = formats
-        return self._formats
+        with self._lock:
+            if self._formats is None:
+                notes = Notes(self._open_objects(), FORMATS)
+                formats = notes.listed()
+                newest = max(formats, default="")
+                if newest and int(newest) > version.FORMAT:
+                    with suppress(DamagedNote):  # the name of a damaged mark still contains the format number
+                        notes.read(newest)
+                    refuse_newer(notes.place(newest), {WRITTEN_IN: str(int(newest))})
+                self._formats = formats
+            return self._formats
 
 
 class AdmittedObjects:

@@ -95,13 +95,14 @@ class Streams:
         return self._after(self._kept(self.current()))
 
     def save(self) -> KnownStreams:
-        """Return all streams in the newest version of `heartbeat_diffs`, and save them in the `streams` table. Raises
-        LakeError, and TableConflict if other processes saved first in all SAVE_ATTEMPTS attempts."""
-        for _ in range(SAVE_ATTEMPTS):
+        """Return all streams in `heartbeat_diffs` as it is open, or in its newest version, and save them in the
+        `streams` table. Raises LakeError, and TableConflict if other processes saved first in all SAVE_ATTEMPTS
+        attempts."""
+        for attempt in range(SAVE_ATTEMPTS):
             table = self.current()
             seen = 0 if table is None else table.version()
             kept = self._kept(table)
-            known = self._after(kept)
+            known = self._after(kept, as_open=attempt == 0)
             if known is kept:
                 return known
             with suppress(TableConflict):
@@ -127,8 +128,8 @@ class Streams:
             return KnownStreams()
         return KnownStreams(commit.metadata[OF_TABLE], int(commit.metadata[THROUGH]), rows)
 
-    def _after(self, kept: KnownStreams) -> KnownStreams:
-        diffs = self._diffs.current()
+    def _after(self, kept: KnownStreams, *, as_open: bool = False) -> KnownStreams:
+        diffs = self._diffs.current(as_open=as_open)
         if diffs is None:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
