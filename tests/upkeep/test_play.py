@@ -16,8 +16,8 @@ from tidemark.pipeline.windows import Window
 ATTEMPT = micro_batch._attempt
 
 
-def _unchecked(batch: micro_batch.WindowBatch, windows: Sequence[Window]) -> micro_batch.ReplacedWindows:
-    return ATTEMPT(replace(batch, refuse_expired=lambda _: None), windows)
+def _unchecked(batch: micro_batch.WindowBatch, windows: Sequence[Window], **more: bool) -> micro_batch.ReplacedWindows:
+    return ATTEMPT(replace(batch, refuse_expired=lambda _: None), windows, **more)
 
 
 FAULTS: dict[str, AbstractContextManager[Any]] = {
