@@ -187,8 +187,7 @@ def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neithe
         assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
         backwards = f"{WINDOWS[2]}..{WINDOWS[0]}"
         assert f"{backwards} ends before it begins" in failure_of(run_over(house, instance, backwards))
-        before_first = "1970-01-01T00-00Z is before the first window, "
-        assert before_first in failure_of(run_over(house, instance, f"1970-01-01T00-00Z..{WINDOWS[0]}"))
+        assert "is before the first window" in failure_of(run_over(house, instance, f"1970-01-01T00-00Z..{WINDOWS[0]}"))
         assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 4
     assert house.written() == []
 

@@ -257,8 +257,7 @@ def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(t
 
 
 def test_an_entry_missing_from_the_middle_is_named_with_what_to_do(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    record(log, steady(1, per_second=1, minutes=1), Policy())
+    record(log_in(tmp_path), steady(1, per_second=1, minutes=1), Policy())
     DiskObjects(tmp_path).delete(entry_name(3))
     with pytest.raises(CorruptObject, match="tidemark repair --forget 3"):
         derived(log_in(tmp_path))
