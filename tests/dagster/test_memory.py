@@ -22,9 +22,7 @@ def test_a_process_that_opens_dagsters_storage_often_loads_its_revisions_once(
     monkeypatch.setattr(ScriptDirectory, "__init__", noted)
     monkeypatch.setattr(ScriptDirectory, "from_config", ScriptDirectory.from_config)  # restored after the test
     load_revisions_once()
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        opened = instance.get_ref()
     for _ in range(3):
-        with dg.DagsterInstance.from_ref(opened) as instance:
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
             instance.get_runs(limit=1)
     assert 0 < len(loaded) <= STORAGES

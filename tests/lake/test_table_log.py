@@ -308,6 +308,11 @@ def test_a_log_that_the_pointer_does_not_lead_through_is_left_to_the_library(pla
         assert content(table) == content(DeltaTable(place))
 
 
+def test_a_table_that_is_created_while_it_is_opened_is_open_from_copies(tmp_path: Path) -> None:
+    place = tmp_path / "table"
+    assert is_copied(TableLog(DiskObjects(place), lambda: DeltaTable(created(place)), copies=True).open(), place)
+
+
 def test_commits_of_this_process_are_not_read_again_by_those_who_follow_them(place: Path) -> None:
     log, table = opened(place)
     for number in range(3):  # before the first checkpoint

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import hypothesis
@@ -28,9 +28,9 @@ def _unsynced() -> Iterator[None]:
         yield
 
 
-def audited(world: World) -> Audit:
+def audited(world: World, since: datetime | None = None) -> Audit:
     lake = world.lake()
-    return audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
+    return audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), since)
 
 
 def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -> None:
@@ -144,8 +144,7 @@ def test_what_was_pruned_before_base_was_sought_back_counts_as_tracked(tmp_path:
         sought = world.clock.now()
         world.wait(10)
         world.tick()
-    lake = world.lake()
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), sought)
+    found = audited(world, sought)
     assert (found.landed, found.untracked) == (15, 0)
 
 

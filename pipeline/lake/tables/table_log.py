@@ -159,14 +159,18 @@ class TableLog:
 
     def open(self) -> DeltaTable:
         """Return the table at its newest version. Raises LakeError, and the errors of the Delta library."""
-        self._is_copied = self._copies
-        if self._is_copied and (found := self._from_checkpoint()):
+        found = self._from_checkpoint() if self._copies else {}
+        in_place = None if found else self.in_place()
+        if self._copies and not found:
+            found = self._from_checkpoint()  # the table may have been created meanwhile
+        if found:
+            self._is_copied = True
             with self._copied(found):
                 table = DeltaTable(self._place)
             self.newest = [*found.values()][-1]
             if self._is_at_end(table):
                 return table
-        self._is_copied, table = False, self.in_place()
+        self._is_copied, table = False, in_place or self.in_place()
         try:
             self.newest = self.read(table.version())
         except ObjectMissing as error:  # a checkpoint names the version, so the log is damaged
