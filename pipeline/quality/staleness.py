@@ -291,6 +291,8 @@ class Staleness:
     def _judged(self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], newest: int) -> MissedHeartbeats:
         """Store the checkpoint, and return the missed heartbeats in it. `newest` is the newest version of
         `heartbeats`."""
+        known, there = self._version_of_run, {*self._runs[1].values()}
+        self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -325,8 +327,6 @@ class Staleness:
         version = str(diffs.metadata().id), diffs.version()
         if self._runs[0] != version:
             self._runs = version, self._diffs.runs(at=diffs)
-            known, there = self._version_of_run, {*self._runs[1].values()}
-            self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:

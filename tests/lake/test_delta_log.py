@@ -269,5 +269,3 @@ def test_a_run_s_commit_is_on_the_disk_even_if_its_answer_was_lost(
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_once)
     put(diffs, "again", windows)
     assert disk.not_durable("heartbeat_diffs") == []
-    diffs.forget(windows)
-    assert disk.not_durable("heartbeat_diffs") == []

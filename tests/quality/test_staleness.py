@@ -166,12 +166,16 @@ def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, mo
         staleness.check()
 
 
-def test_of_runs_only_those_are_remembered_that_wrote_a_window_as_it_is(history: History) -> None:
-    staleness = history.staleness()
+def test_a_check_remembers_the_runs_of_windows_as_they_are_and_ends_also_in_short_steps(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.pipeline.quality.staleness.MANIFESTS_AT_ONCE", 1)
+    staleness, steps = history.staleness(), iter(range(20))
     for number in range(4):
         history.land([Beat("a", 10 + number)])
-        history.compute(0, 0)
-        assert staleness.check().total == 0
+        for window in range(2):
+            history.compute(window, window)
+        assert staleness.check(lambda: next(steps) < 19).left == 0
     assert staleness._version_of_run.keys() == set(history.lake.diffs().runs().values())
 
 
