@@ -29,7 +29,7 @@ from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.pubsub.pulls import table_of
 
 MOST_SAMPLES = 10_000
-"""Maximum number of sample messages. Reason: each message is judged separately."""
+"""Maximum number of sample messages, and of files in a folder. Reason: each message is judged separately."""
 
 MOST_BYTES = 64 << 20
 """Maximum size of all sample files together, in bytes. Reason: they are held in memory. A Pub/Sub message has at most
@@ -112,6 +112,10 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
             raise SampleUnusable(
                 f"{path} cannot be listed: {error.strerror or error}; make it readable, or name its files"
             ) from error
+        if len(inside) > MOST_SAMPLES:
+            raise SampleUnusable(
+                f"{path} has {len(inside)} files, and a trial takes at most {MOST_SAMPLES}; name some of them"
+            )
         yield from inside
 
 
