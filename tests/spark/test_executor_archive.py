@@ -48,7 +48,6 @@ def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]
     return ended(command, folder, of_spark(**environment))
 
 
-@pytest.mark.slow
 def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -> None:
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     lacks = ended([python, "-c", "import tidemark"], variables=of_spark())
@@ -59,7 +58,6 @@ def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -
     assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/rounds.py an argument\n"
 
 
-@pytest.mark.slow
 def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Path) -> None:
     packages = unpacked / "environment" / "site-packages"
     files = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
