@@ -263,12 +263,10 @@ class TableLog:
     def _is_at_end(self, table: DeltaTable) -> bool:
         """Return True if the table's newest commit is young, or if the library finds no later one. Raises CorruptObject
         if its time is damaged."""
-        return self._is_young() or self.in_place().version() == table.version()
-
-    def _is_young(self) -> bool:
         with naming_damage(f"the newest commit of {self._objects.uri}"):
             at = commit_time(info_in(actions_in(self.newest)))
-        return at is not None and is_recent(at, SystemClock().now(), BELIEVED_FOR)
+        is_young = at is not None and is_recent(at, SystemClock().now(), BELIEVED_FOR)
+        return is_young or self.in_place().version() == table.version()
 
     @contextmanager
     def _copied(self, objects: Mapping[str, bytes]) -> Iterator[None]:
