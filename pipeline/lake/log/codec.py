@@ -152,7 +152,8 @@ def decode(content: bytes, name: str) -> Entry:
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
-        table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
+        # `read_table` would read ahead in a thread, which aborts the process if the interpreter ends meanwhile.
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "
