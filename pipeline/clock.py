@@ -7,6 +7,7 @@ from typing import Protocol
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+HOUR_US = 3_600_000_000
 
 
 class Clock(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from tidemark.pipeline.clock import duration_us, format_duration, from_us, iso, to_us
+from tidemark.pipeline.clock import HOUR_US, duration_us, format_duration, from_us, iso, to_us
 from tidemark.pipeline.contract.payloads.decoder import CE_PREFIX, PayloadDecoder
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
@@ -33,9 +33,9 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(\.\d{1,12})?([Zz
 depend on the version of Python."""
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 
-HOUR_US = 3_600_000_000
-"""An hour in microseconds. `advice` suggests another unit only if the event time, read in that unit, is within an hour
-of the publish time."""
+MISREAD_US = HOUR_US
+"""`advice` suggests another unit only if the event time, read in that unit, is at most this far from the publish
+time."""
 
 
 class EventTimeUnit(StrEnum):
@@ -96,7 +96,7 @@ def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published
     read = read_event_time(written, unit, timezone)
     for other in EventTimeUnit:
         us = read_event_time(written, other, timezone)
-        if us is not None and us != read and other is not EventTimeUnit.AUTO and abs(us - published_us) <= HOUR_US:
+        if us is not None and us != read and other is not EventTimeUnit.AUTO and abs(us - published_us) <= MISREAD_US:
             words = other.words.removesuffix(" since the epoch")
             return f'; as {words} it would be {iso(from_us(us))}: set message.event_time_unit = "{other}"'
     is_without_zone = isinstance(written, str) and LENIENT.fullmatch(written) and not written[19:].strip(".0123456789")

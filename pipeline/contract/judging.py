@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.clock import HOUR_US, duration_us, to_us
 from tidemark.pipeline.contract.heartbeat import EventTimeUnit, Heartbeat, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded
-from tidemark.pipeline.contract.payloads.rejections import Rejection, Undecided
+from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
@@ -25,10 +25,14 @@ Bools = npt.NDArray[np.bool_]
 Payload = Any
 """A parsed payload, an Element of its array, a Rejection, or Undecided."""
 
-RULES = 2
+RULES = 3
 """Version of the rules by which messages are judged. Increment it whenever a verdict, a stream, an id or an event time
 changes. `judged_by` contains the version, so processes with different versions never write to a lake at the same
 time."""
+
+MOST_HOURS = 1000
+"""Maximum number of different event hours in one message. Reason: landing writes a file for each hour, and cannot split
+a message, so one message of 10,000 hours would take it beyond its time at each redelivery."""
 
 DIGITS = 18
 """Maximum number of digits of an event time that is parsed as part of an Arrow column. Such a number fits in an int64.
@@ -101,10 +105,25 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
         is_heartbeat[row] = False
         if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
+    for row, rejection in _of_too_many_hours(elements, is_heartbeat, event_us):
+        is_heartbeat[row], rejections[row] = False, rejection
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
     event_us = np.where(is_heartbeat, event_us, 0)
     return Judged(messages, attributes, payloads, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
+
+
+def _of_too_many_hours(elements: Rows | None, is_heartbeat: Bools, event_us: Ints) -> Iterator[tuple[int, Rejection]]:
+    """Yield the rows of messages whose heartbeats have more than MOST_HOURS event hours, with the message's
+    rejection."""
+    owners = np.array([] if elements is None else elements.owners, dtype=np.int64)
+    for owner in np.flatnonzero(np.bincount(owners) > MOST_HOURS).tolist():
+        rows = np.flatnonzero(owners == owner)
+        hours = len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))
+        if hours > MOST_HOURS:
+            wrong = f"the message has heartbeats of {hours} event hours; a message may have at most {MOST_HOURS}"
+            rejection = Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
+            yield from ((row, rejection) for row in rows.tolist())
 
 
 def _known(payloads: Sequence[Payload]) -> list[Any]:

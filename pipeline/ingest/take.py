@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemark.pipeline.clock import Clock, duration_us, from_us, to_us
+from tidemark.pipeline.clock import HOUR_US, Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Ints, Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
@@ -27,7 +27,7 @@ from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from tidemark.pipeline.watermark.histogram import Histogram
-from tidemark.pipeline.watermark.usage import HOUR_US, Usage
+from tidemark.pipeline.watermark.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ much while it writes."""
 HOURS_AT_ONCE = 200
 """Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. The
 newest hours are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed
-this limit, once per take."""
+this limit, once per take, and by at most MOST_HOURS."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.

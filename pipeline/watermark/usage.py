@@ -7,10 +7,9 @@ The counts affect no decision. They are in the log so that the sums survive a re
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.clock import HOUR_US, to_us
 from tidemark.pipeline.figures import Sums
 
-HOUR_US = 3_600_000_000
 HOURS = 24
 """Number of hours in an Account, including the current hour, which is incomplete."""
 

@@ -1,6 +1,7 @@
 """Messages that hold several heartbeats: each element is judged, landed, tracked and requeued as a message would be."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
+from tidemark.pipeline.contract.judging import MOST_HOURS
 from tidemark.pipeline.contract.places import Element, Place, PlaceKind, finder, id_of
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
@@ -199,6 +201,25 @@ def test_parts_of_a_batch_are_bounded_in_rows_attributes_and_bytes(note: int, mo
     rows = len(found[0].heartbeats)
     assert found[0].heartbeats["unit"].null_count == rows, "what each would repeat is short, or null"
     assert found[0].of_another_kind == {"unit": rows}
+
+
+def test_a_message_of_too_many_event_hours_is_rejected_whole_and_the_one_beside_it_lands() -> None:
+    contract = replace(READINGS, first_event_time=at(-3600 * 2000))
+    reader, broken = HeartbeatReader(contract), {"channel": "a"}
+    hours = [reading(-3600 * number) for number in range(MOST_HOURS + 1)]
+    most, beyond = ({"readings": [broken, *hours[:count], hours[0]]} for count in (MOST_HOURS, MOST_HOURS + 1))
+    messages = [message(number, orjson.dumps(one), site="s") for number, one in enumerate((most, beyond, most))]
+    (part,) = parts(messages, contract)
+    assert Counter(part.heartbeats["message_id"].to_pylist()) == Counter(
+        f"m{number}#{element}" for number in (0, 2) for element in range(1, MOST_HOURS + 2)
+    )
+    said = "element #0 of 1003: the message has heartbeats of 1001 event hours; a message may have at most 1000"
+    reasons = part.rejected["reason"].to_pylist()
+    assert reasons == ["NO_EVENT_TIME", "TOO_MANY_ELEMENTS", "NO_EVENT_TIME"]
+    assert part.rejected["detail"][1].as_py().startswith(said)
+    alone = sum((histogram_of([one], reader) for one in messages), Histogram.empty())
+    assert histogram_of(messages, reader) == alone
+    assert histogram_of([messages[1]], reader) == histogram_of([message(1, b"", site="s")], reader)
 
 
 # Ticks

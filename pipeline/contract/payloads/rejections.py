@@ -56,8 +56,8 @@ class RejectionReason(StrEnum):
     Name the right array, or publish at least one element.
     """
     TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
-    """The array has more than 10,000 elements, or the attributes, repeated for each element, have more than 16 Mi
-    characters.
+    """The array has more than 10,000 elements, or its elements have more than 1,000 different event hours, or the
+    attributes, repeated for each element, have more than 16 Mi characters.
 
     Publish smaller messages."""
 
