@@ -86,11 +86,8 @@ def _compared(s: Situation, decision: Decision, candidate: datetime) -> Conditio
     if decision.watermark == s.watermark:
         text = f"The candidate is {iso(candidate)}, not above the watermark ({when(s.watermark)}): the watermark stays."
         return Condition("candidate", RuleOutcome.HELD, text)
-    text = f"The candidate is {iso(candidate)}. It is the first watermark."
-    if s.watermark is not None:
-        before = iso(s.watermark)
-        text = f"The candidate is {iso(candidate)}, above the previous watermark ({before}): the watermark moves."
-    return Condition("candidate", RuleOutcome.DECIDED, text)
+    how = "the first watermark" if s.watermark is None else f"above the watermark ({iso(s.watermark)}), which moves"
+    return Condition("candidate", RuleOutcome.DECIDED, f"The candidate is {iso(candidate)}, {how}.")
 
 
 def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, EffectiveReading]]:
@@ -99,10 +96,8 @@ def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, Ef
 
 def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     if reading.names_a_message:
-        return (
-            f"{name}'s oldest unacknowledged message was published at {iso(reading.oldest_unacked)}, {_age(reading)} "
-            "before it was observed."
-        )
+        published = f"published at {iso(reading.oldest_unacked)}, {_age(reading)} before it was observed"
+        return f"{name}'s oldest unacknowledged message was {published}."
     if has_no_backlog(reading, s.policy):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
@@ -114,16 +109,13 @@ def _fresh(s: Situation) -> Iterator[str]:
         if reading.is_read_rarely:
             age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
             yield (
-                f"{name} was last read {age} before the decision. The next reading is within {every} of the last one, "
-                "or sooner if the backlog is gone: a snapshot of the backlog takes more than its share of a day's "
-                "budget (snapshot_budget)."
+                f"{name} was last read {age} before the decision, and is read every {every}, or sooner if its backlog "
+                "is gone: a snapshot of the backlog exceeds its share of a day's budget (snapshot_budget)."
             )
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > SECOND:
-        yield (
-            f"This machine's clock is at least {rough(behind)} behind Pub/Sub's, and windows are computed only after "
-            "their end by this clock."
-        )
+        clock = f"clock is at least {rough(behind)} behind Pub/Sub's"
+        yield f"This machine's {clock}, and windows are computed only after their end by this clock."
 
 
 def _stale(s: Situation) -> Iterator[str]:
@@ -145,10 +137,8 @@ def _sought(s: Situation) -> Iterator[str]:
     earlier = (None, None) if before is None else (before.base, before.tracking)
     for (name, now), then in zip(_readings(s), earlier, strict=True):
         if then is not None and was_sought(now, then):
-            yield (
-                f"{name} was sought back: the publish time of its oldest unacknowledged message was "
-                f"{iso(then.oldest_unacked)}, and is {iso(now.oldest_unacked)} now."
-            )
+            times = f"from {iso(then.oldest_unacked)} to {iso(now.oldest_unacked)}"
+            yield f"{name} was sought back: its oldest unacknowledged publish time fell {times}."
 
 
 def _less_slack(s: Situation) -> str:
@@ -277,10 +267,9 @@ def _pin(s: Situation, decision: Decision) -> str | None:
     pin, base, evidence = decision.pin, decision.base, decision.evidence
     if pin is None or base is None:
         return None
-    cell = (
-        f"Its cell: published in the second from {iso(pin.published_from)}, happened in the second from "
-        f"{iso(bucket_start(bucket_of(pin.min_event_time)))}, at most {messages(pin.count)}."
-    )
+    happened = iso(bucket_start(bucket_of(pin.min_event_time)))
+    seconds = f"published in the second from {iso(pin.published_from)}, happened in the second from {happened}"
+    cell = f"Its cell: {seconds}, at most {messages(pin.count)}."
     event_time = iso(pin.min_event_time)
     if isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier:
         unread = "Equally old messages may be among those that tracking has not read yet."
@@ -305,14 +294,10 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
         return None
     oldest = iso(decision.base.oldest_unacked)
     if not since_base:
-        return (
-            f"Base has acknowledged everything that tracking has read: none of it was published at {oldest} or later."
-        )
-    text = (
-        f"At most {messages(since_base)} that tracking has read may be outstanding on base (published since {oldest})"
-    )
+        return f"Base has acknowledged all that tracking has read: nothing of it was published at {oldest} or later."
+    most = f"At most {messages(since_base)} (published since {oldest}) that tracking has read may be on base still"
     since_then = "" if since_pin is None else f"; at most {messages(since_pin)} were published since the pin's second"
-    return f"{text}{since_then}."
+    return f"{most}{since_then}."
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:

@@ -26,10 +26,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
     match decision.reason:
         case Reason.HELD_STALE_READING:
-            yield (
-                "The watermark is held until both backlogs can be read again. The problems of the last ticks say why "
-                "reading fails."
-            )
+            yield "The watermark is held until both backlogs can be read. The last ticks' problems say why reading fails."
         case Reason.HELD_SEEK:
             yield "The watermark is held for this decision only. Replayed messages are late if they land below it."
         case Reason.HELD_INCOMPLETE:
@@ -39,10 +36,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_TRACKING_BEHIND:
             yield (
                 f"The watermark is held until tracking has read to within {format_duration(policy.near_real_time)} of "
-                f"now, or to {format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks. If "
-                "a run of `ingest` reads tracking, check that the run's log has new rounds; if it has none, check "
-                "Spark. After a tracker was killed, the messages that it had pulled are redelivered after their ack "
-                "deadline."
+                f"now, or to {format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks or, "
+                "if a run of `ingest` reads tracking, that the run's log has new rounds; if not, check Spark. Messages "
+                "that a killed tracker had pulled are redelivered after their ack deadline."
             )
         case Reason.HELD_CLOCK_SKEW:
             until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
@@ -87,17 +83,13 @@ def published_since(s: Situation, moment: datetime) -> int | None:
 
 def _no_data(s: Situation) -> Iterator[str]:
     if (first := _known_from(s)) is not None:
-        yield (
-            "The watermark is held until tracking has read beyond "
-            f"{iso(first + s.policy.band + s.policy.reading_slack)}, {_reach(s)} after the publish time of the first "
-            "message that it knows."
-        )
+        until = iso(first + s.policy.band + s.policy.reading_slack)
+        yield f"The watermark is held until tracking has read beyond {until}, {_reach(s)} after its first message."
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
-            f"All {messages(over)} that tracking knows of lag more than "
-            f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds the watermark, and none "
-            "moves it. If your sources usually lag that much, raise max_lag."
+            f"All {messages(over)} that tracking knows of lag more than {format_duration(s.policy.max_lag or ZERO)} "
+            "(max_lag), so none of them holds or moves the watermark. If your sources usually lag that much, raise it."
         )
     yield from _rejected(s, None)
     yield f"The watermark is held until tracking has read to {_reach(s)} after a message with an event time."
@@ -124,11 +116,8 @@ def _known_from(s: Situation) -> datetime | None:
     ends instead. The frontier is unknown until tracking has read past that time by more than the band."""
     if s.policy.rule == "frontier" and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
-    holds = s.holding
-    valid = holds.event_bucket > COPY
-    if not valid.any():
-        return None
-    return from_us(int(holds.first_publish_us[valid].min()))
+    first_us = s.holding.first_publish_us[s.holding.event_bucket > COPY]
+    return from_us(first_us.min()) if len(first_us) else None
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
@@ -168,10 +157,8 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     if not has_no_backlog(known(s.tracking), s.policy):
         yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
-        yield (
-            f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has "
-            "acknowledged since the last reading is not known until then (snapshot_budget)."
-        )
+        by = iso(known(s.base).next_by)
+        yield f"Base's progress is unknown until it is read, by {by} or once its backlog is gone (snapshot_budget)."
     if until is not None and s.oldest_base < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
 
