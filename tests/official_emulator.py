@@ -44,7 +44,7 @@ def _running(command: list[str], address: str, log: Path) -> Iterator[str]:
         wait_until_ready(process, address, log)
         yield address
     finally:
-        end(process, signal.SIGKILL)  # nothing of it is kept, and the official one takes more than 10 s to end by itself
+        end(process, signal.SIGKILL)  # nothing of it is kept, and the official one takes over 10 s to end
 
 
 def end(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
