@@ -26,7 +26,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
     match decision.reason:
         case Reason.HELD_STALE_READING:
-            yield "The watermark is held until both backlogs can be read. The last ticks' problems say why reading fails."
+            yield "The watermark is held until both backlogs can be read; recent ticks' problems say why they cannot."
         case Reason.HELD_SEEK:
             yield "The watermark is held for this decision only. Replayed messages are late if they land below it."
         case Reason.HELD_INCOMPLETE:
