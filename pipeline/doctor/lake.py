@@ -19,7 +19,7 @@ from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Setup, Statement, broken, ok, warning
-from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
+from tidemark.pipeline.doctor.rest import Silent, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
 from tidemark.pipeline.lake.layout import (
     CORRECTIONS,
@@ -70,21 +70,19 @@ def _folder(folder: Path, what: str, setting: str) -> Iterator[Statement]:
 def _bucket(lake: LakeSettings) -> Iterator[Statement]:
     name = bucket_of(lake)
     try:
-        response = ask(bucket_url(lake), with_credentials=lake.endpoint is None)
+        response = ask_bucket(lake)
     except Silent as error:
         yield broken(f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}")
         return
     if response.status_code == 404:
         yield broken(
             f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
-            "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
-            "lake.uri to another bucket"
+            "--uniform-bucket-level-access --public-access-prevention --location=<the pipeline's>`), or set lake.uri"
         )
     elif response.status_code in (401, 403):
         yield warning(
-            f"the configuration of gs://{name} cannot be read without storage.buckets.get on it, which the pipeline "
-            f"itself does not need ({reason_of(response)}). To check it yourself: `gcloud storage buckets describe "
-            f"gs://{name}`"
+            f"the configuration of gs://{name} was not checked: this requires storage.buckets.get, which the pipeline "
+            f"does not need ({reason_of(response)}). See `gcloud storage buckets describe gs://{name}`"
         )
     elif response.status_code != 200:
         yield broken(f"Cloud Storage refused to show gs://{name}: {reason_of(response)}")
@@ -157,10 +155,7 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
     ownership = Ownership(setup.settings, setup.clock)
     there, life, is_damaged = ownership.look()
     if is_damaged:
-        yield warning(
-            f"{NAME} in the lake is damaged, so the pipeline that writes the lake is unknown; the next start of that "
-            "pipeline replaces the damaged object"
-        )
+        yield warning(f"{NAME} in the lake is damaged, so its owner is unknown; the owner's next start replaces it")
     elif there is None:
         yield ok("no pipeline has written the lake yet")
     elif not ownership.is_other(there):
@@ -251,9 +246,8 @@ def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
         count = 0 if current is None else len(current.partitions())
         if count >= MANY_WINDOWS:
             yield warning(
-                f"{table.uri} has {count:,} windows. Each is a file of its own, and every run reads the list of files: "
-                "runs take seconds longer, and more memory. Set housekeeping.windows to keep fewer windows, or use a "
-                "longer windows.length in a new lake"
+                f"{table.uri} has {count:,} windows, each with a file that every run lists: runs take seconds longer, "
+                "and more memory. Keep fewer (housekeeping.windows), or use a longer windows.length in a new lake"
             )
 
 

@@ -16,7 +16,7 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Setup, Statement, ok, warning
 from tidemark.pipeline.doctor.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of
-from tidemark.pipeline.doctor.rest import Silent, ask, bucket_of, bucket_url, reason_of
+from tidemark.pipeline.doctor.rest import Silent, ask, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
 from tidemark.pipeline.pubsub.connection import ONE_TRY, publisher_client, reported, subscriber_client
@@ -64,23 +64,22 @@ def check_project_permissions(setup: Setup) -> Iterator[Statement]:
     if setup.settings.emulated and setup.resource_manager == RESOURCE_MANAGER:
         yield ok("an emulator's project has no permissions")
         return
-    listed = ", ".join(permission.name for permission in wanted)
+    names = [permission.name for permission in wanted]
+    unknown = f"it is unknown whether the project {project} grants {', '.join(names)}"
     try:
         response = ask(
             f"{setup.resource_manager}/v1/projects/{project}:testIamPermissions",
-            body={"permissions": [permission.name for permission in wanted]},
+            body={"permissions": names},
             with_credentials=not setup.settings.emulated,
             impersonate=pubsub.impersonate,
         )
     except Silent as error:
-        yield warning(f"{error}; it is unknown whether the project {project} grants {listed}")
+        yield warning(f"{error}; {unknown}")
         return
     if response.status_code != 200:
-        yield warning(
-            f"it is unknown whether the project {project} grants {listed} ({reason_of(response)}): enable the API with "
-            f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or check it with "
-            f"`gcloud projects get-iam-policy {project}`"
-        )
+        enable = f"gcloud services enable cloudresourcemanager.googleapis.com --project={project}"
+        look = f"gcloud projects get-iam-policy {project}"
+        yield warning(f"{unknown} ({reason_of(response)}): enable the API with `{enable}`, or check it with `{look}`")
         return
     yield from _compared(setup, On.PROJECT, f"projects/{project}", response.json().get("permissions", ()))
 
@@ -90,13 +89,9 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Statement]:
     lake = setup.settings.lake
     if lake.folder is not None:
         return
-    wanted = _wanted(setup, On.BUCKET)
+    wanted = [("permissions", permission.name) for permission in _wanted(setup, On.BUCKET)]
     try:
-        response = ask(
-            f"{bucket_url(lake)}/iam/testPermissions",
-            params=[("permissions", permission.name) for permission in wanted],
-            with_credentials=lake.endpoint is None,
-        )
+        response = ask_bucket(lake, "/iam/testPermissions", wanted)
     except Silent:  # the check of the bucket reports it
         return
     if response.status_code == 200:
@@ -187,15 +182,10 @@ def check_quotas(setup: Setup) -> Iterator[Statement]:
         yield warning(f"it is unknown whether a quota was exceeded ({error}): look at {where}")
         return
     for name in exceeded:
-        yield warning(
-            f"the quota {name} was exceeded within the last day: raise it at {where}, or make ticks less "
-            "frequent (watermark.tick)"
-        )
+        yield warning(f"the quota {name} was exceeded in the last day: raise it at {where}, or raise watermark.tick")
     if not exceeded:
-        yield ok(
-            f"no quota of Pub/Sub was exceeded within a day; readings take about {a_minute:.0f} administrative "
-            f"requests a minute. The limits of the quotas are at {where}"
-        )
+        taken = f"readings take about {a_minute:.0f} administrative requests a minute"
+        yield ok(f"no quota of Pub/Sub was exceeded in the last day; {taken}, and the limits are at {where}")
 
 
 def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:

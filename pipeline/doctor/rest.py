@@ -58,9 +58,11 @@ def reason_of(response: requests.Response) -> str:
     return f"status {response.status_code}"
 
 
-def bucket_url(lake: LakeSettings) -> str:
-    """Return the URL of the lake's bucket in Cloud Storage's JSON API."""
-    return f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}"
+def ask_bucket(lake: LakeSettings, path: str = "", params: Sequence[tuple[str, str]] = ()) -> requests.Response:
+    """Send a GET to the lake's bucket in Cloud Storage's JSON API, or to a `path` below it. Raises the same errors as
+    `ask`."""
+    url = f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}{path}"
+    return ask(url, params=params, with_credentials=lake.endpoint is None)
 
 
 def bucket_of(lake: LakeSettings) -> str:
@@ -89,10 +91,9 @@ def check_credentials(setup: Setup) -> Iterator[Statement]:
         credentials_of(account).refresh(bounded)
     except GoogleAuthError as error:
         raise PermissionMissing(
-            f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant these "
-            f"credentials roles/iam.serviceAccountTokenCreator on {account} (`gcloud iam service-accounts "
-            f"add-iam-policy-binding {account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
-            "iamcredentials.googleapis.com"
+            f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant it with `gcloud iam "
+            f"service-accounts add-iam-policy-binding {account} --role=roles/iam.serviceAccountTokenCreator "
+            "--member=...`, and enable iamcredentials.googleapis.com"
         ) from error
     yield ok(f"requests to Pub/Sub and Cloud Monitoring are made as {account}")
 
@@ -119,8 +120,7 @@ def check_clock(setup: Setup) -> Iterator[Statement]:
         if not settings.emulated:
             yield from compared(setup, ask(PUBSUB, with_credentials=False), "Pub/Sub")
         elif settings.lake.folder is None:
-            response = ask(bucket_url(settings.lake), with_credentials=settings.lake.endpoint is None)
-            yield from compared(setup, response, "Cloud Storage")
+            yield from compared(setup, ask_bucket(settings.lake), "Cloud Storage")
         else:
             yield ok("neither the emulator nor the lake has a clock to compare with")
 

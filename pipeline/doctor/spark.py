@@ -33,6 +33,7 @@ from tidemark.pipeline.spark.session import (
 )
 
 CONNECTOR = "gcs-connector"
+WITHOUT_CONNECTOR = "without it, custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
 JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Spark settings that may contain the JAR of the Cloud Storage connector."""
 
@@ -87,9 +88,8 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
         if "UNAUTHENTICATED" not in str(error):
             raise
         yield warning(
-            f"the executors were not checked, because the server at {named} requires its token. Set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to the token, and repeat the command. `tidemark up` does not disclose a "
-            "token that it generates, so set the variable to a secret before `tidemark up` as well"
+            f"the executors were not checked, because the server at {named} requires its token: set ${TOKEN} to it. "
+            "`tidemark up` discloses no token that it generates; to choose one, set the variable before `tidemark up`"
         )
 
 
@@ -135,10 +135,8 @@ def check_environment(setup: Setup) -> Iterator[Statement]:
     if packed == ours:
         yield ok(f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}")
     else:
-        yield warning(
-            f"{archive} contains tidemark {packed.tidemark}, but {ours.tidemark} runs here: pack it again with "
-            f"`tidemark provision --executors {archive}`"
-        )
+        remedy = f"pack it again with `tidemark provision --executors {archive}`"
+        yield warning(f"{archive} contains tidemark {packed.tidemark}, but {ours.tidemark} runs here: {remedy}")
 
 
 def check_connector(setup: Setup) -> Iterator[Statement]:
@@ -148,10 +146,7 @@ def check_connector(setup: Setup) -> Iterator[Statement]:
         return
     if not _runs_here(settings):
         server = without_options(settings.spark.remote or "")
-        yield ok(
-            f"it is unknown whether Spark at {server} has Google's {CONNECTOR}: without "
-            "it custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
-        )
+        yield ok(f"it is unknown whether Spark at {server} has Google's {CONNECTOR}; {WITHOUT_CONNECTOR}")
         return
     named = _named_connectors(settings)
     found = [name for name in named if _is_there(name)] or sorted(map(str, _jar_folder().glob(f"*{CONNECTOR}*.jar")))
@@ -161,10 +156,8 @@ def check_connector(setup: Setup) -> Iterator[Statement]:
     elif own:  # added by tidemark, not by the settings
         yield ok(f"Google's connector for gs:// is not on this machine yet: `tidemark up` fetches it to {own[0]}")
     else:
-        yield broken(
-            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so custom tables fail with "
-            f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}'
-        )
+        remedy = f'name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}'
+        yield broken(f"Spark has no {CONNECTOR} JAR for {settings.lake.uri}; {WITHOUT_CONNECTOR}: {remedy}")
 
 
 def _named_connectors(settings: Settings) -> list[str]:
@@ -203,8 +196,6 @@ def check_python(setup: Setup) -> Iterator[Statement]:
         subprocess.run([chosen, "-c", needs], check=True, capture_output=True, text=True, timeout=STARTS_WITHIN_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         *_, why = (getattr(error, "stderr", None) or str(error)).splitlines()
-        raise ExecutorsUnable(
-            f"$PYSPARK_PYTHON is {chosen}, and this Python of Spark's executors cannot run tidemark ({why}): "
-            f"{LOCAL_REMEDY}"
-        ) from error
+        said = f"$PYSPARK_PYTHON is {chosen}, and this Python cannot run tidemark ({why}): {LOCAL_REMEDY}"
+        raise ExecutorsUnable(said) from error
     yield ok(f"Spark's executors run {chosen}, which has tidemark and Polars")

@@ -27,10 +27,8 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
     """Check that Pub/Sub answers, and that both subscriptions meet the requirements."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
-        yield warning(
-            f"nothing answers at {pubsub.emulator_host}, so topic and subscriptions were not checked: `tidemark up` "
-            "starts an emulator there"
-        )
+        unchecked = "topic and subscriptions were not checked: `tidemark up` starts an emulator there"
+        yield warning(f"nothing answers at {pubsub.emulator_host}, so {unchecked}")
         return
     refuse_foreign_server(pubsub.emulator_host)
     try:
@@ -59,16 +57,12 @@ def check_topic(setup: Setup) -> Iterator[Statement]:
         with publisher_client(*pubsub.server) as client:
             topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
-        yield ok(
-            f"the topic {pubsub.topic_path} and its schema were not checked: this requires pubsub.topics.get on the "
-            "topic, which only `tidemark provision` needs"
-        )
+        requires = "pubsub.topics.get on it, which only `tidemark provision` needs"
+        yield ok(f"the topic {pubsub.topic_path} and its schema were not checked: this requires {requires}")
         return
     if topic is None:
-        yield broken(
-            f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or correct pubsub.topic "
-            "and pubsub.project"
-        )
+        remedy = "run `tidemark provision`, or correct pubsub.topic and pubsub.project"
+        yield broken(f"the topic {pubsub.topic_path} does not exist: {remedy}")
         return
     yield from _schema(setup, topic)
     yield from _regions(topic, pubsub.endpoint)
@@ -91,10 +85,8 @@ ALL_REJECTED = "all messages would go to quarantine (UNREADABLE_PAYLOAD)"
 def _schema(setup: Setup, topic: Any) -> Iterator[Statement]:
     written, schema = setup.settings.contract.payload, topic.schema_settings
     if schema.schema == DELETED_SCHEMA:
-        yield warning(
-            f"the schema of {topic.name} was deleted, so publishing fails: remove the schema with `gcloud pubsub "
-            f"topics update {named(topic.name)} --clear-schema-settings`"
-        )
+        remove = f"gcloud pubsub topics update {named(topic.name)} --clear-schema-settings"
+        yield warning(f"the schema of {topic.name} was deleted, so publishing fails: remove it with `{remove}`")
     elif not schema.schema:
         if written.asks_for_schemas:
             yield broken(lacks_schema(topic.name, setup.settings.contract))
@@ -120,10 +112,8 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
         if SCHEMA.permission in parts:
             yield broken(f"{error}: messages of {topic} are read with this schema")
         else:
-            yield ok(
-                f"the type of the schema {name} of {topic} was not checked: this requires {LIST} on the schema, which "
-                "the checked parts do not need"
-            )
+            requires = f"{LIST} on it, which the checked parts do not need"
+            yield ok(f"the type of the schema {name} of {topic} was not checked: this requires {requires}")
         return
     except SubscriptionMissing:
         yield warning(f"the schema {name} of {topic} does not exist: give the topic another schema")

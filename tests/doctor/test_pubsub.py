@@ -123,7 +123,7 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "this requires pubsub.schemas.listRevisions on the schema" in found[0].said
+        assert "this requires pubsub.schemas.listRevisions on it" in found[0].said
 
 
 OF_PERMISSIONS = [check for check in checks.CHECKS if check.subject == checks.PERMISSIONS]
