@@ -261,15 +261,10 @@ class LakeLandings:
                 rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
             # A redelivery has the same id and publish time. A restarted emulator gives old ids to new messages.
             first = rows.group_by(columns[:2], use_threads=False).aggregate(least)
-            landed_us = microseconds(first["landed_at_min"])
-            wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)
-            yield Batch(
-                publish_us=microseconds(first["publish_time"])[wanted],
-                event_us=microseconds(first["event_time_min"])[wanted],
-                tracked_us=microseconds(first["publish_time"])[wanted],
-                landed_us=landed_us[wanted],
-                streams=first["stream_id_min"].combine_chunks().filter(wanted) if streams else None,
-            )
+            published_us, landed_us = microseconds(first["publish_time"]), microseconds(first["landed_at_min"])
+            known = first["stream_id_min"].combine_chunks() if streams else None
+            messages = Batch(published_us, microseconds(first["event_time_min"]), published_us, landed_us, known)
+            yield messages.where((landed_us >= self._since_us) & (landed_us <= self._until_us))
 
 
 def _is_first(rows: pa.Table) -> pa.Array:

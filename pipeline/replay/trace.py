@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -99,8 +100,10 @@ class Batch:
     def valid(self) -> "Batch":
         """Return the messages of the batch that were not rejected."""
         kept = self.event_us != NO_EVENT_TIME
-        if kept.all():
-            return self
+        return self if kept.all() else self.where(kept)
+
+    def where(self, kept: npt.NDArray[np.bool_]) -> "Batch":
+        """Return the messages for which the mask `kept` is true."""
         times = (self.publish_us, self.event_us, self.tracked_us, self.landed_us)
         publish_us, event_us, tracked_us, landed_us = (column[kept] for column in times)
         streams = None if self.streams is None else self.streams.filter(pa.array(kept))
