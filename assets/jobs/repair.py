@@ -69,7 +69,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         figures: dict[str, Any] = {
             "windows_looked_at": survey.integrity.windows,
             "files_looked_at": survey.integrity.files,
-            "log_entries_read": survey.log.read,
+            "log_entries_read": survey.log.entries_read,
             "windows_broken": len(survey.integrity.broken),
             "windows_computed": computed,
             "windows_blocked": len(survey.integrity.blocked),

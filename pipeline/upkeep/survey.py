@@ -61,7 +61,7 @@ class DamagedInput:
     """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`. `windows` are the surveyed
     windows that are computed from this file."""
 
-    path: str
+    file: str
     why: str
     windows: Sequence[Window]
 
@@ -218,7 +218,7 @@ def _damaged(
 
 
 def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime | None) -> list[str]:
-    blocks = [f"{damaged.path} is damaged" for damaged in inputs if window in damaged.windows]
+    blocks = [f"{damaged.file} is damaged" for damaged in inputs if window in damaged.windows]
     if not window.is_closed_at(watermark):
         where = "is not known" if watermark is None else f"is at {iso(watermark)}"
         blocks.append(f"the watermark {where}, and a run computes only closed windows")
@@ -254,20 +254,27 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
         return f"it cannot be read: {text[0][:200] if text else type(error).__name__}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LostEntry:
+    """A lost entry of the tracking log, by its number, and why it counts as lost."""
+
+    entry: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The result of `check_log`. `read` counts the entries read. `damaged` lists the damaged or missing entries, and
-    `forgotten` those that an operator has declared lost, each as its entry number and a reason. `lost` has a message if
-    entries are missing at the end of the log."""
+    """The result of `check_log`. `damaged` lists the damaged or missing entries, and `forgotten` those that an operator
+    has declared lost. `lost_end` has a message if entries are missing at the end of the log."""
 
-    read: int = 0
-    damaged: Sequence[tuple[int, str]] = ()
-    forgotten: Sequence[tuple[int, str]] = ()
-    lost: Sequence[str] = ()
+    entries_read: int = 0
+    damaged: Sequence[LostEntry] = ()
+    forgotten: Sequence[LostEntry] = ()
+    lost_end: Sequence[str] = ()
 
     @property
     def is_whole(self) -> bool:
-        return not self.damaged and not self.lost
+        return not self.damaged and not self.lost_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +321,22 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
         for block in broken.blocked_by:
             yield Flaw(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
     for damaged in survey.integrity.inputs:
-        lost = "Its rows cannot be read"
+        effect = "Its rows cannot be read"
         if damaged.windows:
             first, last = damaged.windows[0].key, damaged.windows[-1].key
             made = f"Window {first} depends" if first == last else f"The windows {first} to {last} depend"
-            lost = f"{made} on it and cannot be computed"
+            effect = f"{made} on it and cannot be computed"
         remedy = "restore a backup of the file, or the object's earlier generation"
-        yield Flaw("damaged", f"{damaged.path}: {damaged.why}. {lost}: {remedy}", True)
+        yield Flaw("damaged", f"{damaged.file}: {damaged.why}. {effect}: {remedy}", True)
     for own in survey.integrity.own:
         yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")
     for text in survey.integrity.unknown:
         yield Flaw("unknown", text, True)
-    for number, why in survey.log.damaged:
-        yield Flaw("log", f"entry {number}: {why}", True)
-    for number, why in survey.log.forgotten:
-        yield Flaw("log", f"entry {number} was lost and replaced: {why}")
-    for text in survey.log.lost:
+    for lost in survey.log.damaged:
+        yield Flaw("log", f"entry {lost.entry}: {lost.why}", True)
+    for lost in survey.log.forgotten:
+        yield Flaw("log", f"entry {lost.entry} was lost and replaced: {lost.why}")
+    for text in survey.log.lost_end:
         yield Flaw("log", text, True)
     for orphan in survey.orphans:
         age = format_duration(timedelta(seconds=int((now - orphan.written_at).total_seconds())))
@@ -393,8 +400,7 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
     before that are not needed to restart, or to explain that decision or a later one. Damage is returned, not raised.
     Raises LakeUnreachable."""
     numbers = log.numbers()
-    damaged: list[tuple[int, str]] = []
-    forgotten: list[tuple[int, str]] = []
+    damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False
     backwards = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
     for number, entry in read_ahead(partial(_entry_or_damage, log), backwards):
@@ -402,9 +408,9 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
         is_compacted = isinstance(entry, Compacted)
         match entry:
             case str():
-                damaged.append((number, entry))
+                damaged.append(LostEntry(number, entry))
             case Lost():
-                forgotten.append((number, entry.what))
+                forgotten.append(LostEntry(number, entry.what))
             case DecisionRecord():
                 is_before = is_before or entry.decision.at <= since
             case Compacted() if is_before:
@@ -412,14 +418,14 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
         tell("entries of the tracking log", read, len(numbers))
     else:
         if numbers and numbers[0] and not is_compacted:  # after housekeeping, the first entry is a compacted one
-            damaged.append((numbers[0] - 1, f"{entry_name(numbers[0] - 1)} and all earlier entries are missing"))
-    lost = []
+            before = numbers[0] - 1
+            damaged.append(LostEntry(before, f"{entry_name(before)} and all earlier entries are missing"))
     if not damaged:
         try:
             log.catch_up_to_append()
         except CorruptObject as error:
-            lost.append(str(error))
-    return LogHealth(read, sorted(damaged), sorted(forgotten), lost)
+            lost_end.append(str(error))
+    return LogHealth(read, sorted(damaged), sorted(forgotten), lost_end)
 
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:

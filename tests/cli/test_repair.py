@@ -122,6 +122,7 @@ def test_a_damaged_newest_entry_is_named_where_it_hides_which_windows_are_closed
     assert "To survey windows before that, name them with --from and --to" in said.err
     ranged = house.repair("--dry-run")
     assert (ranged.code, f"tracking/log/{newest.name} cannot be read" in ranged.out) == (1, True), ranged.out
+    assert [lost["entry"] for lost in house.facts("--dry-run")["log"]["damaged"]] == [int(newest.stem)]
 
 
 def test_a_time_names_the_window_that_it_is_in_and_a_range_that_is_none_is_refused(house: Repairing) -> None:

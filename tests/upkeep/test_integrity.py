@@ -123,8 +123,8 @@ def test_a_damaged_file_of_heartbeats_is_named_and_windows_that_need_it_are_not_
     rejected.unlink()
     survey = house.look()
     damaged, apart = survey.integrity.inputs
-    assert (damaged.path, damaged.why) == (str(file), "it is gone")
-    assert (apart.path, apart.windows) == (str(rejected), ())
+    assert (damaged.file, damaged.why) == (str(file), "it is gone")
+    assert (apart.file, apart.windows) == (str(rejected), ())
     assert any("gone. Its rows cannot be read" in flaw.text for flaw in findings(survey, house.clock.now()))
     assert damaged.windows == WINDOWS[1:4]  # its own, and those whose lookback of 90 s reaches 70 s to 100 s
     assert broken(survey) == {1: Fault.DAMAGED, 4: Fault.DAMAGED}  # what is computed stands
@@ -206,13 +206,13 @@ def test_a_missing_and_a_damaged_entry_are_named(house: House) -> None:
     content[200] ^= 1
     damaged.write_bytes(content)
     survey = house.look()
-    assert [number for number, _ in survey.log.damaged] == [2, 3]
-    assert "is missing" in survey.log.damaged[0][1]
-    assert "digest does not match" in survey.log.damaged[1][1]
+    assert [lost.entry for lost in survey.log.damaged] == [2, 3]
+    assert "is missing" in survey.log.damaged[0].why
+    assert "digest does not match" in survey.log.damaged[1].why
     assert survey.needs_a_hand
     shutil.copyfile(damaged, house.folder / entry_name(5))
     unknown = house.look()
-    assert ([number for number, _ in unknown.log.damaged], unknown.watermark) == ([2, 3, 5], None)
+    assert ([lost.entry for lost in unknown.log.damaged], unknown.watermark) == ([2, 3, 5], None)
 
 
 def noted(house: House, entries: int) -> Note:
@@ -239,7 +239,7 @@ def test_a_damaged_note_still_tells_its_number(house: House) -> None:
         note.write_bytes(b"")
     assert LogWitness(house.lake.objects()).newest() == Note(None, before.number)
     cut(house, before.number - 1)
-    assert f"it once had entry {before.number}: its end is lost" in house.look().log.lost[0]
+    assert f"it once had entry {before.number}: its end is lost" in house.look().log.lost_end[0]
 
 
 @pytest.mark.parametrize("has_notes", [True, False])
@@ -249,7 +249,7 @@ def test_the_watermark_stays_where_runs_relied_on_a_lost_decision(tmp_path: Path
     cut(house, 1)
     assert house.lake.tracking_log().catch_up().watermark == at(200)
     if has_notes:
-        assert "when the watermark was at 2026-11-21T05:30:00Z" in house.look().log.lost[0]
+        assert "when the watermark was at 2026-11-21T05:30:00Z" in house.look().log.lost_end[0]
     else:  # both are lost: the computed windows tell
         shutil.rmtree(house.folder / "log_witness")
     floor = at(600) if has_notes else WINDOWS[CLOSED - 1].end

@@ -207,12 +207,12 @@ def _show(survey: Survey, now: datetime, out: Console) -> None:
     windows = counted(integrity.windows, "window")
     out.print(
         f"[dim]checked {windows} from {iso(integrity.start)} to {iso(integrity.end)}, "
-        f"{integrity.files} files of these windows, and {survey.log.read} entries of the tracking log[/]"
+        f"{integrity.files} files of these windows, and {survey.log.entries_read} entries of the tracking log[/]"
     )
 
 
 def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str, Any]:
-    integrity, log = survey.integrity, survey.log
+    integrity = survey.integrity
     return {
         "from": integrity.start,
         "to": integrity.end,
@@ -221,18 +221,10 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
         "windows": integrity.windows,
         "files": integrity.files,
         "broken": integrity.broken,
-        "damaged_heartbeats": [
-            {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
-            for damaged in integrity.inputs
-        ],
+        "damaged_heartbeats": integrity.inputs,
         "damaged_windows_of_own_tables": integrity.own,
         "unknown": integrity.unknown,
-        "log": {
-            "entries_read": log.read,
-            "damaged": [{"entry": number, "why": why} for number, why in log.damaged],
-            "forgotten": [{"entry": number, "why": why} for number, why in log.forgotten],
-            "lost_end": log.lost,
-        },
+        "log": survey.log,
         "orphans": [
             {
                 "file": orphan.location,
