@@ -125,10 +125,8 @@ def _print(trial: Trial, settings: Settings, terminal: Console) -> None:
             text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
             terminal.print(text, soft_wrap=True)
     warn(terminal, *_warnings(trial))
-    terminal.print(
-        f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
-        f"{trial.rejected.total():,} rejected[/]"
-    )
+    judged = f"{counted(len(trial.heartbeats), 'heartbeat')}, {trial.rejected.total():,} rejected"
+    terminal.print(f"[bold]{counted(trial.samples, 'sample')}: {judged}[/]")
 
 
 def _warnings(trial: Trial) -> Iterator[str]:

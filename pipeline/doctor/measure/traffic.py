@@ -182,10 +182,9 @@ class ThrowAwayTopic:
                 problem = error
                 left.append(f"gcloud pubsub {kind}s delete {path}")
         if problem is not None:
-            raise type(problem)(
-                f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
-                "the subscriptions after a day, and a later `tidemark doctor --measure` deletes the rest"
-            ) from problem
+            later = "Pub/Sub deletes the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
+            said = f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise {later}"
+            raise type(problem)(said) from problem
 
     def _path(self, kind: str, role: str = "") -> str:
         return f"{self._project}/{kind}s/{self._id}{role}"
