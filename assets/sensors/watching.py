@@ -10,7 +10,7 @@ import dagster as dg
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import least_interval
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
+from tidemark.pipeline.observe.outlet import check_libraries
 from tidemark.pipeline.observe.recorder import Observer, Recorder
 from tidemark.pipeline.orchestrator.names import TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
@@ -44,9 +44,8 @@ def keep_observer(
         unprefixed(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
-    hosts = settings.dagster.allowed_hosts
     if settings.metrics.is_on:
-        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
+        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock))
 
 
 def observer_of(lake: LakeResource) -> Observer:

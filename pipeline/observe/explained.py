@@ -67,21 +67,16 @@ def read_explained(
         recent = sampled(log, number, now - HOURS)
     except CorruptObject as error:
         problem = str(error)
-    return explained(number, decided, before, recent, tick, now, problem)
+    explanation, facts = explained(number, decided, before, problem)
+    return explanation, {**facts, **history_facts(recent, tick, now)}
 
 
 def explained(
-    number: int,
-    decided: DecisionRecord,
-    before: WatermarkState | None,
-    recent: Sequence[Decision],
-    tick: timedelta,
-    now: datetime,
-    problem: str | None = None,
+    number: int, decided: DecisionRecord, before: WatermarkState | None, problem: str | None = None
 ) -> tuple[Explanation, Facts]:
-    """Explain a decision from the state before it and the `recent` decisions. Return the explanation, and its content
-    as plain facts. If the state is lost, `before` is None, and `problem` is the cause. If the explanation is
-    incomplete, its facts contain the cause."""
+    """Explain a decision from the state before it. Return the explanation, and its content as plain facts. If the state
+    is lost, `before` is None, and `problem` is the cause. If the explanation is incomplete, its facts contain the
+    cause."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
@@ -90,7 +85,6 @@ def explained(
         "log_entry": number,
         "problem": problem,
         "plane": before and plane_facts(before.histogram, decided),
-        **history_facts(recent, tick, now),
     }
 
 
@@ -267,21 +261,19 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     """Draw the result of `plane_facts`: the cells as a heat map, with the readings, the band and the pin. Event times
     far below the others are drawn at the lower edge."""
     cells, size = plane["cells"], plane["cell_seconds"]
-    lines = {name: None if plane[name] is None else plane[name].timestamp() for name in LINES}
+    lines = {name: plane[name].timestamp() for name in LINES if plane[name] is not None}
     at, watermark = plane["at"].timestamp(), None if plane["watermark"] is None else plane["watermark"].timestamp()
-    across = [at, *(cell[0] for cell in cells), *(value for value in lines.values() if value is not None)]
+    across = [at, *(cell[0] for cell in cells), *lines.values()]
     low, high = _bounds([cell[1] for cell in cells], size, at, watermark)
     below = sum(cell[2] for cell in cells if cell[1] + size <= low)
     most = max((cell[2] for cell in cells), default=1)
     shades: dict[int, list[tuple[float, float, int]]] = {}
     for cell in cells:
         shades.setdefault(min(int(SHADES * math.log(cell[2]) / math.log(most + 1)), SHADES - 1), []).append(cell)
-    marks = [Mark(LINES[name], style, x=lines[name]) for name, style in STYLES.items() if lines[name] is not None]
+    marks = [Mark(*LINES[name], x=x) for name, x in lines.items()]
     if watermark is not None:
         marks.append(Mark(f"watermark {plane['watermark']:%H:%M:%S}", "watermark", y=watermark, text_at_left=True))
-    areas = []
-    if lines["band_edge"] is not None and lines["tracking"] is not None:
-        areas.append(Area(lines["band_edge"], lines["tracking"], "band", "the band"))
+    areas = [Area(lines["band_edge"], lines["tracking"], "band", "the band")] if "band_edge" in lines else []
     pin = plane["pin"]
     points = () if pin is None else ((pin[0].timestamp() + 0.5, pin[1].timestamp(), f"the pin: {iso(pin[1])}"),)
     older = f" {below:,} with older event times lie at the lower edge." if below else ""
@@ -301,9 +293,13 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     )
 
 
-LINES = {"base": "B", "tracking": "T", "band_edge": "T − D", "anchor": "anchor"}
-STYLES = {"base": "reading", "tracking": "reading", "band_edge": "quantile", "anchor": "now"}
-"""The styles of the vertical lines that `plane_chart` draws. LINES has their labels."""
+LINES = {
+    "base": ("B", "reading"),
+    "tracking": ("T", "reading"),
+    "band_edge": ("T − D", "quantile"),
+    "anchor": ("anchor", "now"),
+}
+"""The labels and styles of the vertical lines that `plane_chart` draws."""
 
 
 def lag_chart(facts: Mapping[str, Any]) -> Chart:

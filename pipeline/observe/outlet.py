@@ -28,10 +28,10 @@ from urllib.parse import parse_qs
 from tidemark.pipeline.charts import STYLE as CHART_STYLE
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.machine import is_ours
-from tidemark.pipeline.observe.recorder import Measured, Recorder
 from tidemark.pipeline.settings_sections import MetricsSettings
 
 if TYPE_CHECKING:
+    from tidemark.pipeline.observe.recorder import Measured, Recorder
     from tidemark.pipeline.observe.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -120,11 +120,11 @@ class ProcessOutlet:
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
 
-    def join(self, recorder: Recorder) -> None:
+    def join(self, recorder: "Recorder") -> None:
         """Export this recorder's current values and health from now on."""
         self._recorders.append(recorder)
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: "Measured") -> None:
         if self._telemetry is not None:
             self._telemetry.add(measured)
 

@@ -24,6 +24,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.observe.explained import (
     HOURS,
     explained,
+    history_facts,
     in_order,
     lag_chart,
     landed_by_stream,
@@ -224,9 +225,9 @@ class Page:
             recent = {one.at: one for part in parts for one in in_order(part)}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
         place = self._place = followed(log, replace(place, at=now), self.decided)
-        decisions, tick = list(self._recent), self._settings.watermark.tick
-        _, facts = explained(place.number, place.decided, place.before, decisions, tick, now)
-        return {**facts, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
+        _, facts = explained(place.number, place.decided, place.before)
+        history = history_facts(list(self._recent), self._settings.watermark.tick, now)
+        return {**facts, **history, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables

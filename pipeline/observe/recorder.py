@@ -1,5 +1,5 @@
-"""The observer, to which ticks report, and the recorder, which converts reports to measurements. Neither of them does
-I/O: a `ProcessOutlet` exports the measurements."""
+"""The observer, to which ticks report, and the recorder, which converts reports to measurements. A `ProcessOutlet`
+exports the measurements."""
 
 import logging
 import os
@@ -16,6 +16,7 @@ from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
+from tidemark.pipeline.observe.outlet import ProcessOutlet, outlet_of
 from tidemark.pipeline.quality.failing import TRACKING as DECIDES
 from tidemark.pipeline.quality.failing import SensorTicks, is_overdue
 from tidemark.pipeline.settings import Settings
@@ -24,7 +25,6 @@ from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 
 if TYPE_CHECKING:
-    from tidemark.pipeline.observe.outlet import ProcessOutlet
     from tidemark.pipeline.observe.page import Page
 
 logger = logging.getLogger(__name__)
@@ -115,17 +115,9 @@ class Recorder(Observer):
 
     is_on = True
 
-    def __init__(
-        self,
-        settings: Settings,
-        every: Mapping[str, timedelta],
-        jobs: Sequence[str],
-        clock: Clock,
-        open_outlet: Callable[[], "ProcessOutlet"],
-    ) -> None:
+    def __init__(self, settings: Settings, every: Mapping[str, timedelta], jobs: Sequence[str], clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._open_outlet = open_outlet
         self._pipeline = {PIPELINE: settings.pipeline_name}
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
@@ -155,7 +147,7 @@ class Recorder(Observer):
             return
         self._outlet_tried_at = now
         try:
-            outlet = self._open_outlet()
+            outlet = outlet_of(self._settings.metrics, self._settings.dagster.allowed_hosts)
         except (OSError, ImportError) as error:
             if tried is None:
                 logger.warning("metrics, health and the page cannot be served: %s. Retrying every minute", error)

@@ -19,7 +19,7 @@ from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.ingest.ticks import Tracked, tick_budget, track
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
+from tidemark.pipeline.observe.outlet import check_libraries
 from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.provision import provision_here
@@ -81,9 +81,7 @@ class Attached:
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
         self._judge = judge_of(settings, self._lake)
         self._copies = RememberedCopies(settings.copies_remembered)
-        metrics, hosts = settings.metrics, settings.dagster.allowed_hosts
-        every = {TRACKING: settings.watermark.tick}
-        self._observer = Recorder(settings, every, (), clock, lambda: outlet_of(metrics, hosts))
+        self._observer = Recorder(settings, {TRACKING: settings.watermark.tick}, (), clock)
         self._looks_at = clock.monotonic()
         self._notes, self._in_lake = TickNotes(settings, clock), self._lake.failed_ticks()
         self._said: dict[str, object] = {}
