@@ -27,20 +27,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
-TAKEN = frozenset(
-    (
-        *(*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog"),
-        *("topic", "base_subscription", "tracking_subscription"),
-    )
-)
+TAKEN = {
+    *(*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog"),
+    *("topic", "base_subscription", "tracking_subscription"),
+}
 """Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
 
-JOBS = frozenset(
-    (
-        *("compute_windows", "compute_windows_by_name", "housekeeping", "ingest", "repair", "requeue"),
-        *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
-    )
-)
+JOBS = {
+    *("compute_windows", "compute_windows_by_name", "housekeeping", "ingest", "repair", "requeue"),
+    *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
+}
 """Names of jobs and ops. Custom tables may use them only if `dagster.name` is set, because the jobs' names then have a
 prefix."""
 

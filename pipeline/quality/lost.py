@@ -139,13 +139,8 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
     """Return the cells of the histogram with publish seconds in `[start, end)`, in order. The table has one row per
     cell: publish second, event second, count, and smallest event time in microseconds."""
     low, high = np.searchsorted(histogram.publish_bucket, [start, end])
-    columns = {
-        "second": histogram.publish_bucket,
-        "event": histogram.event_bucket,
-        "count": histogram.count,
-        "oldest_us": histogram.min_event_us,
-    }
-    return pa.table({name: values[low:high] for name, values in columns.items()})
+    columns = (histogram.publish_bucket, histogram.event_bucket, histogram.count, histogram.min_event_us)
+    return pa.table([column[low:high] for column in columns], ["second", "event", "count", "oldest_us"])
 
 
 def landed_by_second(
