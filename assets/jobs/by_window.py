@@ -3,21 +3,23 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
 import dagster as dg
 from pydantic import Field
+from pyspark.sql import SparkSession
 
 from tidemark.assets.catalog import ASSETS, CORRECTIONS, HEARTBEAT_DIFFS, Columns, key_of, shown, spec, within
 from tidemark.assets.jobs.job import Context, job_of, working
 from tidemark.assets.partitions import Partitions, stretch_texts, stretches_asked, windows_of, windows_tag
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.compute.micro_batch import ReplacedWindows, refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
@@ -181,11 +183,10 @@ def batch_parts(
     windows: Sequence[Window],
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
-) -> dict[str, Any]:
-    """Return the arguments that every `WindowBatch` over these windows has. `tables` and `heartbeats` are opened in
-    parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before Spark is
-    used."""
-
+) -> tuple[SparkSession, Heartbeats, datetime | None, str, Clock, Callable[[Sequence[Window]], None]]:
+    """Return the fields of `WindowBatch`, in its order, for a run over these windows. `tables` and `heartbeats` are
+    opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before
+    Spark is used."""
     heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error in opening a table occurs again when it is used
         for opened in (heartbeats, *(each.table for each in tables)):
@@ -194,15 +195,7 @@ def batch_parts(
         refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
         refuse_expired(windows)
         refuse_open(windows, watermark)
-        session = spark.session()
-    return {
-        "spark": session,
-        "heartbeats": heartbeats,
-        "watermark": watermark,
-        "run": run,
-        "clock": SystemClock(),
-        "refuse_expired": refuse_expired,
-    }
+        return spark.session(), heartbeats, watermark, run, SystemClock(), refuse_expired
 
 
 def window_keys(windows: Sequence[Window]) -> dict[str, Any]:
