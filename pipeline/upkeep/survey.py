@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -32,9 +33,14 @@ from tidemark.pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
 from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
 
-Progress = Callable[[str, int, int], None]
-"""A function that is called with the progress of a check: what is being checked, such as "orphans", the number of items
-checked so far, and the total number."""
+Track = Callable[..., Iterable[Any]]
+"""A function that yields the items of its first argument, and may show the progress. `total` is the number of items,
+and `description` says what is checked, such as "orphans". `rich.progress.Progress.track` is such a function."""
+
+
+def untracked(items: Iterable[Any], **_: object) -> Iterable[Any]:
+    """Return the items, without showing the progress."""
+    return items
 
 
 class Fault(StrEnum):
@@ -102,10 +108,10 @@ class Integrity:
 
 
 def check_windows(
-    lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
+    lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, track: Track
 ) -> Integrity:
-    """Check the windows that are completely in `[start, end)`. `watermark` determines which of them are closed. `tell`
-    is called with the progress.
+    """Check the windows that are completely in `[start, end)`. `watermark` determines which of them are closed. `track`
+    shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
@@ -115,7 +121,7 @@ def check_windows(
     windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
-    reasons = _damaged(diffs, files, tell)
+    reasons = _damaged(diffs, files, track)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
 
     def blame(window: Window, fault: Fault, why: str) -> None:
@@ -128,10 +134,11 @@ def check_windows(
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
     unknown = []
-    tell("what landed since windows were computed", 0, 1)
     try:
-        for stale in Staleness(lake, windowing, lookback).check().stale:
-            blame(stale.window, Fault.STALE, stale.why)
+        staleness, about = Staleness(lake, windowing, lookback), "what landed since windows were computed"
+        for check in track([staleness.check], total=1, description=about):
+            for stale in check().stale:
+                blame(stale.window, Fault.STALE, stale.why)
     except (LakeUnreachable, NewerFormat):
         raise
     except (LakeError, pa.ArrowException) as error:
@@ -150,7 +157,7 @@ def check_windows(
         table = lake.table(name)
         try:
             by_day = (file for file in table.files() if file.partition >= first_day(start))
-            for file, why in _looked_at(table, list(needed if name == HEARTBEATS else by_day), tell):
+            for file, why in _looked_at(table, list(needed if name == HEARTBEATS else by_day), track):
                 inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, needed.get(file, ())))
         except CorruptObject as error:
             unknown.append(str(error))
@@ -167,7 +174,7 @@ def check_windows(
         table = lake.table(f"{OWN_TABLES}/{name}")
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
-            for file, why in _looked_at(table, of_range, tell):
+            for file, why in _looked_at(table, of_range, track):
                 own.append(DamagedOwn(name, file.partition, f"{table.uri}/{file.path}: {why}"))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
@@ -195,11 +202,11 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> 
 
 
 def _damaged(
-    diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
+    diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], track: Track
 ) -> defaultdict[str, list[str]]:
     found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
-        for file, why in _looked_at(table, of_table, tell):
+        for file, why in _looked_at(table, of_table, track):
             found[file.partition].append(f"{table.uri}/{file.path}: {why}")
         for key, files_of_window in by_partition(of_table).items():
             runs = {run_of(file.path) for file in files_of_window}
@@ -225,15 +232,12 @@ def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime 
     return blocks
 
 
-def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> Iterator[tuple[DataFile, str]]:
-    if not files:
-        return
-    what = f"files of {table.uri.rpartition('/')[2]}"
-    tell(what, 0, len(files))
-    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.folder), files), start=1):
-        if why is not None:
-            yield file, why
-        tell(what, number, len(files))
+def _looked_at(table: LakeTable, files: Sequence[DataFile], track: Track) -> Iterator[tuple[DataFile, str]]:
+    if files:
+        looked, about = read_ahead(partial(_damage_of, table.folder), files), f"files of {table.uri.rpartition('/')[2]}"
+        for file, why in track(looked, total=len(files), description=about):
+            if why is not None:
+                yield file, why
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
@@ -368,9 +372,7 @@ class Surveyor:
             raise ValueError(f"the last window, {last.key}, is before the first, {first.key}")
         return first.start, last.end
 
-    def look(
-        self, start: datetime, end: datetime, *, grace: timedelta = GRACE, tell: Progress = lambda *_: None
-    ) -> Survey:
+    def look(self, start: datetime, end: datetime, *, grace: timedelta = GRACE, track: Track = untracked) -> Survey:
         """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)` whose input
         retention has not deleted. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table
         cannot be read, or if the lake is unreachable."""
@@ -378,10 +380,10 @@ class Surveyor:
         start = min(max(start, self._kept.since() or start), end)
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
-        integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
-        log = check_log(lake.tracking_log(), start, tell)
-        tell("orphans", 0, 1)
-        orphans = find_orphans(lake, self._settings.lake, now, grace)
+        integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, track=track)
+        log = check_log(lake.tracking_log(), start, track)
+        for place in track([self._settings.lake], total=1, description="orphans"):
+            orphans = find_orphans(lake, place, now, grace)
         return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
@@ -395,7 +397,7 @@ class Surveyor:
         return None if decided is None else decided.decision.watermark
 
 
-def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: None) -> LogHealth:
+def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> LogHealth:
     """Check the tracking log from the newest compacted entry before the decision that was in force at `since`. Entries
     before that are not needed to restart, or to explain that decision or a later one. Damage is returned, not raised.
     Raises LakeUnreachable."""
@@ -403,7 +405,8 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False
     backwards = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
-    for number, entry in read_ahead(partial(_entry_or_damage, log), backwards):
+    entries = read_ahead(partial(_entry_or_damage, log), backwards)
+    for number, entry in track(entries, total=len(numbers), description="entries of the tracking log"):
         read += 1
         is_compacted = isinstance(entry, Compacted)
         match entry:
@@ -415,7 +418,6 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
                 is_before = is_before or entry.decision.at <= since
             case Compacted() if is_before:
                 break
-        tell("entries of the tracking log", read, len(numbers))
     else:
         if numbers and numbers[0] and not is_compacted:  # after housekeeping, the first entry is a compacted one
             before = numbers[0] - 1

@@ -1,14 +1,13 @@
 """`tidemark repair`: find damaged, missing or stale windows in a range, and recompute them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TaskID
+from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.here import lake_of, refuse_attached
 from tidemark.pipeline.cli.options import (
@@ -33,7 +32,6 @@ from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, c
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
-from tidemark.pipeline.upkeep.survey import Progress as Tell
 from tidemark.pipeline.upkeep.survey import Survey, Surveyor, findings, forget_damaged, forget_entry
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
@@ -92,8 +90,8 @@ def repair(
         return
     surveyor, out = Surveyor(settings, clock), console(quiet=as_json)
     start, end = _range(settings, surveyor, first, last)
-    with _progress(quiet=as_json) as tell:
-        survey = surveyor.look(start, end, grace=grace, tell=tell)
+    with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
+        survey = surveyor.look(start, end, grace=grace, track=progress.track)
 
     def say(text: str) -> None:
         out.print(safe(text), soft_wrap=True)
@@ -179,19 +177,6 @@ def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
     """Return True if every window in `before` has files now that differ from its files in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Tell]:
-    with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=of)
-            progress.update(tasks[what], completed=done, total=of)
-
-        yield tell
 
 
 def _show(survey: Survey, now: datetime, out: Console) -> None:
