@@ -2,7 +2,7 @@
 in all rows, and messages in quarantine."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -80,19 +80,20 @@ costs a request."""
 def read_reasons(lake: Lake, selection: Rejected = EVERY) -> Reasons:
     """Count the rejected messages that match the filter `selection`, by their latest reason. Messages that wait in
     quarantine and messages that were requeued are counted separately. Raises LakeError."""
+    return lake.quarantine().reasons(selection, *_handled(lake, selection))
+
+
+def _handled(lake: Lake, selection: Rejected) -> tuple[pa.Array, Mapping[str, pa.Table]]:
+    """Return the ids of the requeued messages, and by day the changed reasons, of the days of a filter."""
     requeued, since = lake.requeued(), first_day(selection.since)
-    return lake.quarantine().reasons(
-        selection, requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
-    )
+    return requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
 
 
 def newest_waiting(lake: Lake, selection: Rejected, limit: int) -> Sequence[dict[str, Any]]:
     """Return the rows of the `limit` messages that were rejected last, newest first, among those that wait in
     quarantine and match the filter `selection`. A row has the columns of `quarantine` except the partition column, with
     the latest reason and detail. Raises LakeError."""
-    quarantine, requeued = lake.quarantine(), lake.requeued()
-    since = first_day(selection.since)
-    gone, rejudged = requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
+    quarantine, (gone, rejudged) = lake.quarantine(), _handled(lake, selection)
     columns = [name for name in quarantine.schema.names if name != quarantine.partition_column]
     order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]
 

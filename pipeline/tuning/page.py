@@ -188,7 +188,7 @@ def _late_axis(report: TuningReport) -> charts.Axis:
 
 TEMPLATES = charts.templates().overlay(loader=PackageLoader("tidemark.pipeline.tuning"))
 TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, lag_text, words)}
-TEMPLATES.filters |= {"duration": format_duration, "iso": iso, "rough": rough}
+TEMPLATES.filters |= {"duration": format_duration, "from_us": from_us, "iso": iso, "rough": rough}
 
 FIGURES = JsonKind("reports/tuning/", holds=dict[str, Any])
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
@@ -203,9 +203,6 @@ def page_of(report: TuningReport) -> str:
     page = TEMPLATES.get_template("page.html").render(
         report=report,
         disorder=disorder,
-        made_at=iso(report.made_at),
-        published_from=iso(from_us(disorder.first_publish_us)),
-        published_until=iso(from_us(disorder.last_publish_us)),
         recommendation=recommendation_sentence(report),
         charts=[draw(report) for draw in drawn],
         blamed=[(blame_sentence(disorder, side), found.worst, side) for side, found in disorder.sides.items()],
