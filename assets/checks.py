@@ -226,8 +226,10 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     detail, mostly = printable(found.detail or ""), ""
     waiting = "".join(f"; {printable(said)}" for one in lake.watch().came.values() if (said := one.waiting.sentence()))
     if found.reason is not None:
-        remedy = "Fix [message] or the publisher; then `tidemark quarantine --requeue` lands what passes"
-        mostly = f", the newest mostly as {found.reason}: {detail}. {remedy}"
+        mostly = (
+            f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
+            "`tidemark quarantine --requeue` lands what passes"
+        )
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
         description=(
@@ -253,9 +255,10 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     if not rows:
         description = "nothing landed in the last hour"
     elif fields:
-        remedy = "Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
-        always_null = "; ".join(field.sentence() for field in fields)
-        description = f"{always_null}: absent, null, or not of the configured kind. {remedy}"
+        description = (
+            f"{'; '.join(field.sentence() for field in fields)}: absent, null, or not of the "
+            "configured kind. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
+        )
     return verdict(
         passed=not fields,
         description=description,
@@ -311,8 +314,10 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
         description = "there is no watermark yet"
     else:
         age = max(look.now - watermark, age)
-        allowed = f"{rough(bound)} are allowed by checks.max_watermark_age. `tidemark explain` says what holds it"
-        description = f"the watermark {iso(watermark)} is {rough(age)} behind the clock; {allowed}"
+        description = (
+            f"the watermark {iso(watermark)} is {rough(age)} behind the clock; {rough(bound)} are allowed by "
+            "checks.max_watermark_age. `tidemark explain` says what holds it"
+        )
     if standing:
         description = f"{standing}; {description}"
     return verdict(

@@ -86,8 +86,10 @@ def staleness_sensor(
     # Dagster lets a sensor name jobs or assets.
     updates: dict[str, Any] = {"asset_selection": [key_of(settings, WATERMARK)]}
     if job is not None:
-        requests = f'requests stale windows again: recompute_missed = "{again}"'
-        about = f"Evaluates the checks of late, missed and lost heartbeats, among others, and {requests}."
+        about = (
+            "Counts late heartbeats, missed ones and those lost outside of the pipeline, evaluates their checks, and "
+            f'requests stale windows again: recompute_missed = "{again}".'
+        )
         updates = {"job": job}
 
     @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, **updates)
@@ -147,8 +149,11 @@ def _request(
     requested: dict[Window, datetime],
 ) -> Request:
     if found.left:
-        left = f"{found.left} commits, manifests or hours of the tables are left, and perhaps more after them"
-        return Request((), f"A long check for missed heartbeats is under way: {left}; the next tick continues")
+        return Request(
+            (),
+            f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
+            "are left, and perhaps more after them; the next tick continues",
+        )
     lake, settings = look.lake, look.lake.settings
     for window in [window for window, at in requested.items() if not is_recent(at, look.now, REQUEST_EVERY)]:
         del requested[window]

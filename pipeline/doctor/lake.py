@@ -97,15 +97,20 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
         if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {}), lake):
-            deletes = f"deletes objects ({rule['condition']}), but log and tables need old objects"
-            remedy = f"remove the rule (`{update} --clear-lifecycle`), or make it match another prefix"
-            yield broken(f"a lifecycle rule of gs://{name} {deletes}: {remedy}")
+            yield broken(
+                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), but log and tables need old "
+                f"objects: remove the rule (`{update} --clear-lifecycle`), or make it match another prefix"
+            )
     if bucket.get("versioning", {}).get("enabled"):
-        remedy = f"run `{update} --no-versioning`, or add a lifecycle rule for noncurrent versions"
-        yield warning(f"gs://{name} keeps and bills deleted and replaced objects forever (object versioning): {remedy}")
+        yield warning(
+            f"gs://{name} keeps and bills each deleted or replaced object forever (object versioning): run "
+            f"`{update} --no-versioning`, or add a lifecycle rule for noncurrent versions"
+        )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
-        kept = f"deleted objects for {soft // 86400} more days (soft delete), including files that compaction replaces"
-        yield warning(f"gs://{name} keeps and bills {kept}: run `{update} --clear-soft-delete`, unless you want this")
+        yield warning(
+            f"gs://{name} keeps and bills deleted objects for {soft // 86400} more days (soft delete), including "
+            f"files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
+        )
     access = bucket.get("iamConfiguration", {})
     if access.get("publicAccessPrevention") != "enforced":
         yield warning(f"gs://{name} could be made public: run `{update} --public-access-prevention`")
@@ -117,12 +122,15 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
 def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Statement]:
     if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
         locked = " The policy is locked, so use another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
-        forbids = f"forbids deleting or replacing an object for {seconds} s, but commits and housekeeping do so"
-        remedy = f"run `{update} --clear-retention-period`.{locked}"
-        yield broken(f"the retention policy of gs://{name} {forbids}: {remedy}")
+        yield broken(
+            f"the retention policy of gs://{name} forbids deleting or replacing an object for {seconds} s, but "
+            f"commits and housekeeping do so: run `{update} --clear-retention-period`.{locked}"
+        )
     if bucket.get("defaultEventBasedHold"):
-        holds = "holds each new object (default event-based hold), so none can be deleted or replaced"
-        yield broken(f"gs://{name} {holds}: run `{update} --no-default-event-based-hold`")
+        yield broken(
+            f"gs://{name} holds each new object (default event-based hold), so objects can be neither deleted nor "
+            f"replaced: run `{update} --no-default-event-based-hold`"
+        )
 
 
 def _takes_live_objects(condition: Mapping[str, Any], lake: str) -> bool:
@@ -153,8 +161,10 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
     elif not ownership.is_other(there):
         yield ok(f"the lake is this pipeline's: {ownership.sentence(there)}")
     elif life is Life.DEAD and not ownership.is_of_another_topic(there):
-        takes = "The next start of this pipeline takes over the lake; to prevent this, set lake.uri to another lake"
-        yield warning(f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. {takes}")
+        yield warning(
+            f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this "
+            "pipeline takes over the lake; to prevent this, set lake.uri to another lake"
+        )
     else:
         yield broken(ownership.refusal(there))
 
@@ -254,8 +264,10 @@ def check_dagster_storage(setup: Setup) -> Iterator[Statement]:
     storage = Path(settings.dagster.storage)
     is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
     if is_ours and not storage.exists():
-        own = "If your own Dagster runs this pipeline, set DAGSTER_HOME to its folder and run `tidemark doctor` again"
-        yield ok(f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. {own}")
+        yield ok(
+            f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. If your own Dagster runs this "
+            "pipeline, set DAGSTER_HOME to its folder and run `tidemark doctor` again"
+        )
         return
     if is_ours and why_unwritable(storage):  # `check_state` reports it, more clearly than Dagster
         return
@@ -269,8 +281,10 @@ def check_dagster_storage(setup: Setup) -> Iterator[Statement]:
     )
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        remedy = "check `storage` there, dagster.storage in the settings, and that the database answers"
-        yield broken(f"Dagster's storage, set in {instance}, cannot be opened ({why}): {remedy}")
+        yield broken(
+            f"Dagster's storage, set in {instance}, cannot be opened ({why}): check `storage` there, dagster.storage "
+            "in the settings, and that the database answers"
+        )
         return
     yield from judged(json.loads(done.stdout.splitlines()[-1]))
 
@@ -289,7 +303,9 @@ def judged(state: dict[str, list[str | None]]) -> Iterator[Statement]:
     current and the expected revision of each storage."""
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
-        remedy = "copy the storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"
-        yield broken(f"Dagster's storage has tables of another version ({', '.join(old)}): stop Dagster, {remedy}")
+        yield broken(
+            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop Dagster, copy the "
+            "storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"
+        )
     else:
         yield ok("Dagster's storage answers, and its tables have the version of the installed Dagster")

@@ -99,8 +99,10 @@ def check_credentials(setup: Setup) -> Iterator[Statement]:
 
 
 def _unusable(error: GoogleAuthError) -> PermissionMissing:
-    remedy = "run `gcloud auth application-default login`, or give the machine a service account"
-    return PermissionMissing(f"no usable credentials for Google Cloud: {error}; {remedy} (docs/how-to/identity.md)")
+    return PermissionMissing(
+        f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give the "
+        "machine a service account (docs/how-to/identity.md)"
+    )
 
 
 RESOLUTION = timedelta(seconds=1)
@@ -137,8 +139,10 @@ def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[
     near = setup.settings.policy.near_real_time
     remedy = "let NTP set the machine's clock (`timedatectl set-ntp true`)"
     if ahead > near:
-        holds = f"more than {format_duration(near)}: the watermark holds (HELD_CLOCK_SKEW)"
-        yield broken(f"this machine's clock is {rough(ahead)} ahead of {whose}'s, {holds}; {remedy}")
+        yield broken(
+            f"this machine's clock is {rough(ahead)} ahead of {whose}'s, more than "
+            f"{format_duration(near)}: the watermark holds (HELD_CLOCK_SKEW); {remedy}"
+        )
     elif max(ahead, behind) > AGREES:
         which = "ahead of" if ahead > behind else "behind"
         yield warning(f"this machine's clock is {rough(max(ahead, behind))} {which} {whose}'s: {remedy}")

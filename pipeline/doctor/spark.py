@@ -70,8 +70,10 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
     if is_ours_to_start(setup.settings):
         host, _ = host_and_port(spark.remote)
         if host != "localhost":
-            remedy = "for the server that `tidemark up` starts write sc://localhost:PORT"
-            yield broken(f"spark.remote = {named!r}: {remedy}; with another name the client requires TLS")
+            yield broken(
+                f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
+                "with another name the client requires TLS"
+            )
             return
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return

@@ -73,9 +73,10 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Statement]:
     policy = topic.message_storage_policy
     regions = list(policy.allowed_persistence_regions)
     if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
-        remedy = f"set it to {regions[0]}-pubsub.googleapis.com:443"
-        only = f"{topic.name} accepts requests only in {', '.join(regions)}"
-        yield broken(f"{only}, but pubsub.endpoint is {endpoint or 'empty'}: {remedy}")
+        yield broken(
+            f"{topic.name} accepts requests only in {', '.join(regions)}, but pubsub.endpoint is "
+            f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
+        )
 
 
 ALL_REJECTED = "all messages would go to quarantine (UNREADABLE_PAYLOAD)"

@@ -51,8 +51,10 @@ def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, Dec
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
     found = decision_by(log, at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     if found is None and (first := first_decision(log)) is not None:
-        said = f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}"
-        raise LakeError(f"{said}. Choose this time or a later one")
+        raise LakeError(
+            f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}. "
+            "Choose this time or a later one"
+        )
     return found
 
 

@@ -272,8 +272,10 @@ class Recorder(Observer):
         decides = "; no decision is made meanwhile" if sensor == DECIDES else ""
         failed = ticks.failed
         why = f", and its ticks have failed since {iso(failed.since)}: {failed.kind}" if failed else ""
-        silent = f"no successful tick for {rough(self._silent_for(sensor, now))}"
-        return f"sensor {sensor}: {silent}; its interval is {rough(every)}{why}{decides}"
+        return (
+            f"sensor {sensor}: no successful tick for {rough(self._silent_for(sensor, now))}; its interval is "
+            f"{rough(every)}{why}{decides}"
+        )
 
     def _now(self, instrument: Instrument, value: float, **attributes: str) -> Measured:
         return Measured(instrument, value, self._pipeline | attributes)

@@ -113,9 +113,10 @@ def show_passed_over(over: Counts, terminal: Console) -> None:
         terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")
     if not over.total:
         return
-    terminal.print("\n[bold]What max_lag passes over[/]")
-    landed = f"{over.rows:,} messages that were published in the hour before the decision and have landed"
-    terminal.print(f"{over.total:,} of the {landed}, from {len(over.by_stream):,} streams:")
+    terminal.print(
+        f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
+        f"hour before the decision and have landed, from {len(over.by_stream):,} streams:"
+    )
     terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
 
 

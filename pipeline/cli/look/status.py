@@ -89,7 +89,9 @@ def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
 def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
     facts, standing = found.facts, found.details.get("standing_still")
     behind, normal = facts["behind_now"], normal_delay(found.details.get("windows", ()))
-    within = "" if normal is None else f"; half of the newest windows were computed within {rough(normal)} of their end"
+    within = (
+        "" if normal is None else f"; half of the newest windows were last computed within {rough(normal)} of their end"
+    )
     if facts["decided"] is None:
         yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes one"
     elif behind is None:

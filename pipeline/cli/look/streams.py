@@ -88,12 +88,10 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
         table.add_row(each.window, *map(safe, (*before, each.started, each.new, each.missing, each.missed_heartbeats)))
     terminal.print(table)
     if behind:
-        remedy = _recompute(behind[0], behind[-1])
-        terminal.print(f"{len(behind)} of these windows have no stream_status, or an outdated one; {remedy}")
-
-
-def _recompute(first: str, last: str) -> str:
-    return f"run `tidemark repair --recompute --from {first} --to {last}`"
+        terminal.print(
+            f"{len(behind)} of these windows have no stream_status, or an outdated one, from {behind[0]} to "
+            f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` recomputes them"
+        )
 
 
 def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -> None:
@@ -108,7 +106,10 @@ def _silent(known: KnownStreams, newest: Window, limit: int, *, as_json: bool) -
 def _of_kind(lake: Lake, window: Window, kind: StatusKind, limit: int, *, as_json: bool) -> None:
     status, key = lake.stream_status(), window.key
     if status.behind(lake.diffs(), [key]):
-        raise LakeError(f"window {key} has no stream_status, or an outdated one; {_recompute(key, key)}")
+        raise LakeError(
+            f"window {key} has no stream_status, or an outdated one; `tidemark repair --recompute --from {key} --to "
+            f"{key}` recomputes the window"
+        )
     found, (described, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is StatusKind.MISSED:
         found = found.sort_by([("missed_heartbeats", "descending"), ("stream_id", "ascending")])

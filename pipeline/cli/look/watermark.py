@@ -53,8 +53,10 @@ def watermark(
             left = timeout - timedelta(seconds=clock.monotonic() - began)
             stage = progress.wait_for(window, left, clock)
             if stage.passes:
-                said = f"window {window.key} is closed, but was not computed within {format_duration(timeout)}"
-                raise WindowNotComputed(f"{said}; `tidemark status` shows how many windows wait and what fails")
+                raise WindowNotComputed(
+                    f"window {window.key} is closed, but was not computed within {format_duration(timeout)}; `tidemark "
+                    "status` shows how many windows wait and what fails"
+                )
             if stage not in (Stage.COMPUTED, Stage.EMPTY):
                 raise WindowNotComputed(words(stage, window))
     facts, closed = watermark_facts(found) | ({} if stage is None else {"stage": stage}), found.newest_closed

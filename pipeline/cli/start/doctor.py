@@ -74,8 +74,10 @@ def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -
     """Measure Pub/Sub, and print the results and the settings derived from them. With `writes`, also write these
     settings to the settings file. Exit with code 1 if a result differs from what the watermark relies on."""
     if emulator_is_absent(settings):
-        said = f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure"
-        raise PubSubUnreachable(f"{said}: start `tidemark pubsub`, or empty pubsub.emulator_host for Google's service")
+        raise PubSubUnreachable(
+            f"nothing answers at {settings.pubsub.emulator_host}, so there is nothing to measure: start an emulator "
+            "there with `tidemark pubsub`, or leave pubsub.emulator_host empty for Google's service"
+        )
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("measuring", total=None)
         facts = measure(settings.pubsub, clock, tell=lambda step: progress.update(task, description=step))
@@ -119,8 +121,11 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
     """Print which settings were written to the settings file, with their previous values."""
     terminal, file = console(), safe(config_file())
     if settings.emulated:
-        why = f"{settings.pubsub.emulator_host} is an emulator, so the results do not apply to Google's service"
-        warn(terminal, f"nothing was written: {why}. Measure with an empty pubsub.emulator_host")
+        warn(
+            terminal,
+            f"nothing was written: {settings.pubsub.emulator_host} is an emulator, so the results do not apply to "
+            "Google's service. Measure with an empty pubsub.emulator_host",
+        )
     elif not written:
         terminal.print(f"nothing was written into {file}", soft_wrap=True)
     for one in written:

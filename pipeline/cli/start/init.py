@@ -85,8 +85,10 @@ def _of_topic(written: str) -> dict[str, str]:
     try:
         PubSubSettings.model_validate(values)
     except ValidationError as error:
-        form = "projects/PROJECT/topics/TOPIC, or a name of letters, digits and -_.~+% that begins with a letter"
-        raise typer.BadParameter(f"{written} is not a topic: write {form}") from error
+        raise typer.BadParameter(
+            f"{written} is not a topic: write projects/PROJECT/topics/TOPIC, or a name of letters, digits and -_.~+% "
+            "that begins with a letter"
+        ) from error
     return values
 
 

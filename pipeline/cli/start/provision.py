@@ -54,8 +54,10 @@ def provision(
         print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
     if executors is not None:
         packed, manifest, file = pack(executors), own_manifest(), printable(str(executors))
-        machine = f"Python {manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MB"
-        print(f"packed {len(packed)} distributions, including tidemark {manifest.tidemark}, for {machine}")
+        print(
+            f"packed {len(packed)} distributions, including tidemark {manifest.tidemark}, for Python "
+            f"{manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MB"
+        )
         print(f'next: [spark] executor_environment = "{file}"')
     if connector or executors is not None:
         return

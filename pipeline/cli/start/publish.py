@@ -116,8 +116,11 @@ def publish(
             stop=stopped.is_set,
         )
     if not published.messages:
-        said = f"no message was due in {text_of(now + lasting - begin)}: each stream publishes every {text_of(period)}"
-        warn(terminal, f"{said}; name a longer --for, or begin earlier with --since 5m")
+        warn(
+            terminal,
+            f"no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
+            f"{text_of(period)}; name a longer --for, or begin earlier with --since 5m",
+        )
     facts: dict[str, Any] = {
         "published": published.messages,
         "heartbeats": published.heartbeats,

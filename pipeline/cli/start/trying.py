@@ -125,8 +125,10 @@ def _print(trial: Trial, settings: Settings, terminal: Console) -> None:
             text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
             terminal.print(text, soft_wrap=True)
     warn(terminal, *_warnings(trial))
-    judged = f"{counted(len(trial.heartbeats), 'heartbeat')}, {trial.rejected.total():,} rejected"
-    terminal.print(f"[bold]{counted(trial.samples, 'sample')}: {judged}[/]")
+    terminal.print(
+        f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
+        f"{trial.rejected.total():,} rejected[/]"
+    )
 
 
 def _warnings(trial: Trial) -> Iterator[str]:

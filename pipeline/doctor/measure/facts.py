@@ -211,10 +211,11 @@ class MonitoringFacts:
 
     def seen(self) -> Seen:
         is_bound = self.not_before <= self.published <= self.not_after
-        between = f"between {iso(self.not_before)} and {iso(self.not_after)}"
-        verdict = "right" if is_bound else f"wrong, it was at {iso(self.published)}"
-        visible = f"visible after at most {short(self.visible_after)}"
-        said = f"age {self.age_seconds} s, so published {between}: {verdict}; {visible}"
+        said = (
+            f"age {self.age_seconds} s, so published between {iso(self.not_before)} and {iso(self.not_after)}: "
+            f"{'right' if is_bound else f'wrong, it was at {iso(self.published)}'}; visible after at most "
+            f"{short(self.visible_after)}"
+        )
         return judged(said, is_bound and self.visible_after <= MONITORED_WITHIN)
 
 
@@ -404,8 +405,10 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
         if written:
             _replace(target, tomlkit.dumps(document), meaning)
     except (OSError, ValueError, TOMLKitError) as error:
-        said = f"the settings file {file} could not be written: {error}; nothing in it was changed"
-        raise InvalidSettings(f"{said}. Write the settings above by hand") from error
+        raise InvalidSettings(
+            f"the settings file {file} could not be written: {error}; nothing in it was changed. Write the settings "
+            "above by hand"
+        ) from error
     return written
 
 

@@ -182,9 +182,10 @@ class ThrowAwayTopic:
                 problem = error
                 left.append(f"gcloud pubsub {kind}s delete {path}")
         if problem is not None:
-            later = "Pub/Sub deletes the subscriptions after a day, and a later `tidemark doctor --measure` the rest"
-            said = f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise {later}"
-            raise type(problem)(said) from problem
+            raise type(problem)(
+                f"{problem}. Delete what the measurement created: `{'; '.join(left)}`. Otherwise Pub/Sub deletes "
+                "the subscriptions after a day, and a later `tidemark doctor --measure` deletes the rest"
+            ) from problem
 
     def _path(self, kind: str, role: str = "") -> str:
         return f"{self._project}/{kind}s/{self._id}{role}"
