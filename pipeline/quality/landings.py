@@ -189,9 +189,10 @@ def missed_by(
         windows, counts = np.unique(starts[lacks], return_counts=True)
         (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
     is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
+    by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
     missed = MissedHeartbeats(
         by_window={affected.key(start): own[start] for start in sorted(own)},
-        by_stream=Counter(landings["stream_id"].filter(pa.array(is_missed)).to_pylist()),
+        by_stream={entry["values"]: entry["counts"] for entry in by_stream.to_pylist()},
         stale=[
             StaleWindow(affected.windowing.named(key), own[start], before[start], versions[key])
             for start in sorted(own.keys() | before.keys())
