@@ -272,13 +272,12 @@ def stretched(low: float, high: float, title: str) -> Axis:
 def shares(least: float, title: str) -> Axis:
     """Return a logarithmic axis for fractions, from the power of ten below `least` up to 1. Zero is at the start,
     before a gap."""
-    lowest = min(floor(log10(least)), -1) if least > 0 else -4
+    positive = logarithmic(10.0 ** min(floor(log10(least)), -1), 1.0, title, percent)
 
     def place(value: float) -> float:
-        return ZERO_GAP + (1 - ZERO_GAP) * max(0.0, 1 - log10(value) / lowest) if value > 0 else 0.0
+        return ZERO_GAP + (1 - ZERO_GAP) * positive.place(value) if value > 0 else 0.0
 
-    decades = [(10.0**power, percent(10.0**power)) for power in range(lowest, 1)]
-    return Axis(title, place, [(0.0, "0"), *decades])
+    return Axis(title, place, [(0.0, "0"), *positive.ticks])
 
 
 def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
