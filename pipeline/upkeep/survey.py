@@ -362,7 +362,8 @@ class Surveyor:
         window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
         if the end of the tracking log, which says which windows are closed, is damaged."""
         if first is None or last is None:
-            windowing, closed = self._settings.windowing, self._kept.closed(self._decided())
+            watermark = self.lake.tracking_log().newest().watermark
+            windowing, closed = self._settings.windowing, self._kept.closed(watermark)
             index = self.lake.window_index(windowing, self._settings.windows.lookback).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
             if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
@@ -376,7 +377,9 @@ class Surveyor:
         """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)` whose input
         retention has not deleted. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table
         cannot be read, or if the lake is unreachable."""
-        lake, watermark, now = self.lake, self._watermark(), self._clock.now()
+        lake, watermark, now = self.lake, None, self._clock.now()
+        with suppress(CorruptObject):  # `check_log` says what is damaged
+            watermark = lake.tracking_log().newest().watermark
         start = min(max(start, self._kept.since() or start), end)
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
@@ -385,16 +388,6 @@ class Surveyor:
         for place in track([self._settings.lake], total=1, description="orphans"):
             orphans = find_orphans(lake, place, now, grace)
         return Survey(integrity, log, orphans, watermark)
-
-    def _watermark(self) -> datetime | None:
-        try:
-            return self._decided()
-        except CorruptObject:
-            return None
-
-    def _decided(self) -> datetime | None:
-        decided = self.lake.tracking_log().newest().record
-        return None if decided is None else decided.decision.watermark
 
 
 def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> LogHealth:
