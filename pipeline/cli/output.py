@@ -133,8 +133,9 @@ def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2) -> Table:
 
 
 def facts_table(facts: Mapping[str, object]) -> Table:
-    """Build a table of names in bold and their values. Both may be external text."""
-    return grid(2, ((f"[bold]{safe(name)}[/]", safe(value)) for name, value in facts.items()), gap=3)
+    """Build a table of names in bold and their values. Both may be external text. Underscores in names become
+    spaces."""
+    return grid(2, ((f"[bold]{safe(name.replace('_', ' '))}[/]", safe(value)) for name, value in facts.items()), gap=3)
 
 
 def columns(

@@ -20,7 +20,6 @@ from tidemark.pipeline.quality.failing import (
     read_failing,
     read_failing_tables,
     read_ticks,
-    with_age,
 )
 from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, unknown_sentence
 from tidemark.pipeline.quality.lost import Audit, audit
@@ -209,7 +208,6 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
     now = now if decision is None else max(now, decision.at)  # it may have been made after `now`, while all was read
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
-    decided = decision and with_age(decision.sentence(), decision.at, settings.watermark.tick, now)
     used = {f"{name}_last_day": value for name, value in asdict(state.account.last_day(now)).items()}
     left_out = ("seconds", "landed") if attach else ("seconds",)
     return {
@@ -218,7 +216,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
             "watermark": watermark,
             "behind_now": watermark and timedelta(seconds=round((now - watermark).total_seconds())),
             "reason": decision and str(decision.reason),
-            "decided": decided,
+            "decided": decision and decision.sentence(),
             "decided_at": decision and decision.at,
             "reading_violations": state.reading_violations,
             **{f"{name}_oldest_unacked": one.oldest_unacked for name, one in readings.items() if one is not None},

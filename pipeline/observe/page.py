@@ -35,7 +35,7 @@ from tidemark.pipeline.observe.explained import (
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.observe.outlet import SCRIPT, STYLE
 from tidemark.pipeline.phrases import printable
-from tidemark.pipeline.quality.failing import is_overdue, read_ticks, with_age
+from tidemark.pipeline.quality.failing import is_overdue, read_ticks
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import TEMPLATES
 from tidemark.pipeline.watermark.decision import Decision
@@ -281,12 +281,8 @@ def verdict_of(
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking makes one."])
-    decided, tick = why["explanation"][0], settings.watermark.tick
-    sentences = [
-        *said,
-        f"{'The newest decision was ' if said else ''}{with_age(decided.rstrip('.'), why['at'], tick, now)}.",
-    ]
-    if is_overdue(why["at"], tick, now):
+    sentences = [*said, f"{'The newest decision was ' if said else ''}{why['explanation'][0]}"]
+    if is_overdue(why["at"], settings.watermark.tick, now):
         return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", sentences)
     if said:
         return PageVerdict("bad", "Something is wrong", sentences)

@@ -206,13 +206,6 @@ def is_overdue(since: datetime, every: timedelta, now: datetime) -> bool:
     return now - since > TICKS_MISSED * max(every, LOOKS_EVERY)
 
 
-def with_age(text: str, decided_at: datetime, tick: timedelta, now: datetime) -> str:
-    """Return `text`, which describes a decision. If the next decision is overdue, append the age of the decision."""
-    if not is_overdue(decided_at, tick, now):
-        return text
-    return f"{text}. This was decided {rough(now - decided_at)} ago; a decision is due every {format_duration(tick)}"
-
-
 @dataclass(frozen=True, slots=True)
 class TicksNow:
     """The state of a pipeline's ticks.

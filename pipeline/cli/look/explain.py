@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.phrases import printable
-from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks, with_age
+from tidemark.pipeline.quality.failing import TicksNow, read_failing, read_ticks
 from tidemark.pipeline.quality.landings import Counts, unknown_sentence
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
@@ -52,15 +52,13 @@ def explain(
         **ticks_details(ticks),
     }
     terminal = printed({**facts, **of_streams, **failing}, as_json=as_json)
-    said, made_at = found[1].decision.sentence(), found[1].decision.at
-    said = said if at is not None else with_age(said, made_at, tick, now)
-    show_explanation(said, explanation, found[0], facts["problem"], terminal)
+    show_explanation(explanation, found[0], facts["problem"], terminal)
     show_rejected(of_streams["rejected_payloads_by_stream"], of_streams["rejected_payloads_that_pin"], terminal)
     show_passed_over(over, terminal)
     warn(terminal, *ticks.sentences, *of_runs(failed), apart=True)
 
 
-def show_explanation(said: str, explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
+def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
     """Print the decision and the verdict of each rule. Then print what holds the watermark, what would move it, and
     which settings would have changed the decision."""
 
@@ -72,7 +70,7 @@ def show_explanation(said: str, explanation: Explanation, number: int, problem: 
         return [("•", safe(text)) for text in texts if text]
 
     decision = explanation.decision
-    terminal.print(f"[bold]{safe(said)}.[/]")
+    terminal.print(f"[bold]{safe(decision.sentence())}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
     if explanation.alternatives is None:
         terminal.print(f"\nThe decision's rules are unknown: {safe((problem or '').rstrip('. '))}.")

@@ -51,7 +51,7 @@ def status(
     for group, facts in found.groups.items():
         if facts:
             terminal.print(f"\n[bold underline]{group}[/]")
-            terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
+            terminal.print(facts_table(facts))
     if tables:
         counts = [name.replace("_", " ") for name in SHOWN[3:]]
         rows = ([one[name] for name in SHOWN] for one in tables)

@@ -16,10 +16,9 @@ from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
-from tidemark.pipeline.cli.output import print_json, text_of, warn
+from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, config_file, load_settings
@@ -121,7 +120,7 @@ def publish(
             f"no message was due in {text_of(now + lasting - begin)}: each stream publishes every "
             f"{text_of(period)}; name a longer --for, or begin earlier with --since 5m",
         )
-    facts: dict[str, Any] = {
+    facts = {
         "published": published.messages,
         "heartbeats": published.heartbeats,
         "duplicates": published.duplicates,
@@ -129,8 +128,4 @@ def publish(
         "messages_per_second": round(published.messages_per_second, 1),
         "truth": str(truth),
     }
-    if as_json:
-        print_json(facts)
-        return
-    for name, value in facts.items():
-        print(f"{name.replace('_', ' ')}: {printable(text_of(value))}")
+    printed(facts, as_json=as_json).print(facts_table(facts))
