@@ -96,8 +96,7 @@ def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, Ef
 
 def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     if reading.names_a_message:
-        published = f"published at {iso(reading.oldest_unacked)}, {_age(reading)} before it was observed"
-        return f"{name}'s oldest unacknowledged message was {published}."
+        return f"{name}'s backlog began at {iso(reading.oldest_unacked)}, {_age(reading)} before it was read."
     if has_no_backlog(reading, s.policy):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
@@ -114,8 +113,7 @@ def _fresh(s: Situation) -> Iterator[str]:
             )
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > SECOND:
-        clock = f"clock is at least {rough(behind)} behind Pub/Sub's"
-        yield f"This machine's {clock}, and windows are computed only after their end by this clock."
+        yield f"This machine's clock is at least {rough(behind)} behind Pub/Sub's, which delays each window by as much."
 
 
 def _stale(s: Situation) -> Iterator[str]:
@@ -137,8 +135,7 @@ def _sought(s: Situation) -> Iterator[str]:
     earlier = (None, None) if before is None else (before.base, before.tracking)
     for (name, now), then in zip(_readings(s), earlier, strict=True):
         if then is not None and was_sought(now, then):
-            times = f"from {iso(then.oldest_unacked)} to {iso(now.oldest_unacked)}"
-            yield f"{name} was sought back: its oldest unacknowledged publish time fell {times}."
+            yield f"{name} was sought back: its backlog began at {iso(then.oldest_unacked)}, now at {iso(now.oldest_unacked)}."
 
 
 def _less_slack(s: Situation) -> str:
