@@ -135,7 +135,8 @@ def _sought(s: Situation) -> Iterator[str]:
     earlier = (None, None) if before is None else (before.base, before.tracking)
     for (name, now), then in zip(_readings(s), earlier, strict=True):
         if then is not None and was_sought(now, then):
-            yield f"{name} was sought back: its backlog began at {iso(then.oldest_unacked)}, now at {iso(now.oldest_unacked)}."
+            began, begins = iso(then.oldest_unacked), iso(now.oldest_unacked)
+            yield f"{name} was sought back: its backlog began at {began}, and begins at {begins} now."
 
 
 def _less_slack(s: Situation) -> str:
