@@ -22,7 +22,7 @@ from tidemark.assets.requeue import requeue_job, requeue_sensor
 from tidemark.assets.scheduler.requests import WindowChooser
 from tidemark.assets.sensors.staleness import staleness_sensor
 from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_sensor
-from tidemark.assets.sensors.watching import keep_observer
+from tidemark.assets.sensors.watching import keep_recorder
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
@@ -60,7 +60,7 @@ def build_definitions(
     given = settings, clock, partitions, tables
     assets, jobs, sensors = _attached(*given) if settings.pubsub.attach else _landing(*given, plan)
     jobs.append(housekeeping)
-    keep_observer(settings, kept, sensors, jobs, clock)
+    keep_recorder(settings, kept, sensors, jobs, clock)
     resources: dict[str, Any] = {
         PUBSUB: dg.ResourceDefinition.hardcoded_resource(Subscriptions(settings, kept, clock), getdoc(Subscriptions)),
         LAKE: LakeResource(settings=settings, kept=kept, clock=clock),

@@ -11,11 +11,11 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
 from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.scheduler.runs import FINISHED, UNFINISHED, Runs
-from tidemark.assets.sensors.watching import observer_of, unprefixed
+from tidemark.assets.sensors.watching import recorder_of, unprefixed
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.observe.recorder import EndedRun, Observer
+from tidemark.pipeline.observe.recorder import EndedRun, Recorder
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
@@ -36,13 +36,13 @@ metrics."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
-    """Report to the pipeline's observer which runs have ended since the last report, and the messages that runs have
+    """Report to the pipeline's recorder which runs have ended since the last report, and the messages that runs have
     landed and tracked."""
-    observer = observer_of(lake)
-    if observer.is_on:
+    recorder = recorder_of(lake)
+    if recorder.is_on:
         seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
-        observer.by_runs(lambda: landed_by_runs(runs, seen))
-        lake.kept.get("ended runs", EndedRuns).tell(runs, observer, lake.clock.now())
+        recorder.by_runs(lambda: landed_by_runs(runs, seen))
+        lake.kept.get("ended runs", EndedRuns).tell(runs, recorder, lake.clock.now())
 
 
 def landed_by_runs(runs: Runs, seen: dict[dg.AssetKey, int]) -> tuple[Ingested, int]:
@@ -79,9 +79,9 @@ class EndedRuns:
     since: datetime | None = None
     known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def tell(self, runs: Runs, observer: Observer, now: datetime) -> None:
-        """Report to the observer which runs have ended since the last call, and which are unfinished."""
-        observer.runs(lambda: (self._new(runs, now), _under_way(runs)))
+    def tell(self, runs: Runs, recorder: Recorder, now: datetime) -> None:
+        """Report to the recorder which runs have ended since the last call, and which are unfinished."""
+        recorder.runs(lambda: (self._new(runs, now), _under_way(runs)))
 
     def _new(self, runs: Runs, now: datetime) -> list[EndedRun]:
         after = None if self.since is None else min(self.since, now) - OVERLAP  # the clock may have been set back

@@ -15,7 +15,7 @@ from tidemark.assets.catalog import WATERMARK, key_of
 from tidemark.assets.checks import CheckInput, DeclaredCheck
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.watching import observer_of, ticking_sensor
+from tidemark.assets.sensors.watching import recorder_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeFull, LakeUnwritable
 from tidemark.pipeline.observe.recorder import CHECKED
@@ -113,7 +113,7 @@ def staleness_sensor(
         results.append(checks.watermark_age.reported(look))
         for result in results:
             for figure in CHECKED.keys() & result.metadata.keys():
-                observer_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
+                recorder_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
         said = "; ".join(str(result.description) for result in results)
         news = memory.news(results, context.cursor)
         return request.result(settings, context.log, f"{said}. ", asset_events=news, cursor=memory.cursor)

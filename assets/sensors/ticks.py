@@ -15,7 +15,7 @@ from tidemark.assets.events import landing_events, landing_sentence, tracking_ev
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.watching import Jobs, note_problem, observer_of, ticking_sensor
+from tidemark.assets.sensors.watching import Jobs, note_problem, recorder_of, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
@@ -107,7 +107,7 @@ def tracking_sensor(
         )
         _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
         lake.folded(tracked.state)
-        observer_of(lake).tracked(tracked)
+        recorder_of(lake).tracked(tracked)
         watermark = tracked.decision.watermark
         pace.aim(closings.expected(watermark, began))
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
@@ -162,7 +162,7 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
         finally:
             rests.set()
         _remember(lake, Side.BASE, "landing", landed)
-        observer_of(lake).landed(landed)
+        recorder_of(lake).landed(landed)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 

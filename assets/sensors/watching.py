@@ -11,7 +11,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import least_interval
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.outlet import check_libraries
-from tidemark.pipeline.observe.recorder import Observer, Recorder
+from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.orchestrator.names import TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
@@ -19,8 +19,8 @@ from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
-OBSERVER, NOTES, PROBLEMS = "observer", "notes of ticks", "problems of ticks"
-"""Keys in `Kept` of objects that outlive a tick: the observer, the notes about failed ticks, and the problems of ticks
+RECORDER, NOTES, PROBLEMS = "recorder", "notes of ticks", "problems of ticks"
+"""Keys in `Kept` of objects that outlive a tick: the recorder, the notes about failed ticks, and the problems of ticks
 that did not fail."""
 
 WRITERS = ("landing", "tracking")
@@ -32,25 +32,23 @@ Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | st
 """A sensor's function. If it returns a string, nothing is requested, and the string gives the reason."""
 
 
-def keep_observer(
+def keep_recorder(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Put an observer of the sensors and of the runs of `jobs` into `kept`, if the settings ask for metrics, the health
-    check or the status page. The observer does nothing before the first tick. Raises ToolMissing if a library is
-    missing."""
+    """Put the recorder of the sensors' ticks and of the runs of `jobs` into `kept`. It does nothing before the first
+    tick. Raises ToolMissing if the settings ask for metrics and a library is missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [unprefixed(settings, job.name) for job in jobs]
     every = {
         unprefixed(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
-    if settings.metrics.is_on:
-        kept.get(OBSERVER, lambda: Recorder(settings, every, names, clock))
+    kept.get(RECORDER, lambda: Recorder(settings, every, names, clock))
 
 
-def observer_of(lake: LakeResource) -> Observer:
-    """Return the observer of this pipeline's ticks."""
-    return lake.kept.get(OBSERVER, Observer)
+def recorder_of(lake: LakeResource) -> Recorder:
+    """Return the recorder of this pipeline's ticks."""
+    return lake.kept.get(RECORDER, lambda: Recorder(lake.settings, {}, (), lake.clock))
 
 
 def ticking_sensor(
@@ -79,11 +77,11 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
 
     def watching(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, clock = lake_of(context, settings), SystemClock()
-        observer, began = observer_of(lake), clock.monotonic()
+        recorder, began = recorder_of(lake), clock.monotonic()
         # Dagster's id of the tick, as in its storage.
         tick_id = context.log_key[-1] if context.log_key else uuid4().hex[:12]
         notes, in_lake = lake.kept.get(NOTES, lambda: TickNotes(settings, lake.clock)), lake.whole().failed_ticks()
-        observer.begin(sensor)
+        recorder.begin(sensor)
         try:
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
@@ -91,9 +89,9 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
                 result = tick(context, lake)
         except Exception as error:
             took = clock.monotonic() - began
-            observer.ticked(sensor, took, notes.failed(sensor, error, in_lake))
+            recorder.ticked(sensor, took, notes.failed(sensor, error, in_lake))
             raise
-        observer.ticked(sensor, clock.monotonic() - began)
+        recorder.ticked(sensor, clock.monotonic() - began)
         notes.good(sensor, in_lake, waits=lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""))
         if isinstance(result, str):
             return dg.SensorResult(skip_reason=dg.SkipReason(result))

@@ -1,5 +1,4 @@
-"""The observer, to which ticks report, and the recorder, which converts reports to measurements. A `ProcessOutlet`
-exports the measurements."""
+"""The recorder, to which ticks report. It converts reports to measurements, which a `ProcessOutlet` exports."""
 
 import logging
 import os
@@ -55,35 +54,6 @@ class EndedRun:
     took: timedelta
 
 
-class Observer:
-    """The interface to which ticks report. This base class ignores all reports, for pipelines without monitoring."""
-
-    is_on = False
-
-    def begin(self, sensor: str) -> None:
-        """Report the beginning of a sensor's evaluation."""
-
-    def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
-        """Report the end of a sensor's evaluation, its duration in seconds, and its failure, if it failed."""
-
-    def tracked(self, tracked: Tracked) -> None:
-        """Report a tick of tracking, with its decision."""
-
-    def landed(self, landed: Ingested) -> None:
-        """Report the result of a landing tick."""
-
-    def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
-        """Report the work of runs since the last call. `look` returns what they have landed, and the number of messages
-        that they have tracked."""
-
-    def counted(self, figure: str, number: int) -> None:
-        """Report a figure of a check. `figure` is a key of CHECKED."""
-
-    def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
-        """Report the runs of jobs. `look` returns the runs that have ended since the last call, and the start of each
-        job's oldest unfinished run."""
-
-
 class Measured(NamedTuple):
     """A current value of an instrument, or an increment of a sum."""
 
@@ -105,15 +75,13 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
     return logging_errors
 
 
-class Recorder(Observer):
+class Recorder:
     """Records the measurements of one pipeline. `every` maps the names of its sensors to the intervals of their ticks.
     `jobs` are the names of its jobs.
 
     Guarantee: no report raises an error, and a process forked from this one records nothing. Thread-safe, because each
-    value has one writer.
+    value has one writer. Without metrics, health check and page in the settings, it opens no outlet.
     """
-
-    is_on = True
 
     def __init__(self, settings: Settings, every: Mapping[str, timedelta], jobs: Sequence[str], clock: Clock) -> None:
         self._settings = settings
@@ -135,12 +103,18 @@ class Recorder(Observer):
 
             self.page = page.Page(settings, clock)
 
+    @property
+    def is_on(self) -> bool:
+        """True if measurements are exported."""
+        return self._settings.metrics.is_on
+
     # Reports of ticks
 
     @never_failing
     def begin(self, sensor: str) -> None:
+        """Report the beginning of a sensor's evaluation."""
         self._at_work.add(sensor)
-        if self._outlet is not None or os.getpid() != self._process:
+        if not self.is_on or self._outlet is not None or os.getpid() != self._process:
             return
         now, tried = self._clock.now(), self._outlet_tried_at
         if tried is not None and is_recent(tried, now, OPEN_AGAIN_AFTER):
@@ -158,6 +132,7 @@ class Recorder(Observer):
 
     @never_failing
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
+        """Report the end of a sensor's evaluation, its duration in seconds, and its failure, if it failed."""
         self._at_work.discard(sensor)
         good = self._clock.now() if failed is None else self._ticks.get(sensor, NO_TICKS).good
         self._ticks[sensor] = SensorTicks(good, failed)
@@ -165,6 +140,7 @@ class Recorder(Observer):
 
     @never_failing
     def tracked(self, tracked: Tracked) -> None:
+        """Report a tick of tracking, with its decision."""
         self._state = tracked.state
         if self.page is not None:
             self.page.decided(tracked.decision)
@@ -173,6 +149,7 @@ class Recorder(Observer):
 
     @never_failing
     def landed(self, landed: Ingested) -> None:
+        """Report the result of a landing tick."""
         self._pulled(landed.messages, BASE)
         self._add(instruments.LANDED, landed.heartbeats)
         self._add(instruments.LATE, landed.late)
@@ -181,16 +158,21 @@ class Recorder(Observer):
 
     @never_failing
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
+        """Report the work of runs since the last call. `look` returns what they have landed, and the number of messages
+        that they have tracked."""
         landed, tracked = look()
         self.landed(landed)
         self._pulled(tracked, TRACKING)
 
     @never_failing
     def counted(self, figure: str, number: int) -> None:
+        """Report a figure of a check. `figure` is a key of CHECKED."""
         self._counted[CHECKED[figure]] = number
 
     @never_failing
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
+        """Report the runs of jobs. `look` returns the runs that have ended since the last call, and the start of each
+        job's oldest unfinished run."""
         ended, under_way = look()
         self._under_way = dict(under_way)
         for run in ended:

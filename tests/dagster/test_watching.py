@@ -27,7 +27,7 @@ from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.observe.recorder import EndedRun, Observer
+from tidemark.pipeline.observe.recorder import EndedRun, Recorder
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -128,7 +128,7 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
     assert ticking.lake().quarantine().reasons().waiting == {"UNREADABLE_PAYLOAD": 1}
 
 
-class Told(Observer):
+class Told(Recorder):
     """Keeps what it is told of runs."""
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ class Attached:
         self._log, self._signals = self._lake.tracking_log(), signals_of(settings, self._lake)
         self._judge = judge_of(settings, self._lake)
         self._copies = RememberedCopies(settings.copies_remembered)
-        self._observer = Recorder(settings, {TRACKING: settings.watermark.tick}, (), clock)
+        self._recorder = Recorder(settings, {TRACKING: settings.watermark.tick}, (), clock)
         self._looks_at = clock.monotonic()
         self._notes, self._in_lake = TickNotes(settings, clock), self._lake.failed_ticks()
         self._said: dict[str, object] = {}
@@ -91,7 +91,7 @@ class Attached:
         """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
         Pub/Sub redelivers messages that a failed tick did not store."""
         began = self._clock.monotonic()
-        self._observer.begin(TRACKING)
+        self._recorder.begin(TRACKING)
         try:
             self._ownership.state()
             if began >= self._looks_at:
@@ -101,11 +101,11 @@ class Attached:
             raise
         except Exception as error:
             failed = self._notes.failed(TRACKING, error, self._in_lake)
-            self._observer.ticked(TRACKING, self._clock.monotonic() - began, failed)
+            self._recorder.ticked(TRACKING, self._clock.monotonic() - began, failed)
             self._say_once("failed", f"a tick failed; the next one tries again: {type(error).__name__}: {error}")
             return False
-        self._observer.ticked(TRACKING, self._clock.monotonic() - began)
-        self._observer.tracked(tracked)
+        self._recorder.ticked(TRACKING, self._clock.monotonic() - began)
+        self._recorder.tracked(tracked)
         self._notes.good(TRACKING, self._in_lake, tracked.persisted.waiting.sentence())
         self._said.pop("failed", None)
         decision = tracked.decision
