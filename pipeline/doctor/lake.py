@@ -21,15 +21,7 @@ from tidemark.pipeline.compute.table_definition import own_tables
 from tidemark.pipeline.doctor.finding import Level, Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
-from tidemark.pipeline.lake.layout import (
-    CORRECTIONS,
-    HEARTBEAT_DIFFS,
-    HEARTBEATS,
-    OWN_TABLES,
-    QUARANTINE,
-    STREAMS,
-    Lake,
-)
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, OWN_TABLES, QUARANTINE, Lake
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
@@ -210,13 +202,14 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
     """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing,
     LakeUnreachable."""
     lake = lake_of(setup)
-    for name in (HEARTBEATS, QUARANTINE, STREAMS, CORRECTIONS, *lake.by_window()):
+    names = (HEARTBEATS, QUARANTINE, CORRECTIONS, *lake.by_window())
+    for table in (lake.streams(), *map(lake.table, names)):
         try:
-            lake.table(name).current()
+            table.current()
         except (BucketMissing, LakeUnreachable):
             raise
         except LakeError as error:
-            yield broken(f"{error}: put its `_delta_log` back from a copy (docs/how-to/repair.md#what-is-found)")
+            yield broken(f"{error} (docs/how-to/repair.md#what-is-found)")
 
 
 MANY_WINDOWS = 200_000

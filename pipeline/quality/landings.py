@@ -70,16 +70,16 @@ class Counts:
 
 
 def unknown_sentence(what: str, damaged: Mapping[str, str]) -> str:
-    """Return a sentence that names the event hours for which the heartbeats of one kind are unknown. `what` is the
-    kind: "late", "missed" or "passed over". `damaged` maps each damaged file of `heartbeats` to its event hour. If
-    `damaged` is empty, return an empty string."""
+    """Return a sentence that names the hours or days for which the messages of one kind are unknown. `what` is the
+    kind, such as "late". `damaged` maps each damaged file of `heartbeats` to its event hour, and of `quarantine` to its
+    day. If `damaged` is empty, return an empty string."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
     named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
     return (
-        f"it is unknown which heartbeats of the event hours {named} are {what}: {len(damaged)} files of heartbeats are "
-        f"damaged, the first is {min(damaged)}; `tidemark repair` says what depends on them, and what to do"
+        f"it is unknown which messages of {named} are {what}: {len(damaged)} files are damaged, the first is "
+        f"{min(damaged)}; `tidemark repair` says what depends on them, and what to do"
     )
 
 

@@ -231,8 +231,8 @@ class Audit:
 
     `at_least` is certain: it counts one message for each histogram cell to which no landed message can belong.
     `at_most` is an upper bound if tracking received every message. It may be too high, because tracking may count a
-    redelivery twice. `damaged` maps each unreadable file of `heartbeats` to its event hour; messages of these hours are
-    not counted.
+    redelivery twice. `damaged` maps each unreadable file of `heartbeats` to its event hour, and of `quarantine` to its
+    day; messages of these times are not counted.
     """
 
     since: datetime | None = None
@@ -334,7 +334,7 @@ def _compared(
 ) -> tuple[Ints, Mapping[str, str]]:
     """Compare tracked with landed messages, per publish second in `[start, end)`. Return an array with a row per
     second: the numbers of messages tracked, landed, lost at least, and lost at most. Also return the damaged files with
-    their event hours, which are not counted.
+    their event hours, which are not counted. With a damaged file of `quarantine`, nothing is counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
     - A landed heartbeat belongs to the cell of its clamped event time.
@@ -344,7 +344,10 @@ def _compared(
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
-    of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
+    bad = quarantine.published_between(*times, damaged=(of_quarantine := dict[str, str]()))
+    if of_quarantine:  # its messages may belong to any cell
+        return np.zeros((end - start, 4), np.int64), damaged | of_quarantine
+    of_good, of_bad = with_seconds(good), with_seconds(bad)
     if damaged:
         cells, of_good = (_without(set(damaged.values()), rows) for rows in (cells, of_good))
 

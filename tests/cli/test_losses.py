@@ -173,7 +173,7 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     file.write_bytes(file.read_bytes()[:-40])
     facts = status(history, monkeypatch)
     for what in ("lost", "passed_over"):
-        assert f"event hours 2026-11-21T07Z are {what.replace('_', ' ')}:" in facts[f"{what}_unknown"]
+        assert f"messages of 2026-11-21T07Z are {what.replace('_', ' ')}:" in facts[f"{what}_unknown"]
         assert f"event_hour=2026-11-21T07Z/{file.name}" in facts[f"{what}_unknown"]
     assert (facts["landed_rows"], facts["missed"], facts["lost_at_least"]) == (4, 1, 0)
     append_rejected(history.lake.quarantine(), {})
@@ -184,7 +184,7 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     assert "run `tidemark repair`, which names it" in facts["quarantined_unknown"]
     assert "rejected messages are not counted" in CliRunner().invoke(app, ["status"]).output
     file.unlink()
-    assert "event hours 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
+    assert "messages of 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
 
 
 def test_status_shows_a_days_snapshots_and_pulls_and_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ def test_a_damaged_file_is_named_and_the_other_checks_go_on(history: History, in
     said = evaluations(ticking)
     for check in ("missed", "late"):
         assert not said[check].passed
-        assert f"event hours 2026-11-21T05Z are {check}:" in (said[check].description or "")
+        assert f"messages of 2026-11-21T05Z are {check}:" in (said[check].description or "")
         assert f"event_hour=2026-11-21T05Z/{newest.name}" in (said[check].description or "")
 
 

@@ -13,7 +13,7 @@ from tests.quality.test_gate import live
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, LAKE
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_lake, check_lake_version, check_running
+from tidemark.pipeline.doctor.lake import check_lake, check_lake_version, check_running, check_tables
 from tidemark.pipeline.doctor.rest import check_clock
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.settings import Settings
@@ -99,6 +99,11 @@ def test_a_lost_end_of_the_log_and_a_table_with_a_damaged_log_are_broken(tmp_pat
     min((world.folder / "heartbeats" / "_delta_log").iterdir()).write_text("damaged")
     found = examine(in_folder(world.folder), [check for check in CHECKS if check.subject == LAKE])
     assert [one.said.rpartition("#")[2] for one in found if one.level is Level.BROKEN] == ["what-is-found)"]
+    streams = world.folder / "streams" / "_delta_log" / f"{0:020d}.json"
+    streams.parent.mkdir(parents=True)
+    streams.write_text("damaged")
+    found = examine(in_folder(world.folder), [Check("tables", check_tables)])
+    assert [f"or delete {world.folder}/streams" in one.said for one in found] == [True, False]
 
 
 def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_have_stopped(tmp_path: Path) -> None:

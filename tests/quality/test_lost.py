@@ -74,6 +74,22 @@ def test_what_a_damaged_file_may_hold_is_not_lost_nor_landed(tmp_path: Path, *, 
     assert list(found.damaged.items()) == [(f"{file.parent.name}/{file.name}", file.parent.name.partition("=")[2])]
 
 
+def test_a_damaged_file_of_quarantine_leaves_its_day_unknown(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.topic.publish(1.0)
+    world.topic.publish("no time")
+    world.wait(2)
+    world.tick()
+    world.wait(2)
+    world.track()
+    assert (audited(world).tracked, audited(world).landed) == (2, 2)
+    (file,) = (world.folder / "quarantine").rglob("part-*.parquet")
+    file.write_bytes(file.read_bytes()[:-40])
+    found = audited(world)
+    assert (found.at_most, found.untracked, found.tracked) == (0, 0, 0)
+    assert found.damaged == {f"{file.parent.name}/{file.name}": file.parent.name.partition("=")[2]}
+
+
 message = st.tuples(
     st.integers(0, 3),
     st.integers(0, 2),
