@@ -203,9 +203,9 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
     LakeUnreachable."""
     lake = lake_of(setup)
     names = (HEARTBEATS, QUARANTINE, CORRECTIONS, *lake.by_window())
-    for table in (lake.streams(), *map(lake.table, names)):
+    for open_table in (lake.streams().current, *(lake.table(name).current for name in names)):
         try:
-            table.current()
+            open_table()
         except (BucketMissing, LakeUnreachable):
             raise
         except LakeError as error:

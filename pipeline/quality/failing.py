@@ -237,16 +237,26 @@ class TicksNow:
 def read_ticks(lake: Lake, settings: Settings, decision: Decision | None, now: datetime) -> TicksNow:
     """Return the state of the ticks, given the newest decision. Reads the failures recorded in the lake, and the
     process's record on this machine. Raises LakeError."""
-    noted = lake.failed_ticks().newest()
-    return ticks_now(settings, None if decision is None else decision.at, read_running(settings), noted, now)
+    noted, decided_at, damage = lake.failed_ticks().newest(), None if decision is None else decision.at, ""
+    if decided_at is not None and is_overdue(decided_at, settings.watermark.tick, now):
+        try:
+            lake.tracking_log().catch_up_to_append()
+        except CorruptObject as error:
+            damage = str(error)
+    return ticks_now(settings, decided_at, read_running(settings), noted, now, damage)
 
 
 def ticks_now(
-    settings: Settings, decided_at: datetime | None, running: Running | None, noted: Sequence[FailedTick], now: datetime
+    settings: Settings,
+    decided_at: datetime | None,
+    running: Running | None,
+    noted: Sequence[FailedTick],
+    now: datetime,
+    damage: str = "",
 ) -> TicksNow:
     """Return the state of the ticks. `decided_at` is the time of the newest decision, `running` the record of the
-    running process, and `noted` the failures recorded in the lake. Failures older than WINDOWS_STAND_FOR are
-    ignored."""
+    running process, `noted` the failures recorded in the lake, and `damage` says what is wrong with the tracking log.
+    Failures older than WINDOWS_STAND_FOR are ignored."""
     newest, tick = dict[str, FailedTick](), settings.watermark.tick
     overdue = decided_at is not None and is_overdue(decided_at, tick, now)
     here = running if running is not None and running.lake == settings.lake.uri else None
@@ -264,7 +274,7 @@ def ticks_now(
     standing = None
     if decided_at is not None and overdue:
         tracking = next((one for one in failing if one.sensor == TRACKING and not one.waits), None)
-        why = tracking.sentence() if tracking else _why(settings, here)
+        why = tracking.sentence() if tracking else damage or _why(settings, here)
         # SQLite reports a full disk as "disk I/O error", without the disk's name.
         if tracking and (problem := why_unwritable(Path(settings.dagster.storage))):
             why = f"{why}. Now {problem}"

@@ -19,6 +19,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.look.status import show_screen
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.delta_log import metadata_of_round
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
@@ -153,6 +154,13 @@ def test_status_names_fields_that_are_null_in_recent_rows(history: History, monk
     facts = status(history, monkeypatch)
     assert (facts["null_fields"], facts["null_fields_since"]) == ({"temperature": 1}, iso(now))
     assert "null in the last hour: temperature" in CliRunner().invoke(app, ["status"]).output
+
+
+def test_a_lost_end_of_the_log_is_why_no_decision_is_made(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no running process" in status(history, monkeypatch)["standing_still"]
+    lost = history.lake.tracking_log().append(Snapshot(published([(90, 89)]))).number
+    (history.folder / "lake" / entry_name(lost)).unlink()
+    assert f"run `tidemark repair --forget {lost}`" in status(history, monkeypatch)["standing_still"]
 
 
 def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_printed(
