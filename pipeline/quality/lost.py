@@ -296,7 +296,7 @@ def untracked_sentence(count: int) -> str:
     """Say that this many messages landed that tracking never received."""
     return (
         f"tracking never received {count:,} messages that landed, so the watermark may have passed them: somebody else "
-        "reads tracking, or it was sought forward or created again"
+        "reads tracking, it was sought forward or created again, or the tracking log was restored from an older copy"
     )
 
 

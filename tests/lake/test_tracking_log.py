@@ -322,7 +322,7 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
     assert again.catch_up_to_append().watermark == at(500)
     assert again.append(snapshot(500)).number == first + 1
     for whole in (again, TrackingLog(DiskObjects(tmp_path / "empty"), checkpoint_every=3)):
-        with pytest.raises(LakeError, match="is not lost: the log ends with"):
+        with pytest.raises(LakeError, match="is not lost: the log ends with .* restart the pipeline"):
             whole.forget(whole.catch_up().number + 1, "a slip of the hand")
 
 

@@ -337,7 +337,10 @@ class TrackingLog:
         newest, noted = max(self.numbers(), default=-1), self._witness.newest_number()
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
         if number > newest + is_end_lost:
-            raise LakeError(f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed")
+            raise LakeError(
+                f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed. If the lake was "
+                "restored from a copy while the pipeline ran, restart the pipeline"
+            )
         with suppress(ObjectMissing, CorruptObject):
             self.entry(number)
         written = encode(Lost(what, watermark_at_least), self._writer)
