@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from jinja2 import PackageLoader
 from markupsafe import Markup
 
-from tidemark.pipeline.clock import EPOCH, Clock, iso, rough
+from tidemark.pipeline.clock import EPOCH, Clock, is_recent, iso, rough
 from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
@@ -140,6 +140,7 @@ class Page:
         self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
         self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
         self._cells_lock = Lock()
+        self._rendered: dict[bool, tuple[datetime, bytes]] = {}
 
     def decided(self, decision: Decision) -> None:
         """Record a decision, unless it is already recorded."""
@@ -147,17 +148,24 @@ class Page:
             self._recent.append(decision)
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
-        """Render the page (`whole`) or only its live part. `names` are the pipelines that have a page in this process.
-        `health` returns the problems of their sensors."""
-        asked_at = self._clock.now()
-        self._log.begin(asked_at)
-        self._tables.begin(asked_at)
-        self._log.wait(WAIT_SECONDS)
-        self._tables.wait(0 if self._tables.found else WAIT_SECONDS)
+        """Render the page (`whole`) or only its live part, at most once per second. `names` are the pipelines that have
+        a page in this process. `health` returns the problems of their sensors."""
+        now = self._clock.now()
+        made_at, content = self._rendered.get(whole, (EPOCH, b""))
+        if not is_recent(made_at, now, timedelta(seconds=LOG_SECONDS)):
+            self._log.begin(now)
+            self._tables.begin(now)
+            self._log.wait(WAIT_SECONDS)
+            self._tables.wait(0 if self._tables.found else WAIT_SECONDS)
+            content = self._made(names, health(), whole=whole)
+            self._rendered[whole] = now, content
+        return content
+
+    def _made(self, names: Sequence[str], health: Sequence[str], *, whole: bool) -> bytes:
         now, status = self._clock.now(), self._tables.found
         found = self._log.found or {}
         why = found if "at" in found else None
-        problems = list(dict.fromkeys([*self._log.problems(now), *self._tables.problems(now), *health()]))
+        problems = list(dict.fromkeys([*self._log.problems(now), *self._tables.problems(now), *health]))
         is_known = self._log.found_at is not None or bool(problems)
         shown = VIEW.get_template("page.html" if whole else "live.html").render(
             name=self.name,
