@@ -562,7 +562,7 @@ def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_co
     assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
     monkeypatch.setattr(doctor, "MANY_WINDOWS", 2)
     ((level, said),) = doctor.check_windowed_tables(Setup(changed, SystemClock()))
-    assert (level, "Set housekeeping.windows" in said) == (Level.WARNING, True)
+    assert (level, "Keep fewer (housekeeping.windows)" in said) == (Level.WARNING, True)
 
 
 def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: Path) -> None:
