@@ -11,6 +11,7 @@ from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
 from tidemark.pipeline.quality.failing import (
@@ -90,7 +91,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     """Read the status of a lake. With a clock, the check for missed heartbeats stops after CHECKED_FOR_SECONDS. With
     `pubsub.attach`, only the log is read, because the lake has no tables. Raises LakeError."""
     if settings.pubsub.attach:
-        state = lake.tracking_log().catch_up()
+        state = read_state(lake.tracking_log())
         ticks = read_ticks(lake, settings, state.decision, now)
         return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
     windowing, lookback = settings.windowing, settings.windows.lookback
@@ -131,11 +132,14 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     return LakeStatus(groups, details, runs, ticks.sentences)
 
 
-def read_report(lake: Lake) -> LakeReport:
-    log, rows = lake.tracking_log(), Counter[str]()
+def read_state(log: TrackingLog) -> WatermarkState:
+    """Return the watermark's state. Raises CorruptObject if the log has no decision because its end is lost."""
     state = log.catch_up()
-    if state.decision is None:
-        log.catch_up_to_append()  # raises CorruptObject if the decisions were lost
+    return log.catch_up_to_append() if state.decision is None else state
+
+
+def read_report(lake: Lake) -> LakeReport:
+    state, rows = read_state(lake.tracking_log()), Counter[str]()
     files = lake.table(HEARTBEAT_DIFFS).files()
     for file in files:
         rows[file.partition] += file.rows

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.look.status import show_screen
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.delta_log import metadata_of_round
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
@@ -37,7 +39,7 @@ from tidemark.pipeline.observe.facts import (
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.failing import TicksNow
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import IngestSettings, WindowSettings
+from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings, WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -161,6 +163,15 @@ def test_a_lost_end_of_the_log_is_why_no_decision_is_made(history: History, monk
     lost = history.lake.tracking_log().append(Snapshot(published([(90, 89)]))).number
     (history.folder / "lake" / entry_name(lost)).unlink()
     assert f"run `tidemark repair --forget {lost}`" in status(history, monkeypatch)["standing_still"]
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_a_lost_log_is_not_said_to_be_a_pipeline_without_a_decision_yet(history: History, *, attach: bool) -> None:
+    pubsub = PubSubSettings(attach=attach, base_subscription="theirs")
+    shutil.rmtree(history.folder / "lake" / "tracking")
+    lake = lake_in(history.folder)
+    with pytest.raises(CorruptObject, match="the tracking log is empty, but it once had entry 2"):
+        read_status(lake, Settings(pubsub=pubsub, windows=WindowSettings(length=seconds(60))), at(601))
 
 
 def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_printed(

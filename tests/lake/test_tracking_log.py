@@ -299,10 +299,13 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
     tmp_path: Path, lost: int
 ) -> None:
     objects = DiskObjects(tmp_path)
-    state = told_so_far(TrackingLog(objects, checkpoint_every=3), ticks=3)
+    running = TrackingLog(objects, checkpoint_every=3)
+    state = told_so_far(running, ticks=3)
     first = max(state.number - lost + 1, 0)
     for number in range(first, state.number + 1):
         objects.delete(entry_name(number))
+    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark repair --forget {first}"):
+        running.catch_up()
     again = TrackingLog(objects, checkpoint_every=3)
     message = (
         f"had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark repair --forget {first}"
@@ -322,7 +325,7 @@ def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_tha
     assert again.catch_up_to_append().watermark == at(500)
     assert again.append(snapshot(500)).number == first + 1
     for whole in (again, TrackingLog(DiskObjects(tmp_path / "empty"), checkpoint_every=3)):
-        with pytest.raises(LakeError, match="is not lost: the log ends with .* restart the pipeline"):
+        with pytest.raises(LakeError, match=r"is not lost: the log ends with .* restart the pipeline"):
             whole.forget(whole.catch_up().number + 1, "a slip of the hand")
 
 

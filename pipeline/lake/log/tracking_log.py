@@ -28,7 +28,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, lost_end
+from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, Note, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import (
     Beginning,
@@ -472,7 +472,10 @@ class TrackingLog:
         return number < first
 
     def gap(self, number: int) -> CorruptObject:
-        """Return the error for a missing entry."""
+        """Return the error for a missing entry. If no later entry exists, the error says that the log's end is lost."""
+        newest = max(self.live_numbers(), default=-1)
+        if newest < number:
+            return CorruptObject(lost_end(Note(None, number), newest))
         return CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or "
             f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
