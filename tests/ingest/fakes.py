@@ -37,8 +37,10 @@ from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected, Rejudged, Requeued
+from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
+from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -273,8 +275,8 @@ class World:
         self.steps = Steps()
         self._extended.clear()
         self.tracking, self.base = WorldSubscription(self, "tracking"), WorldSubscription(self, "base")
-        self.tracking_backlog = ModelBacklog(self.model, "tracking", self)
-        self.base_backlog = ModelBacklog(self.model, "base", self)
+        self.tracking_backlog: Backlog = ModelBacklog(self.model, "tracking", self)
+        self.base_backlog: Backlog = ModelBacklog(self.model, "base", self)
         lake = self.lake()
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
@@ -292,7 +294,7 @@ class World:
         """What somebody else sees of its objects."""
         return open_objects(self.lake_settings)
 
-    def track(self, budget: Budget = AMPLE) -> Tracked:
+    def track(self, budget: Budget = AMPLE, spending: Spending | None = None) -> Tracked:
         return track(
             self.tracking,
             tracking_backlog=self.tracking_backlog,
@@ -303,6 +305,7 @@ class World:
             copies=self.copies,
             budget=budget,
             clock=self.clock,
+            spending=spending,
             signals=self.signals,
         )
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.ingest.fakes import AMPLE, World
+from tests.ingest.fakes import World
 from tests.ingest.model_subscription import pubsub_of
 from tests.watermark.builders import seconds
-from tidemark.pipeline.ingest.ticks import Tracked, track
+from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
@@ -38,8 +38,8 @@ class Budgeted:
     def __init__(self, folder: Path, budget: int | None) -> None:
         self.world = world = Unchecked(folder)
         self.spending = Spending(world.clock, pubsub_of(budget), seconds(TICK))
-        self.base = BudgetedBacklog(world.base_backlog, self.spending, world.base.path)
-        self.tracking = BudgetedBacklog(world.tracking_backlog, self.spending, world.tracking.path)
+        world.base_backlog = BudgetedBacklog(world.base_backlog, self.spending, world.base.path)
+        world.tracking_backlog = BudgetedBacklog(world.tracking_backlog, self.spending, world.tracking.path)
 
     def tick(self) -> Tracked:
         world = self.world
@@ -49,17 +49,7 @@ class Budgeted:
             world.topic.publish(str(round(happened * 1000)))
         self.spending.count(Usage(landed=TICK, landed_bytes=TICK * SIZE))
         self.spending.reached(world.base.path, world.clock.now() - seconds(TICK))
-        tracked = track(
-            world.tracking,
-            tracking_backlog=self.tracking,
-            base_backlog=self.base,
-            log=world.log,
-            reader=world.reader,
-            policy=world.policy,
-            budget=AMPLE,
-            clock=world.clock,
-            spending=self.spending,
-        )
+        tracked = world.track(spending=self.spending)
         delivered = world.model.pull("base", 1000, world.clock.now())
         world.model.acknowledge("base", [each.ack_id for each in delivered], world.clock.now())
         return tracked

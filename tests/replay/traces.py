@@ -5,7 +5,7 @@ fractions of a second. Some messages are rejected; everything is acknowledged in
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,24 +30,18 @@ REJECTED = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A trace in memory, given out in parts."""
+    """A trace in memory, given out in parts. Messages whose batch names no streams are of STREAMS streams in turn."""
 
     messages: Batch
     part: int = 1 << 30
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        whole = self.messages
-        for start in range(0, len(whole), self.part):
-            rows = slice(start, start + self.part)
-            codes, names = (np.arange(len(whole)) % STREAMS)[rows], list(map(str, range(STREAMS)))
-            ids = pa.DictionaryArray.from_arrays(codes.astype(np.int32), names)
-            yield Batch(
-                whole.publish_us[rows],
-                whole.event_us[rows],
-                whole.tracked_us[rows],
-                whole.landed_us[rows],
-                ids.cast(pa.string()) if streams else None,
-            )
+        rows, ids = np.arange(len(self.messages)), self.messages.streams
+        if ids is None:
+            ids = pa.array([str(row % STREAMS) for row in rows.tolist()], pa.string())
+        whole = replace(self.messages, streams=ids if streams else None)
+        for start in range(0, len(rows), self.part):
+            yield whole.where((rows >= start) & (rows < start + self.part))
 
 
 def steady(seed: int, *, per_second: float = 10, minutes: float = 20, disorder: timedelta = BAND) -> Batch:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tests.lake.builders import append_beats
-from tests.replay.traces import write_trace
+from tests.replay.traces import Held, write_trace
 from tests.watermark.builders import START_US
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.lake.layout import Lake
@@ -89,17 +89,10 @@ class MemoryTrace:
         return MemoryTrace(*(column + by_us for column in times), self.stream, self.streams)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        for low in range(0, len(self.publish_us), 3_000):
-            part = slice(low, low + 3_000)
-            codes = pa.array(self.stream[part], pa.int32(), mask=self.stream[part] < 0)
-            ids = pa.DictionaryArray.from_arrays(codes, list(self.names))
-            yield Batch(
-                self.publish_us[part],
-                self.event_us[part],
-                self.tracked_us[part],
-                self.landed_us[part],
-                ids.cast(pa.string()) if streams else None,
-            )
+        codes = pa.array(self.stream, pa.int32(), mask=self.stream < 0)
+        ids = pa.DictionaryArray.from_arrays(codes, list(self.names)).cast(pa.string())
+        messages = Batch(self.publish_us, self.event_us, self.tracked_us, self.landed_us, ids)
+        return Held(messages, 3_000).batches(streams=streams)
 
     def write(self, path: Path, names: Sequence[str] | None = None) -> Path:
         """The trace as a file, as `tidemark tune` reads it, with other names of the streams if there are any."""
