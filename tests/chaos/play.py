@@ -41,39 +41,22 @@ CALLS_TAKE = timedelta(seconds=60)
 """The deadline of the source's calls: longer than a pause of the emulator, since a retried call would publish twice."""
 
 CONFIG = """\
-[pubsub]
-emulator_host = "127.0.0.1:{emulator}"
-
-[message.fields]
-temperature = "number"
-status = "text"
-
-[windows]
-length = "1m"
-first = "{first}"
-
-[watermark]
-band = "{band}"
-tick = "{tick}"
-idle_timeout = "{idle}"
-
-[ingest]
-readers = 3
-mode = "continuous"
-
-[lake]
-uri = "file:lake"
-
-[spark]
-remote = "sc://localhost:{spark}"
-
-[spark.config]
-"spark.driver.memory" = "1g"
-
-[dagster]
-storage = "state/dagster"
-web_port = {web}
-code_port = {code}
+pubsub.emulator_host = "127.0.0.1:{emulator}"
+message.fields.temperature = "number"
+message.fields.status = "text"
+windows.length = "1m"
+windows.first = "{first}"
+watermark.band = "{band}"
+watermark.tick = "{tick}"
+watermark.idle_timeout = "{idle}"
+ingest.readers = 3
+ingest.mode = "continuous"
+lake.uri = "file:lake"
+spark.remote = "sc://localhost:{spark}"
+spark.config."spark.driver.memory" = "1g"
+dagster.storage = "state/dagster"
+dagster.web_port = {web}
+dagster.code_port = {code}
 """
 
 

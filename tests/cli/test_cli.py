@@ -29,26 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CLOCK = SystemClock()
 
 CONFIG = """\
-[pubsub]
-project = "{project}"
-emulator_host = "{emulator}"
-
-[message.fields]
-temperature = "number"
-status = "text"
-
-[windows]
-length = "1m"
-
-[watermark]
-band = "1s"
-idle_timeout = "1s"
-
-[lake]
-uri = "file:lake"
-
-[dagster]
-storage = "state/dagster"
+pubsub.project = "{project}"
+pubsub.emulator_host = "{emulator}"
+message.fields.temperature = "number"
+message.fields.status = "text"
+windows.length = "1m"
+watermark.band = "1s"
+watermark.idle_timeout = "1s"
+lake.uri = "file:lake"
+dagster.storage = "state/dagster"
 """
 
 

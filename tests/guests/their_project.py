@@ -84,41 +84,24 @@ defs = dg.Definitions.merge(
 )
 """
 
-SETTINGS = """
-[pubsub]
-project = "guests"
-topic = "{name}"
-base_subscription = "{name}-base"
-tracking_subscription = "{name}-tracking"
-emulator_host = "{emulator}"
-
-[message.fields]
-temperature = "number"
-status = "text"
-
-[windows]
-length = "1m"
-first = "{first}"
-
-[watermark]
-band = "10s"
-tick = "5s"
-idle_timeout = "20s"
-
-[ingest]
-readers = 2
-
-[housekeeping]
-dagster_runs = "1d"
-
-[lake]
-uri = "file:{name}-lake"
-
-[spark]
-remote = "sc://localhost:{spark}"
-
-[spark.config]
-"spark.driver.memory" = "1g"
+SETTINGS = """\
+pubsub.project = "guests"
+pubsub.topic = "{name}"
+pubsub.base_subscription = "{name}-base"
+pubsub.tracking_subscription = "{name}-tracking"
+pubsub.emulator_host = "{emulator}"
+message.fields.temperature = "number"
+message.fields.status = "text"
+windows.length = "1m"
+windows.first = "{first}"
+watermark.band = "10s"
+watermark.tick = "5s"
+watermark.idle_timeout = "20s"
+ingest.readers = 2
+housekeeping.dagster_runs = "1d"
+lake.uri = "file:{name}-lake"
+spark.remote = "sc://localhost:{spark}"
+spark.config."spark.driver.memory" = "1g"
 """
 
 WORKSPACE = "load_from: [{{grpc_server: {{host: 127.0.0.1, port: {code}, location_name: theirs}}}}]\n"
