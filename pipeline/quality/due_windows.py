@@ -20,7 +20,6 @@ from tidemark.pipeline.lake.tables.windowed import MadeWindows
 from tidemark.pipeline.windows import Spans, Window, Windowing
 
 NO_TIME = timedelta(0)
-NO_INPUT = f"{0:016x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,24 @@ class ComputedWindows:
         hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-        low = np.searchsorted(self.numbers, reached * ratio - back)
-        high = np.searchsorted(self.numbers, (reached + 1) * ratio)
-        digests = self.sums[high] - self.sums[low]
-        found = zip(reached.tolist(), digests.tolist(), (high > low).tolist(), strict=True)
-        return {number: f"{digest:016x}" for number, digest, has_any in found if has_any}
+        digests, has_any = self._digests(reached, ratio, back)
+        found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
+        return {number: f"{digest:016x}" for number, digest in found}
 
     def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
         """Return the digest of each window's input, by the window's key. `windows` are windows of a custom table with
-        the windowing `own` and this lookback. A window without input has the digest NO_INPUT."""
-        inputs = self.inputs(own, lookback)
-        return {window.key: inputs.get(own.number_of(window.start), NO_INPUT) for window in windows}
+        the windowing `own` and this lookback. A window without input has the digest 0."""
+        numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
+        digests, _ = self._digests(numbers, *self._measures(own, lookback))
+        return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}
+
+    def _digests(
+        self, numbers: npt.NDArray[np.int64], ratio: int, back: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any."""
+        low = np.searchsorted(self.numbers, numbers * ratio - back)
+        high = np.searchsorted(self.numbers, (numbers + 1) * ratio)
+        return self.sums[high] - self.sums[low], high > low
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at
