@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from tidemark.pipeline.contract.messages import MOMENT, Column, described
 from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.store.notes import parquet_rows
 from tidemark.pipeline.version import marks, newer_format, refuse_newer
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
@@ -152,8 +153,7 @@ def decode(content: bytes, name: str) -> Entry:
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
-        # `read_table` would read ahead in a thread, which aborts the process if the interpreter ends meanwhile.
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        table = parquet_rows(content)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); restore its earlier version or a "

@@ -118,7 +118,7 @@ class ParquetKind(NoteKind[pa.Table]):
 
     def decode(self, written: bytes, place: str) -> pa.Table:
         try:
-            rows = pq.ParquetFile(pa.BufferReader(written)).read(use_threads=False)  # without a thread, as in the log
+            rows = parquet_rows(written)
         except (pa.ArrowException, OSError) as error:
             raise self.broken(place, error) from error
         metadata = {key.decode(): value for key, value in (rows.schema.metadata or {}).items()}
@@ -126,6 +126,14 @@ class ParquetKind(NoteKind[pa.Table]):
         if missing := set(self.columns) - set(rows.column_names):
             raise self.broken(place, f"it has no column {', '.join(sorted(missing))}")
         return rows.replace_schema_metadata(without_marks(metadata) or None)
+
+
+def parquet_rows(written: bytes) -> pa.Table:
+    """Return the rows of a Parquet object. Raises ArrowException or OSError if it is damaged.
+
+    Arrow's own `read_table` reads ahead in a thread. If the interpreter ends meanwhile, that thread aborts the process.
+    """
+    return pq.ParquetFile(pa.BufferReader(written)).read(use_threads=False)
 
 
 class Notes(Generic[Content]):
