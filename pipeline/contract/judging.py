@@ -75,7 +75,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
             yield judge(part, decoded, reader)
             continue
         for rows in expanded(each, *decoded):
-            repeated = decoded.attributes.repeated(rows.first + np.array(rows.owners, dtype=np.int64))
+            repeated = decoded.attributes.repeated(rows.first + rows.owners_array())
             yield judge(part.between(rows.first, rows.end), Decoded(repeated, rows.payloads), reader, rows)
 
 
@@ -105,18 +105,18 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
         is_heartbeat[row] = False
         if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
-    for row, rejection in _of_too_many_hours(elements, is_heartbeat, event_us):
-        is_heartbeat[row], rejections[row] = False, rejection
+    if elements is not None:
+        for row, rejection in _of_too_many_hours(elements.owners_array(), is_heartbeat, event_us):
+            is_heartbeat[row], rejections[row] = False, rejection
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
     event_us = np.where(is_heartbeat, event_us, 0)
     return Judged(messages, attributes, payloads, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
 
 
-def _of_too_many_hours(elements: Rows | None, is_heartbeat: Bools, event_us: Ints) -> Iterator[tuple[int, Rejection]]:
-    """Yield the rows of messages whose heartbeats have more than MOST_HOURS event hours, with the message's
-    rejection."""
-    owners = np.array([] if elements is None else elements.owners, dtype=np.int64)
+def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Iterator[tuple[int, Rejection]]:
+    """Yield the rows of messages whose heartbeats have more than MOST_HOURS event hours, with the message's rejection.
+    `owners` has the position of each row's message."""
     for owner in np.flatnonzero(np.bincount(owners) > MOST_HOURS).tolist():
         rows = np.flatnonzero(owners == owner)
         hours = len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))

@@ -229,6 +229,10 @@ class Rows:
     owners: list[int] = field(default_factory=list)
     payloads: list[Element | Rejection | Undecided] = field(default_factory=list)
 
+    def owners_array(self) -> npt.NDArray[np.int64]:
+        """Return `owners` as an array."""
+        return np.array(self.owners, dtype=np.int64)
+
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
         """Return the rejections of messages, keyed by message position, given the rejections of rows. A message is
         rejected with the reason of its first rejected row."""
@@ -247,7 +251,7 @@ class Rows:
         rejected message. The quarantine also has one row per message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
-        counted[rejected[np.unique(np.array(self.owners, dtype=np.int64)[rejected], return_index=True)[1]]] = True
+        counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True
         return counted
 
 

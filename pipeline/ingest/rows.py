@@ -76,7 +76,7 @@ def _rows_of(
 ) -> JudgedRows:
     messages, elements, payloads = judged.messages, judged.elements, judged.payloads
     landed_at = pa.scalar(landed_us, MOMENT)
-    owners = np.arange(len(messages)) if elements is None else np.array(elements.owners, dtype=np.int64)
+    owners = np.arange(len(messages)) if elements is None else elements.owners_array()
     rows = np.flatnonzero(judged.is_heartbeat)
     left = leave(judged.event_us[rows], owners[rows])
     rows = rows[~np.isin(owners[rows], left)]
@@ -122,7 +122,7 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
 def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     """Return the message columns for these elements. Each element has an id of its own. Only the first row of a message
     contains the payload."""
-    owners = np.array(elements.owners, dtype=np.int64)[rows]
+    owners = elements.owners_array()[rows]
     table = judged.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)
     is_later = np.zeros(len(owners), dtype=np.bool_)
