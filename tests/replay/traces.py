@@ -37,7 +37,7 @@ class Held:
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         rows, ids = np.arange(len(self.messages)), self.messages.streams
-        if ids is None:
+        if streams and ids is None:
             ids = pa.array([str(row % STREAMS) for row in rows.tolist()], pa.string())
         whole = replace(self.messages, streams=ids if streams else None)
         for start in range(0, len(rows), self.part):
