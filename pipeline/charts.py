@@ -275,7 +275,7 @@ def shares(least: float, title: str) -> Axis:
     positive = logarithmic(10.0 ** min(floor(log10(least)), -1), 1.0, title, percent)
 
     def place(value: float) -> float:
-        return ZERO_GAP + (1 - ZERO_GAP) * positive.place(value) if value > 0 else 0.0
+        return ZERO_GAP + (1 - ZERO_GAP) * max(0.0, positive.place(value)) if value > 0 else 0.0
 
     return Axis(title, place, [(0.0, "0"), *positive.ticks])
 
