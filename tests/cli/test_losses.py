@@ -204,6 +204,8 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     assert "rejected messages are not counted" in CliRunner().invoke(app, ["status"]).output
     file.unlink()
     assert "messages of 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
+    said = CliRunner().invoke(app, ["status"]).output
+    assert "nothing" not in said[said.index("lost  ") : said.index("failing  ")], "what is unknown is not nothing"
 
 
 def test_status_shows_a_days_snapshots_and_pulls_and_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,9 @@ from tidemark.pipeline.settings import Settings
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 """The facts about a custom table's failed runs, each with the field of `Failing` that has the fact's value."""
 
+UNKNOWN_LOSSES = ("missed_not_checked", "missed_unknown", "lost_unknown")
+"""The facts that say which losses could not be counted. With one of them, `lost` is not shown as nothing."""
+
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
 
@@ -111,25 +114,31 @@ def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least, most = facts["lost_at_least"], facts["lost_at_most"]
     amount = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     lost = f"{amount} messages since {text_of(facts['lost_since'])}"
+    unknown = [("yellow", facts[name]) for name in UNKNOWN_LOSSES if name in facts]
     if most and not least:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
-    else:
-        yield ("red", lost) if most else ("green", "nothing")
+    elif most:
+        yield "red", lost
+    elif not unknown:
+        yield "green", "nothing"
     if facts["untracked"]:
         yield "red", untracked_sentence(facts["untracked"])
     if facts["missed"]:
         stale = counted(facts["windows_stale"], "computed window")
         yield "yellow", f"{facts['missed']:,} missed by {stale}, the first {text_of(facts['first_stale_window'])}"
-    unknown = ("missed_not_checked", "missed_unknown", "lost_unknown")
-    yield from (("yellow", facts[name]) for name in unknown if name in facts)
+    yield from unknown
 
 
 def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     late, since = facts["late"], text_of(facts["late_since"])
-    yield ("yellow", f"{late:,} with event times since {since}") if late else ("green", "nothing")
+    unknown = [("yellow", facts[name]) for name in ("late_unknown", "passed_over_unknown") if name in facts]
+    if late:
+        yield "yellow", f"{late:,} with event times since {since}"
+    elif not unknown:
+        yield "green", "nothing"
     if facts.get("passed_over"):
         yield "yellow", f"{facts['passed_over']:,} passed over by max_lag = {text_of(facts['max_lag'])}"
-    yield from (("yellow", facts[name]) for name in ("late_unknown", "passed_over_unknown") if name in facts)
+    yield from unknown
 
 
 def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from tidemark.pipeline.errors import (
     ContractReplaced,
     CorruptObject,
     LakeError,
+    LakeFull,
     ObjectExists,
     ObjectMissing,
     TableConflict,
@@ -380,7 +381,8 @@ class TrackingLog:
                 continue
             self._standing, self._tail, self._seen = state.after(number, entry), (number, content), seen
             self._past.add(number, content)
-            self._witness.note(number, self._standing.watermark)
+            with suppress(LakeFull):  # the entry is written, and the next one is noted once there is space
+                self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
             f"other writers appended to {self._objects.uri}/{FOLDER} first, {ATTEMPTS} times in a row; stop the "

@@ -187,8 +187,8 @@ FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
 "Invalid table location" is what the Delta library reports if the path of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
-DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
-"""Matches colour codes and arrows, which are removed from messages of the Delta library."""
+DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3|^ +(\d+: |at ).*$", re.MULTILINE)
+"""Matches colour codes, arrows and the lines of a backtrace, which are removed from messages of the Delta library."""
 
 LONGEST = 500
 """Maximum number of characters quoted from a library's error message."""
