@@ -28,7 +28,7 @@ from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_o
 
 MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"-?\d{1,21}(\.\d{1,12})?", re.ASCII)
-RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:[0-5]\d)", re.ASCII)
 """Matches a time in RFC 3339, except in the hour 24, which only newer versions of Python can read: verdicts must not
 depend on the version of Python."""
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
