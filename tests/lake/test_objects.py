@@ -285,10 +285,7 @@ HUNG = (
     "heartbeats%2F%5Fdelta%5Flog%2F00000000000000000001%2Ejson in 20.0s - HTTP error\n           \x1b[31m↳\x1b[0m "
     "error sending request\n            \x1b[31m↳\x1b[0m operation timed out\n"
 )
-TRACED = (
-    "Kernel error: Json error: Encountered unexpected 'b'\n   0: <unknown>\n  12: start_thread\n"
-    "             at ./nptl/pthread_create.c:442:8\n"
-)
+TRACED = "Kernel error: Json error: unexpected 'b'\n   0: <unknown>\n  12: clone3\n             at ./clone3.S:81:0\n"
 THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, after 8 retries: 429 Too Many Requests"
 
 
@@ -304,7 +301,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
             "storage.objects.create of lake/heartbeats/_delta_log/00000000000000000001.json",
         ),
         (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; the next tick retries"),
-        (TRACED, errors.CorruptObject, "Encountered unexpected 'b'; restore its earlier version"),
+        (TRACED, errors.CorruptObject, "Json error: unexpected 'b'; restore its earlier version"),
         (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
         ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],
