@@ -23,16 +23,19 @@ from tidemark.pipeline.spark.session import server_config, session_config
 IMPORTS = "import sys, tidemark.pipeline.ingest.rounds as r; print(sys.executable, r.__file__, sys.argv[1])"
 
 
+Unpacked = tuple[Path, list[tarfile.TarInfo]]
+"""The folder with what Spark makes of the archive, and what the archive says of its files."""
+
+
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Spark makes of the archive, in a folder."""
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Unpacked:
     folder = tmp_path_factory.mktemp("executor")
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr(executor_archive, "COMPRESSION", 0)
         pack(folder / "executors.tar.gz")
     with tarfile.open(folder / "executors.tar.gz") as archive:
         archive.extractall(folder / "environment", filter="data")
-    return folder
+        return folder, archive.getmembers()
 
 
 def of_spark(**more: str) -> dict[str, str]:
@@ -43,34 +46,33 @@ def of_spark(**more: str) -> dict[str, str]:
 
 
 def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    program = folder / "environment" / "bin" / "python"
-    command = [str(program), "-c", IMPORTS, "an argument"]
+    command = [folder / "environment" / "bin" / "python", "-c", IMPORTS, "an argument"]
     return ended(command, folder, of_spark(**environment))
 
 
-def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -> None:
+def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Unpacked) -> None:
+    folder, _ = unpacked
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     lacks = ended([python, "-c", "import tidemark"], variables=of_spark())
     assert "No module named 'tidemark'" in lacks.stderr
-    done = start(unpacked, PYSPARK_PYTHON=python)
+    done = start(folder, PYSPARK_PYTHON=python)
     assert done.returncode == 0, done.stderr
-    packages = unpacked / "environment" / "site-packages"
+    packages = folder / "environment" / "site-packages"
     assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/rounds.py an argument\n"
 
 
-def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Path) -> None:
-    packages = unpacked / "environment" / "site-packages"
+def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Unpacked) -> None:
+    folder, members = unpacked
+    packages = folder / "environment" / "site-packages"
     files = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
-    source = Path(executor_archive.__file__).parent
     packed = packages / "tidemark/pipeline/spark/executor_archive.py"
-    assert packed.read_bytes() == (source / "executor_archive.py").read_bytes()
+    assert packed.read_bytes() == Path(executor_archive.__file__).read_bytes()
     assert "tidemark/pipeline/lake/store/objects.py" in files
     assert "polars/__init__.py" in files
     assert not [name for name in files if name.startswith(("pyspark/", "dagster/", "dagster_pyspark/"))]
     assert not [name for name in files if name.startswith("tidemark/") and name.endswith((".toml", ".yaml"))]
     assert not [name for name in files if name.endswith("direct_url.json")]
-    with tarfile.open(unpacked / "executors.tar.gz") as archive:
-        assert {(one.uname, one.uid, one.name.endswith(".pyc")) for one in archive} == {("", 0, False)}
+    assert {(one.uname, one.uid, one.name.endswith(".pyc")) for one in members} == {("", 0, False)}
 
 
 @pytest.mark.parametrize(("field", "other"), [("python", "3.6"), ("machine", "plan9-mips")])
