@@ -107,7 +107,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Everything is imported: look for garbage from here on, and not in what was imported."""
-    gc.freeze()
+    """Everything is imported: look for garbage from here on."""
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
