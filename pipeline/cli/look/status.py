@@ -25,9 +25,6 @@ from tidemark.pipeline.settings import Settings
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 """The facts about a custom table's failed runs, each with the field of `Failing` that has the fact's value."""
 
-UNKNOWN_LOSSES = ("missed_not_checked", "missed_unknown", "lost_unknown")
-"""The facts that say which losses could not be counted. With one of them, `lost` is not shown as nothing."""
-
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
 
@@ -114,7 +111,7 @@ def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least, most = facts["lost_at_least"], facts["lost_at_most"]
     amount = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     lost = f"{amount} messages since {text_of(facts['lost_since'])}"
-    unknown = [("yellow", facts[name]) for name in UNKNOWN_LOSSES if name in facts]
+    unknown = _unknown(facts, "missed_not_checked", "missed_unknown", "lost_unknown")
     if most and not least:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
     elif most:
@@ -131,7 +128,7 @@ def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     late, since = facts["late"], text_of(facts["late_since"])
-    unknown = [("yellow", facts[name]) for name in ("late_unknown", "passed_over_unknown") if name in facts]
+    unknown = _unknown(facts, "late_unknown", "passed_over_unknown")
     if late:
         yield "yellow", f"{late:,} with event times since {since}"
     elif not unknown:
@@ -139,6 +136,12 @@ def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts.get("passed_over"):
         yield "yellow", f"{facts['passed_over']:,} passed over by max_lag = {text_of(facts['max_lag'])}"
     yield from unknown
+
+
+def _unknown(facts: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
+    """Return the lines about figures that could not be counted completely. With one of them, a group does not say
+    "nothing"."""
+    return [("yellow", facts[name]) for name in names if name in facts]
 
 
 def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
