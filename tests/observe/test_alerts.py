@@ -24,7 +24,7 @@ CLEAN, CLEAN_ALONE = 45, 5
 """Minutes before the first fault, longer than any rule looks back and waits; and before one that is planted alone."""
 
 QUIET: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN_ALONE)}
-"""What fires in the clean minutes before a fault that is planted alone."""
+"""No alert in the clean minutes before a fault that is planted alone."""
 
 AUDIT_EVERY = 35 * MINUTE
 
