@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs reference pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel test-versions gcs-tools promtool compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs reference pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,10 +30,10 @@ demo-shapes: setup ## play a small demonstration of each message shape, one afte
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
 
-test: setup spark-classes ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
+test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow and not wheel)'
 
-test-slow: setup spark-classes ## the tests that kill every process there is, or start a cluster: minutes; WORKERS=2
+test-slow: setup ## the tests that kill every process there is, or start a cluster: minutes; WORKERS=2
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m slow
 
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
@@ -53,9 +53,6 @@ gcs-tools: setup
 
 promtool: setup ## fetch Prometheus' promtool, by which the alerts are tested
 	$(BIN)/python -m tests.observe.tools
-
-spark-classes: setup
-	$(BIN)/python -m tests.spark.archive
 
 compiled: setup # once, and not by each parallel worker
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null

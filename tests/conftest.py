@@ -6,15 +6,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.spark.archive import FIRST_COMPILER, options
-
 # PySpark forks to start a JVM, and gRPC's own fork handlers abort three of a hundred such forks. gRPC reads this when
 # it is imported, by the plugins below at the earliest.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", FIRST_COMPILER)
-if "SPARK_SUBMIT_OPTS" not in os.environ:  # parallel workers have it from the first process
-    os.environ["SPARK_SUBMIT_OPTS"] = options()
+# A test's JVM lives for seconds: its second compiler would take half of its processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.fixtures_emulator", "tests.gcs.fixtures", "tests.parallel"]
 

@@ -8,7 +8,6 @@
 A process holds one kind of session: clients of a Connect server are programs of their own (`cluster_client.py`).
 """
 
-import os
 import sys
 import venv
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,6 @@ import pyspark
 from tests.cache import cache, made_once
 from tests.official_emulator import HOST, free_port
 from tests.programs import install
-from tests.spark.archive import options
 from tidemark.local.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.local.services.stack import TOKEN, spark_server
 from tidemark.pipeline.clock import SystemClock
@@ -156,7 +154,6 @@ def _daemon(
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "JDK_JAVA_OPTIONS": f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {options()}",  # executors inherit it
             **environment,
         },
         is_ready=is_ready,
