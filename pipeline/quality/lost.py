@@ -5,7 +5,7 @@ A seek forward, an expiry, or another consumer that acknowledges on base removes
 received these messages too, so the histogram counts them, by publish second and event second.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -18,6 +18,7 @@ from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, without
+from tidemark.pipeline.lake.tables.table import published_files
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.watermark.histogram import (
     BUCKET_US,
@@ -38,10 +39,12 @@ SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
-COUNTED_AT_ONCE, AUDITED_AT_ONCE = timedelta(hours=1), 10 * SECONDS_A_MINUTE
-"""Lengths of the ranges of publish time that are read at a time, to bound memory. COUNTED_AT_ONCE is for counting
-landed messages, and AUDITED_AT_ONCE (in seconds) is for the audit. The audit's range is shorter, because the audit also
-reads event times, and runs in the process of the sensors."""
+COUNTED_AT_ONCE = timedelta(hours=1)
+"""Length of the ranges of publish time in which landed messages are counted, to bound memory."""
+
+AUDITED_AT_ONCE, AUDITED_ROWS = (24 * SECONDS_AN_HOUR, SECONDS_AN_HOUR, 10 * SECONDS_A_MINUTE), 500_000
+"""Possible lengths, in seconds, of the ranges of publish time that the audit reads at a time. To bound memory, a range
+is divided if the files with such publish times have more than AUDITED_ROWS rows. The last length is not divided."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -273,9 +276,7 @@ def audit(
     complete_from, complete_before = _complete(newest[1])
     complete_from = max(complete_from, pruned_before)
     untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
-    for low in range(since - since % AUDITED_AT_ONCE, passed, AUDITED_AT_ONCE):
-        start, end = max(low, since), min(low + AUDITED_AT_ONCE, passed)
-        seconds, unread = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
+    for start, seconds, unread in _in_parts(tracked, heartbeats, quarantine, since, passed):
         minutes += _of_minutes(start, seconds)
         damaged |= unread
         if not unread:
@@ -327,6 +328,27 @@ def _tracked(log: TrackingLog, since: datetime | None) -> tuple[Histogram, int]:
             if isinstance(entry, Snapshot):
                 histogram += entry.histogram
     return histogram, state.pruned_before or 0
+
+
+def _in_parts(
+    tracked: Histogram, heartbeats: Heartbeats, quarantine: Quarantine, since: int, before: int
+) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
+    """Compare tracked with landed messages in parts of the publish seconds `[since, before)`. Yield each part's first
+    second and the result of `_compared`. A part with a damaged file is divided too, so that more of it is counted."""
+    listings = [heartbeats.listed(), quarantine.listed()]
+
+    def divided(since: int, before: int, length: int, *shorter: int) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
+        for low in range(since - since % length, before, length):
+            start, end = max(low, since), min(low + length, before)
+            files = (published_files(listed, bucket_start(start), bucket_start(end)) for listed in listings)
+            if not shorter or sum(pc.sum(each["num_records"]).as_py() or 0 for each in files) <= AUDITED_ROWS:
+                found = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
+                if not (shorter and found[1]):
+                    yield start, *found
+                    continue
+            yield from divided(start, end, *shorter)
+
+    return divided(since, before, *AUDITED_AT_ONCE)
 
 
 def _compared(

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -16,6 +17,7 @@ from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.local.emulator.faults import Faults
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.lost import Audit, Outstanding, audit, landed_by_second, outstanding
 from tidemark.pipeline.watermark.histogram import Histogram
 
@@ -126,6 +128,25 @@ def test_the_truth_is_between_certain_and_possible(messages: list[tuple[int, int
         truth = [one for one in lost if one.message_id not in landed and published_at(one) < found.before]
         assert found.at_least <= len(truth) <= found.at_most + untracked
         assert found.untracked <= untracked
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tidemark.pipeline.quality.lost.AUDITED_ROWS", 0)
+            assert audited(world) == found
+
+
+def test_few_messages_of_a_week_are_read_by_days(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for _ in range(6):
+        world.topic.publish(0.0)
+        world.wait(86_400)
+    world.tick()
+    world.wait(2)
+    world.track()
+    with mock.patch.object(
+        Quarantine, "published_between", autospec=True, side_effect=Quarantine.published_between
+    ) as read:
+        found = audited(world)
+    assert (found.tracked, found.landed) == (6, 6)
+    assert read.call_count == 7
 
 
 @pytest.mark.parametrize("is_stolen", [True, False], ids=["stolen", "created again"])

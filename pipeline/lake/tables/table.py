@@ -268,12 +268,9 @@ class LakeTable:
         """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
         according to the files' statistics. If the caller did not restrict the partitions, Arrow would open all files,
         which takes seconds for a year of rows."""
-        published, since, before = pc.field("publish_time"), pa.scalar(start, MOMENT), pa.scalar(end, MOMENT)
-        files, reached = self.listed(), pa.scalar(start - CUT, MOMENT)  # the newest time may be truncated
-        first, last = _bounds(files, "publish_time")
-        files = files.filter(pc.fill_null(pc.and_(pc.less(first, before), pc.greater_equal(last, reached)), True))
+        files, published = published_files(self.listed(), start, end), pc.field("publish_time")
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
-        return (published >= since) & (published < before), partitions
+        return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
 
     def scanned(self, columns: Sequence[str], wanted: pc.Expression, partitions: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
@@ -475,6 +472,14 @@ def _bounds(files: pa.Table, column: str) -> list[pa.ChunkedArray]:
     `files` is a result of `LakeTable.listed`."""
     unknown, names = pa.chunked_array([pa.nulls(len(files), MOMENT)]), (f"min.{column}", f"max.{column}")
     return [files[name].cast(MOMENT) if name in files.column_names else unknown for name in names]
+
+
+def published_files(files: pa.Table, start: datetime, end: datetime) -> pa.Table:
+    """Return only the files that may have rows published in `[start, end)`. `files` is a result of
+    `LakeTable.listed`."""
+    first, last = _bounds(files, "publish_time")
+    reaches = pc.greater_equal(last, pa.scalar(start - CUT, MOMENT))  # the newest time may be truncated
+    return files.filter(pc.fill_null(pc.and_(pc.less(first, pa.scalar(end, MOMENT)), reaches), True))
 
 
 def of_partitions(files: pa.Table, partition_column: str, partitions: Collection[str]) -> pa.Table:
