@@ -33,10 +33,11 @@ AUDIT_EVERY = timedelta(minutes=5)
 `quarantine_share` and `fields_present` read the newest files or their statistics, and `subscriptions` calls Pub/Sub
 twice."""
 
-CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
+CHECK_EVERY, STEPS_AT_ONCE = timedelta(seconds=50), 3
 """Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because in a bucket, a count costs at least a
-dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, and the next tick continues. Each step has a bounded
-size."""
+dozen requests. CHECK_EVERY is not a whole minute: otherwise each tick could coincide with a run over a live window of a
+minute, and no stale window would ever be requested. A tick does at most STEPS_AT_ONCE steps of a count, and the next
+tick continues. Each step has a bounded size."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """Minimum interval between two requests of the same window. Without it, a window that keeps receiving late heartbeats

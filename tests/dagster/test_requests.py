@@ -17,6 +17,7 @@ from tests.clock import ManualClock
 from tests.watermark.builders import START, at, bounded, seconds
 from tidemark.assets.scheduler import requests, turns
 from tidemark.assets.scheduler.requests import SEEN_WITHIN, Request, WindowChooser, next_request
+from tidemark.assets.sensors.staleness import CHECK_EVERY
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
@@ -229,6 +230,13 @@ def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for(
     assert asking.request("tracking", unanswered, LOG).sentence.endswith("failed: the storage does not answer")
 
 
+def test_a_check_for_stale_windows_soon_falls_between_two_runs_over_live_windows_of_a_minute() -> None:
+    minute = timedelta(minutes=1)
+    for interval in (CHECK_EVERY, CHECK_EVERY + seconds(5)):  # Dagster looks at its sensors every 5 s
+        for phase in map(seconds, range(60)):
+            assert any((phase + tick * interval) % minute >= SEEN_WITHIN + A_RUN for tick in range(12))
+
+
 def test_that_nothing_is_due_is_known_for_a_minute_and_while_no_further_window_closes() -> None:
     done = requests.NothingDue()
     done.note(5, at(0), is_due=False)
@@ -253,10 +261,8 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
     others, resting = turns.take_turn([range(failing, failing + 3)], failed, at(101), 288)
     assert others == [failing + 2, failing + 1]
-    said = turns.resting_sentence(resting, WINDOWING)
-    assert (
-        said == "1 windows are on hold after failures, the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
-    )
+    said = "1 windows are on hold after failures, the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
+    assert turns.resting_sentence(resting, WINDOWING) == said
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
     assert chosen([range(failing, failing + 1)], failed, -3600) == [failing]  # the clock was set back
     assert len(chosen([range(48)], [attempt(range(48), 0)] * 2, 60, most=5)) == 5, "12 are the fourth part"
@@ -304,26 +310,18 @@ def test_all_but_the_windows_that_always_fail_are_computed_before_long(bad: set[
 # Live windows, and the room that they leave
 
 
-def front(watermark: float, now: float | None = None) -> turns.Front:
-    return turns.Front.of(WINDOWING, at(watermark), at(watermark + 18 if now is None else now))
-
-
 def room(now: float, *ended: turns.Attempt, gap: float) -> int:
     there = turns.Front(0, 1000, seconds(gap))
     return turns.room_for_older(there, 1, [], ended, at(now), waited=seconds(0), live_due=False)[0]
 
 
-def run_of(windows: int, began: float, ended: float) -> turns.Attempt:
-    return turns.Attempt(Spans(range(windows)), False, at(began), at(ended), is_backlog=True)
-
-
 def test_live_windows_end_within_ten_minutes_of_the_watermark_unless_it_is_far_behind() -> None:
-    found = front(1205)
+    found = turns.Front.of(WINDOWING, at(1205), at(1223))
     assert (found.first_live, found.first_open) == (WINDOWING.number_of(at(605)), WINDOWING.number_of(at(1200)))
     assert found.gap == seconds(55), "the watermark goes on as the clock does"
     day = turns.Front.of(Windowing(timedelta(days=1), START), at(0), at(1))
     assert day.first_live == day.first_open - 1, "the newest closed window, however long"
-    behind = front(0, 3601)
+    behind = turns.Front.of(WINDOWING, at(0), at(3601))
     assert (behind.first_live, behind.gap) == (behind.first_open, turns.LONGEST)
 
 
@@ -332,9 +330,9 @@ def test_live_windows_end_within_ten_minutes_of_the_watermark_unless_it_is_far_b
 def test_a_run_over_older_windows_grows_to_the_gap_between_live_ones(seconds_per_window: float, gap: float) -> None:
     sizes, now = [room(0, gap=gap)], 0.0
     for _ in range(6):
-        took = sizes[-1] * seconds_per_window
-        sizes.append(room(now + took, run_of(sizes[-1], now, now + took), gap=gap))
-        now += took
+        began, now = now, now + sizes[-1] * seconds_per_window
+        ended = turns.Attempt(Spans(range(sizes[-1])), False, at(began), at(now), is_backlog=True)
+        sizes.append(room(now, ended, gap=gap))
     assert sizes[0] == turns.FIRST
     assert all(later <= 4 * max(earlier, turns.FIRST) for earlier, later in pairwise(sizes))
     time = min(gap, 60) - 5
