@@ -1,9 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
-A failed run counts as unresolved until its windows are computed, or until a run of its custom table succeeds. A failed
-run of `ingest` counts until one succeeds, at most for an hour. A failed tick counts until its sensor succeeds. No
-failure counts for more than a day. A process records its ticks in memory, in a file next to `services.json`, and in
-the lake."""
+A failed run counts as unresolved until its windows are computed. A failed run of `ingest` counts until one succeeds, at
+most for an hour. A failed tick counts until its sensor succeeds. No failure counts for more than a day. A process
+records its ticks in memory, in a file next to `services.json`, and in the lake."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -376,19 +375,29 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Return the custom tables whose newest run failed less than WINDOWS_STAND_FOR ago. Raises LakeError."""
+    """Return the custom tables with unresolved failures of runs, if their newest run failed less than WINDOWS_STAND_FOR
+    ago. Raises LakeError."""
     found = list[Failing]()
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
-            committed = EPOCH
+            computed = dict[str, datetime]()
             with suppress(CorruptObject):  # in a damaged table, no later commit is known
-                files = lake.table(f"{OWN_TABLES}/{name}").files()
-                committed = max((file.added_at for file in files), default=EPOCH)
-            # If the clock was set back since a failure, any commit counts.
-            standing = [note for note in notes if committed <= (note.at if note.at <= now else EPOCH)]
+                computed = computed_at(lake.table(f"{OWN_TABLES}/{name}").files())
+            standing = [note for note in notes if _is_unresolved(note, computed, now)]
             found += [Failing.of(standing, table=name)] if standing else []
     return found
+
+
+def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], now: datetime) -> bool:
+    """Return True unless the windows of a custom table's failed run were computed after the failure. Between the ends
+    of a stretch, only computed windows are checked, because the length of the table's windows is not known. A window
+    that keeps failing is soon tried alone, so it is the end of a stretch."""
+    since = note.at if note.at <= now else EPOCH  # the clock was set back since: any computation counts
+    if not note.stretches:
+        return max(computed.values(), default=EPOCH) <= since
+    inside = {key for first, last in note.stretches for key in computed if first < key < last}
+    return any(computed.get(key, EPOCH) <= since for key in inside.union(*note.stretches))
 
 
 def _waiting(

@@ -103,25 +103,26 @@ def test_a_table_of_ones_own_has_notes_of_its_own_and_as_many(tmp_path: Path) ->
     assert lake.own_tables() == [], "notes alone make no table"
 
 
-def test_a_table_s_failures_are_over_with_its_next_commit_and_forgotten_a_day_after_the_last(tmp_path: Path) -> None:
+def test_a_table_s_failures_are_over_once_their_windows_are_computed_and_a_day_after_the_last(tmp_path: Path) -> None:
     lake, clock = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, ManualClock(at(0))), ManualClock(at(0))
     fail(lake.failed_runs("mine"), clock, TableFailed("before"))
-    table = lake.table("tables/mine")
-    write_deltalake(table.uri, pa.table({"window": [FIRST], "n": [1]}), partition_by=["window"])
-    (file,) = lake.table("tables/mine").files()
-    clock.advance(file.added_at - clock.now() - MINUTE)
-    fail(lake.failed_runs("mine"), clock, TableFailed("before"))
+    rows = pa.table({"window": [FIRST, THIRD], "n": [1, 1]})
+    write_deltalake(lake.table("tables/mine").uri, rows, partition_by=["window"])
+    clock.advance(lake.table("tables/mine").files()[0].added_at - clock.now() - MINUTE)
+    fail(lake.failed_runs("mine"), clock, TableFailed("before"), (FIRST, THIRD))
     assert read_failing_tables(lake, clock.now()) == []
-    clock.advance(2 * MINUTE)
-    fail(lake.failed_runs("mine"), clock, TableFailed("after"))
+    for window, reason in ((SECOND, "never computed"), (FIRST, "after")):
+        clock.advance(2 * MINUTE)
+        fail(lake.failed_runs("mine"), clock, TableFailed(reason), (window, window))
     (mine,) = read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR)
-    assert (mine.failures, mine.reason) == (1, "TableFailed: after")
+    assert (mine.failures, mine.reason) == (2, "TableFailed: after")
     assert read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR + MINUTE) == []
-    assert read_failing_tables(lake, clock.now() - MINUTE / 2) == [], "the clock was set back after the failure"
+    (mine,) = read_failing_tables(lake, clock.now() - MINUTE / 2)
+    assert mine.reason == "TableFailed: never computed", "the clock was set back after the other failure"
     for commit in (tmp_path / "tables" / "mine" / "_delta_log").iterdir():
         commit.write_text("damaged")
     (mine,) = read_failing_tables(lake, clock.now())
-    assert mine.failures == 3, "no commit after them is known"
+    assert mine.failures == 4, "no commit after them is known"
 
 
 def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> None:
