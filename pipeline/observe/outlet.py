@@ -87,8 +87,8 @@ def check_libraries(chosen: MetricsSettings) -> None:
 
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
-    """Return this process's outlet for these settings. The first call opens the outlet. Further calls may add host
-    names to which the port accepts requests (`allowed_hosts`). Raises OSError if the port is taken."""
+    """Return this process's outlet for these settings. The first call creates the outlet. Further calls may add host
+    names to which the port accepts requests (`allowed_hosts`)."""
     with _lock:
         key = chosen.model_dump_json()
         if key not in _open:
@@ -116,9 +116,16 @@ class ProcessOutlet:
             from tidemark.pipeline.observe import telemetry  # only now: it imports OpenTelemetry's SDK
 
             self._telemetry = telemetry.Telemetry(chosen, lambda: list(self._recorders))
-        self._server = serve(chosen.address, self) if chosen.listens else None
+        self._server: ThreadingHTTPServer | None = None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
+
+    def listen(self) -> None:
+        """Open the port, unless it is open or the settings name none. Raises OSError if the port is taken. Metrics over
+        OTLP are sent in any case."""
+        with _lock:
+            if self._chosen.listens and self._server is None:
+                self._server = serve(self._chosen.address, self)
 
     def join(self, recorder: "Recorder") -> None:
         """Export this recorder's current values and health from now on."""

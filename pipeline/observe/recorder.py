@@ -96,6 +96,7 @@ class Recorder:
         self._under_way: Mapping[str, datetime] = {}
         self._outlet: ProcessOutlet | None = None
         self._outlet_tried_at: datetime | None = None
+        self._is_served = False
         self._process = os.getpid()
         self.page: Page | None = None
         if settings.metrics.listens and settings.metrics.has_page:
@@ -114,21 +115,23 @@ class Recorder:
     def begin(self, sensor: str) -> None:
         """Report the beginning of a sensor's evaluation."""
         self._at_work.add(sensor)
-        if not self.is_on or self._outlet is not None or os.getpid() != self._process:
+        if not self.is_on or self._is_served or os.getpid() != self._process:
             return
         now, tried = self._clock.now(), self._outlet_tried_at
         if tried is not None and is_recent(tried, now, OPEN_AGAIN_AFTER):
             return
         self._outlet_tried_at = now
         try:
-            outlet = outlet_of(self._settings.metrics, self._settings.dagster.allowed_hosts)
+            if self._outlet is None:
+                self._outlet = outlet_of(self._settings.metrics, self._settings.dagster.allowed_hosts)
+                self._outlet.join(self)
+                self._begin_at_zero()
+            self._outlet.listen()
         except (OSError, ImportError) as error:
             if tried is None:
                 logger.warning("metrics, health and the page cannot be served: %s. Retrying every minute", error)
             return
-        outlet.join(self)
-        self._outlet = outlet
-        self._begin_at_zero()
+        self._is_served = True
 
     @never_failing
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
@@ -199,6 +202,11 @@ class Recorder:
         for job in self._jobs:
             for result in RESULTS:
                 self._add(instruments.RUNS, 0, job_name=job, result=result)
+
+    def close(self) -> None:
+        """Send the newest values over OTLP, and close the outlet."""
+        if self._outlet is not None:
+            self._outlet.close()
 
     # Values for the outlet
 

@@ -15,6 +15,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.cli.command import Said, said_here
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
+from tests.official_emulator import HOST, free_port
 from tests.pubsub.fake_monitoring import FakeMonitoring, metrics_at
 from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.local.emulator.model import PubSubModel
@@ -163,7 +164,8 @@ def test_without_the_setting_and_without_base_it_says_what_to_write(house: House
 
 
 def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(house: House) -> None:
-    house.write()
+    page = f'[metrics]\nlisten = "{HOST}:{free_port()}"\n'
+    house.write(more=page)
     house.subscribe()
     assert house.run("attach", "--ticks", "1").code == 0
     house.write('reading = "monitoring"')
@@ -173,6 +175,6 @@ def test_a_failing_tick_is_said_once_and_noted_and_the_next_good_one_clears_it(h
         failed = json.loads(house.run("status", "--json").out)["ticks_failed"]
     assert failed == {"tracking": 2}
     assert (said.code, sum("a tick failed" in line for line in said.out.splitlines())) == (1, 1)
-    house.write()
-    assert house.run("attach", "--ticks", "1").code == 0
+    house.write(more=page)
+    assert "no status page" not in house.run("attach", "--ticks", "1").out  # each has closed its port
     assert "ticks_failed" not in json.loads(house.run("status", "--json").out)

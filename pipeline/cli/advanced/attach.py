@@ -130,7 +130,9 @@ class Attached:
         self._warned = sentences
 
     def close(self) -> None:
-        """Give Pub/Sub back the messages that were pulled but not stored, and close the connection."""
+        """Send the newest metrics, give Pub/Sub back the messages that were pulled but not stored, and close the
+        connection."""
+        self._recorder.close()
         if self._tracking is not None:
             self._tracking.close()
         self._clock.sleep(GIVES_BACK_SECONDS)

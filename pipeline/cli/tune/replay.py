@@ -244,7 +244,7 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
         print_difference(terminal, difference)
         terminal.print(f"identical before it: {verdict.decisions:,} decisions")
     if verdict.compacted:
-        terminal.print(f"[dim]and {verdict.compacted:,} compacted entries follow from the entries before them[/]")
+        terminal.print(f"[dim]identical compacted entries: {verdict.compacted:,}[/]")
     if verdict.unknowable:
         said = f"{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
         warn(terminal, said)
