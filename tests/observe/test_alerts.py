@@ -20,13 +20,13 @@ from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
-CLEAN, CLEAN_ALONE = 45, 5
-"""Minutes before the first fault, longer than any rule looks back and waits; and before one that is planted alone."""
+CLEAN, CLEAN_ALONE = 20, 5
+"""Minutes before the first fault, longer than any rule waits; and before one that is planted alone."""
 
 QUIET: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN_ALONE)}
 """No alert in the clean minutes before a fault that is planted alone."""
 
-AUDIT_EVERY = 35 * MINUTE
+AUDIT_EVERY = 40 * MINUTE
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
