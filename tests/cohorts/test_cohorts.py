@@ -1,9 +1,8 @@
-"""Cohorts side by side: a late one does not hold the others, each message is of one pipeline, and the project that
-`tidemark init --cohort` writes loads in Dagster."""
+"""Cohorts side by side: each message is of one pipeline, and the project that `tidemark init --cohort` writes loads in
+Dagster."""
 
 import tomllib
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.command import Said, said_here
-from tests.ingest.fakes import World
-from tests.watermark.builders import at
 from tidemark.local.emulator.filters import parse_filter
 from tidemark.local.emulator.server import served
 from tidemark.local.services.cohort_files import cohorts_of
@@ -27,61 +24,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import load_settings
 
-LATE_BY, TICK, WINDOW, LASTING = 240, 30, 60, 480
-"""In seconds of the clock of the play."""
-
-OF_LATE = 'hasPrefix(attributes.stream_id, "late-")'
 EU_AND_OTHERS = ('attributes.region = "eu"', 'america=attributes.region = "us" OR attributes.region = "ca"')
-
-
-class Played:
-    """A pipeline on a clock that moves when told to, and when it saw which window closed."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        self.world = World(folder, passes=text)
-        self.closed: dict[int, datetime] = {}
-
-    def publish(self, streams: Mapping[str, int], second: int) -> None:
-        """A message of each stream, so many seconds after its event."""
-        self.world.clock.advance(max(at(second) - self.world.clock.now(), timedelta(0)))
-        for stream, behind in streams.items():
-            self.world.topic.publish(second - behind, stream=stream)
-
-    def tick(self, number: int) -> None:
-        self.world.land()
-        decision = self.world.track().decision
-        for end in range(-LATE_BY, LASTING, WINDOW):
-            if decision.watermark is not None and at(end) <= decision.watermark:
-                self.closed.setdefault(end, at(number * TICK))
-
-
-def test_the_windows_of_a_punctual_cohort_close_as_if_the_late_one_did_not_exist(tmp_path: Path) -> None:
-    punctual, late = {"a": 0, "b": 1}, {"late-a": LATE_BY, "late-b": LATE_BY + 1}
-    played = {
-        "punctual": (Played(tmp_path / "punctual", f"NOT {OF_LATE}"), punctual | late),
-        "late": (Played(tmp_path / "late", OF_LATE), punctual | late),
-        "both": (Played(tmp_path / "both", ""), punctual | late),
-        "alone": (Played(tmp_path / "alone", ""), punctual),
-    }
-    for second in range(0, LASTING + 1, 10):
-        for one, streams in played.values():
-            one.publish(streams, second)
-            if second % TICK == 0:
-                one.tick(second // TICK)
-    closed = {name: one.closed for name, (one, _) in played.items()}
-    assert closed["punctual"] == closed["alone"]
-    waited = {
-        name: {end: (moment - at(end)).total_seconds() for end, moment in ends.items() if 0 < end < LASTING - LATE_BY}
-        for name, ends in closed.items()
-    }
-    assert len(waited["punctual"]) == 3
-    assert max(waited["punctual"].values()) <= 2 * TICK
-    for name in ("late", "both"):
-        assert waited[name].keys() <= waited["punctual"].keys()
-        assert all(LATE_BY <= seconds <= LATE_BY + 2 * TICK for seconds in waited[name].values())
-        assert waited[name]
-    landed = {name: len(one.world.landed_ids()) for name, (one, _) in played.items()}
-    assert landed["punctual"] == landed["alone"] == landed["both"] - landed["late"]
 
 
 COMPARISON = st.one_of(

@@ -238,7 +238,6 @@ class World:
     another.
 
     A process that restarts knows nothing but what Pub/Sub and the lake hold. `fails` names steps, and what they raise.
-    `passes` is the filter of both subscriptions.
     """
 
     def __init__(
@@ -249,7 +248,6 @@ class World:
         redelivered: float = 0.0,
         policy: Policy | None = None,
         lake: LakeSettings | None = None,
-        passes: str = "",
     ) -> None:
         self.folder = folder / "lake"
         self.lake_settings = LakeSettings(uri=f"file:{self.folder}") if lake is None else lake
@@ -262,7 +260,6 @@ class World:
         self.fails: dict[str, Exception] = {}
         for name in ("tracking", "base"):
             config = a_subscription(name, TOPIC, ACK_DEADLINE, KEPT)
-            config.filter = passes
             self.model.create_subscription(config, self.clock.now())
         self.policy = Policy() if policy is None else policy
         self.reader = HeartbeatReader(CONTRACT)

@@ -1,17 +1,15 @@
 """Hand-written stand-ins and short ways to what the tests of Pub/Sub need."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import grpc
-from google.pubsub_v1 import PublisherClient, PullResponse, SubscriberClient
+from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.pubsub.pulls import PULL
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -25,35 +23,6 @@ class Altered:
 
     def __getattr__(self, name: str) -> Any:
         return self._methods.get(name) or getattr(self._client, name)
-
-
-class Pulling:
-    """A client whose pulls are a function's: the request in, the answer out."""
-
-    def __init__(self, client: SubscriberClient, pull: Callable[..., Any]) -> None:
-        self._client = client
-        self._pull = pull
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    @property
-    def transport(self) -> Any:
-        return Altered(self._client.transport, grpc_channel=self)  # type: ignore[arg-type]
-
-    def unary_unary(self, method: str, **_: Any) -> "Pulling":
-        """As a channel has it, for the one method that is called so."""
-        assert method == PULL
-        return self
-
-    def future(self, request: Any, **_: Any) -> Any:
-        """As gRPC's callables have it, done at once, with the answer's bytes."""
-        done: Future[Any] = Future()
-        try:
-            done.set_result(PullResponse.serialize(self._pull(request)))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 def ids_of(batch: PulledBatch) -> list[str]:

@@ -18,7 +18,6 @@ from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Tick, ticks_of
-from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
@@ -45,15 +44,15 @@ class Held:
 
 
 def steady(seed: int, *, per_second: float = 10, minutes: float = 20, disorder: timedelta = BAND) -> Batch:
-    """Messages at random moments, tracked and landed within seconds."""
+    """Messages at random moments, published with a lag of a second and up to `disorder` more; tracked and landed within
+    seconds."""
     rng = np.random.default_rng(seed)
-    return _trace(rng, _spread(rng, per_second, minutes), disorder)
-
-
-def sparse(seed: int, *, every_seconds: float = 40, minutes: float = 120, disorder: timedelta = BAND) -> Batch:
-    """One message every 40 seconds on average, at random moments: now two within a band, now none for minutes."""
-    rng = np.random.default_rng(seed)
-    return _trace(rng, _spread(rng, 1 / every_seconds, minutes), disorder, rejected=0)
+    event_us = START_US + np.sort(rng.integers(0, int(minutes * 60 * SECOND_US), int(per_second * 60 * minutes)))
+    publish_us = event_us + SECOND_US + rng.integers(0, duration_us(disorder), len(event_us), endpoint=True)
+    event_us = np.where(rng.random(len(event_us)) < REJECTED, NO_EVENT_TIME, event_us)
+    tracked_us = publish_us + rng.integers(50_000, 4 * SECOND_US, len(publish_us))
+    landed_us = publish_us + rng.integers(50_000, 12 * SECOND_US, len(publish_us))
+    return Batch(publish_us, event_us, tracked_us, landed_us)
 
 
 def write_trace(messages: Batch, path: Path, row_group: int = 1 << 20, streams: Sequence[str] | None = None) -> Path:
@@ -71,20 +70,6 @@ def write_trace(messages: Batch, path: Path, row_group: int = 1 << 20, streams: 
     columns = {name: pa.array(values, mask=values == NEVER).cast(MOMENT) for name, values in times.items()}
     pq.write_table(pa.table(ids | columns), path, row_group_size=row_group)
     return path
-
-
-def _spread(rng: np.random.Generator, per_second: float, minutes: float) -> Ints:
-    """Random moments, in order."""
-    return START_US + np.sort(rng.integers(0, int(minutes * 60 * SECOND_US), int(per_second * 60 * minutes)))
-
-
-def _trace(rng: np.random.Generator, event_us: Ints, disorder: timedelta, rejected: float = REJECTED) -> Batch:
-    """Events published with a lag of a second and up to `disorder` more; tracked and landed within seconds."""
-    publish_us = event_us + SECOND_US + rng.integers(0, duration_us(disorder), len(event_us), endpoint=True)
-    event_us = np.where(rng.random(len(event_us)) < rejected, NO_EVENT_TIME, event_us)
-    tracked_us = publish_us + rng.integers(50_000, 4 * SECOND_US, len(publish_us))
-    landed_us = publish_us + rng.integers(50_000, 12 * SECOND_US, len(publish_us))
-    return Batch(publish_us, event_us, tracked_us, landed_us)
 
 
 def record(log: TrackingLog, messages: Batch, policy: Policy, tick: float = 10) -> list[DecisionRecord]:
