@@ -121,7 +121,7 @@ def test_the_command_waits_for_a_window_and_says_how_far_it_is(
     lake.mkdir()
     there.write_text(json.dumps(content(299)))
     assert main([f"file:{lake}", "--wait-for", FIRST, "--timeout", "0"]) == 1
-    assert "has not reached 2026-11-21T05-20Z within 0:00:00: ADVANCED" in capsys.readouterr().err
+    assert "has not reached 2026-11-21T05-20Z within 0s: ADVANCED" in capsys.readouterr().err
     there.write_text(json.dumps(content(300)))
     assert main([str(lake), "--wait-for", FIRST, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

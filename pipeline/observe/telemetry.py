@@ -4,6 +4,7 @@ imports OpenTelemetry's SDK."""
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Thread
 from typing import TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 SEND_WITHIN_MS = 10_000
 """Time limit for one export, in milliseconds. If an export fails, no count is lost, because sums are cumulative."""
+
+LAST_SEND_SECONDS = 3.0
+"""Time limit for the export at the end of the process, in seconds. A process must end soon after SIGTERM."""
 
 
 class Telemetry:
@@ -62,8 +66,12 @@ class Telemetry:
             logger.exception("metrics were not sent")
 
     def close(self) -> None:
-        """Send the remaining values, for at most a second, and shut down."""
-        self._collected(lambda: self._provider.shutdown(timeout_millis=1000))
+        """Send the newest values over OTLP, and shut down. Waits at most LAST_SEND_SECONDS for the receiver."""
+        if self.scrape is None:
+            sending = Thread(target=self.send, name="last metrics", daemon=True)
+            sending.start()
+            sending.join(LAST_SEND_SECONDS)
+        self._provider.shutdown(timeout_millis=1000)
 
     def _collected(self, collect: Callable[[], T]) -> T:
         """Read the values of all recorders once, then return the result of `collect`. During `collect`, OpenTelemetry's

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = read_watermark(asked.lake) if asked.wait_for is None else wait_for(asked.lake, asked.wait_for, timeout)
         if asked.wait_for is not None and not found.is_closed(asked.wait_for):
             until = asked.wait_for if isinstance(asked.wait_for, str) else _text(asked.wait_for)
-            raise NotReadable(f"the watermark has not reached {until} within {timeout}: {found.sentence}")
+            waited = f"{timeout.total_seconds():g}s"
+            raise NotReadable(f"the watermark has not reached {until} within {waited}: {found.sentence}")
     except NotReadable as error:
         print(f"tidemark-watermark: {error}", file=sys.stderr)
         return 1
