@@ -11,7 +11,7 @@ from tidemark.pipeline.pubsub.backlog import ROUNDING, SAMPLE_PERIOD, Backlog, r
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.readings import Reading
 
-SEEDS = 18
+SEEDS = 10
 """Each of the faults below shows in two of them or more."""
 
 
