@@ -341,12 +341,14 @@ def _in_parts(
         for low in range(since - since % length, before, length):
             start, end = max(low, since), min(low + length, before)
             files = (published_files(listed, bucket_start(start), bucket_start(end)) for listed in listings)
-            if not shorter or sum(pc.sum(each["num_records"]).as_py() or 0 for each in files) <= AUDITED_ROWS:
-                found = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
-                if not (shorter and found[1]):
-                    yield start, *found
-                    continue
-            yield from divided(start, end, *shorter)
+            if shorter and sum(pc.sum(each["num_records"]).as_py() or 0 for each in files) > AUDITED_ROWS:
+                yield from divided(start, end, *shorter)
+                continue
+            seconds, unread = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
+            if shorter and unread:
+                yield from divided(start, end, *shorter)
+            else:
+                yield start, seconds, unread
 
     return divided(since, before, *AUDITED_AT_ONCE)
 
