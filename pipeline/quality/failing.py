@@ -366,7 +366,7 @@ def failing(
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
             continue
-        since = note.at if note.at <= now else EPOCH  # the clock was set back since: any computation counts
+        since = _stands_since(note, now)
         open_ends = [key for stretch in note.stretches for key in _waiting(since, stretch, computed, windowing)]
         if open_ends or not note.stretches:
             standing.append(note)
@@ -393,11 +393,17 @@ def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], now: datet
     """Return True unless the windows of a custom table's failed run were computed after the failure. Between the ends
     of a stretch, only computed windows are checked, because the length of the table's windows is not known. A window
     that keeps failing is soon tried alone, so it is the end of a stretch."""
-    since = note.at if note.at <= now else EPOCH  # the clock was set back since: any computation counts
+    since = _stands_since(note, now)
     if not note.stretches:
         return max(computed.values(), default=EPOCH) <= since
     inside = {key for first, last in note.stretches for key in computed if first < key < last}
     return any(computed.get(key, EPOCH) <= since for key in inside.union(*note.stretches))
+
+
+def _stands_since(note: FailedRun, now: datetime) -> datetime:
+    """Return the time of the failure. If the clock was set back since, return the epoch, so that any computation
+    counts."""
+    return note.at if note.at <= now else EPOCH
 
 
 def _waiting(
