@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.tables import table_log
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
+from tidemark.pipeline.settings_sections import LakeSettings
 
 SCHEMA = pa.schema({"stream_id": pa.string(), "event_hour": pa.string()})
 EVERY = 5
@@ -320,3 +321,32 @@ def test_commits_of_this_process_are_not_read_again_by_those_who_follow_them(pla
     for version in range(3):
         (place / commit_name(version)).unlink()
     assert TableLog(DiskObjects(place), partial(DeltaTable, place), copies=True).since(0) == contents
+
+
+@pytest.mark.parametrize("is_writer", [False, True])
+def test_a_table_is_opened_again_after_many_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_writer: bool
+) -> None:
+    monkeypatch.setattr(table_log, "FOLLOWED_AT_MOST", 3)
+    opens = list[int]()
+
+    class Counted(TableLog):
+        def open(self) -> DeltaTable:
+            table = super().open()
+            opens.append(table.version())
+            return table
+
+    lake = LakeSettings(uri=f"file:{tmp_path}")
+    place = tmp_path / "table"
+    LakeTable(lake, "table", "event_hour").complete(SCHEMA)
+    table = LakeTable(lake, "table", "event_hour")
+    table.log = Counted(DiskObjects(place), partial(DeltaTable, place), copies=True)
+    first = DeltaTable(place).version()
+    for number in range(12):
+        if is_writer:  # it updates the table by its commits alone
+            commit(table.log, table.complete(SCHEMA, as_open=True), f"ours-{number}")
+        else:
+            add(DeltaTable(place), f"theirs-{number}")
+            assert content(table.current() or DeltaTable(place)) == content(DeltaTable(place))
+    assert content(DeltaTable(place))[0] == first + 12
+    assert opens == ([first, first + 4, first + 8] if is_writer else [first + 1, first + 6, first + 11])

@@ -141,7 +141,7 @@ class LakeTable:
             return self._table
         self._admission.admit()
         with table_errors(self.uri):
-            if self._table is not None and self.log.update(self._table):
+            if self._table is not None and not self.log.is_worn(self._table) and self.log.update(self._table):
                 return self._readable(self._table)
             self._table = None
             try:
@@ -173,9 +173,9 @@ class LakeTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table without updating it. Return None if no table is open, if it was deleted or recreated,
-        or if its format is older or a property is missing."""
-        if self._table is None or self._lacks(self._table):
+        """Return the open table without updating it. Return None if no table is open, if it is worn, if it was deleted
+        or recreated, or if its format is older or a property is missing."""
+        if self._table is None or self.log.is_worn(self._table) or self._lacks(self._table):
             return None
         with table_errors(self.uri):
             return self._table if self.log.is_unchanged(self._table) else None

@@ -56,6 +56,11 @@ NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 """Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
 find these files. Housekeeping deletes them instead."""
 
+FOLLOWED_AT_MOST = 50
+"""Maximum number of commits that a table follows while it is open from copies. Each of them adds a batch of files to
+the open table, and each update and commit goes through all batches, for about 0.1 ms each. In a folder, checkpoints
+join the batches."""
+
 COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """Commit options for a copy that lacks the objects from which a checkpoint is made."""
 
@@ -82,6 +87,8 @@ class TableLog:
         """The content of the commit at the version of the open table."""
         self._objects, self._copies = objects, copies
         self._is_copied = False
+        self._opened_at = 0
+        """The version at which the table was opened."""
         self._one_at_a_time = Lock()
 
     @cached_property
@@ -167,7 +174,7 @@ class TableLog:
             self._is_copied = True
             with self._copied(found):
                 table = DeltaTable(self._place)
-            self.newest = [*found.values()][-1]
+            self.newest, self._opened_at = [*found.values()][-1], table.version()
             if self._is_at_end(table):
                 return table
         self._is_copied, table = False, in_place or self.in_place()
@@ -181,6 +188,10 @@ class TableLog:
         """Return True if the open table's newest commit is still in the log. If not, the table was deleted or
         recreated. Raises LakeError."""
         return self._has(table.version(), self.newest)
+
+    def is_worn(self, table: DeltaTable) -> bool:
+        """Return True if the table has followed so many commits that opening it again is cheaper."""
+        return self._is_copied and table.version() - self._opened_at > FOLLOWED_AT_MOST
 
     def update(self, table: DeltaTable) -> bool:
         """Update the table to its newest version. Return False if it was deleted or recreated. Raises LakeError."""
