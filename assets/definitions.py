@@ -19,7 +19,6 @@ from tidemark.assets.jobs.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.own_tables import own_table_definitions, tables_sensor
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.requeue import requeue_job, requeue_sensor
-from tidemark.assets.scheduler.requests import WindowChooser
 from tidemark.assets.sensors.staleness import staleness_sensor
 from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_sensor
 from tidemark.assets.sensors.watching import keep_recorder
@@ -81,7 +80,10 @@ def _attached(settings: Settings, clock: Clock, partitions: Partitions, tables: 
     if tables:
         raise InvalidSettings("with pubsub.attach, no window is computed, so custom tables are impossible: remove them")
     complete, pace = CompleteWindows(settings, partitions), Pace(settings.watermark.tick, clock)
-    sensors = [tracking_sensor(settings, clock, pace, complete.after_decision), staleness_sensor(settings, clock)]
+    sensors = [
+        tracking_sensor(settings, clock, pace, complete.after_decision),
+        staleness_sensor(settings, clock, counts=False),
+    ]
     return [complete.described()], [], sensors
 
 
@@ -92,13 +94,13 @@ def _landing(
     own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
     job, requeue = compute_windows_job(settings, partitions), requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
-    asking, landing = WindowChooser(clock), Event()
+    landing = Event()
     landing.set()
     sensors = [
-        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, asking), landing, [job]),
+        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock, plan),
-        staleness_sensor(settings, clock, job, asking),
+        staleness_sensor(settings, clock, counts=True),
         *([tables_sensor(settings, clock, mine, own_jobs)] if mine else []),
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]

@@ -30,7 +30,6 @@ from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.version import FORMAT
-from tidemark.resources.lake import LakeResource
 
 NEWEST = FIXTURES / f"lake-{FORMAT}"
 NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
@@ -220,10 +219,8 @@ def test_no_tick_or_run_writes_into_a_later_lake_or_acknowledges(raised: Callabl
         for sensor in ("landing", "tracking", "staleness", "landing", "tracking"):
             with pytest.raises(NewerFormat, match=REFUSED):
                 ticking.tick(sensor)
-        lake = ticking.resources["lake"]
-        assert isinstance(lake, LakeResource)
         with pytest.raises(NewerFormat, match=REFUSED):
-            compute_range([settings.windowing.containing(at(0))], lake, None, "run")  # type: ignore[arg-type]
+            compute_range([settings.windowing.containing(at(0))], ticking.lake_resource, None, "run")  # type: ignore[arg-type]
     assert content_of(place) == before
     for path in (pubsub.base_path, pubsub.tracking_path):
         assert len(list(world.model.unacknowledged(path))) == 4, "every message is still to come"

@@ -1,11 +1,11 @@
 """Requests runs over windows: chooses the windows, and decides whether a run may start now."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 import dagster as dg
@@ -14,24 +14,22 @@ from tidemark.assets.partitions import stretch_texts, windows_tag
 from tidemark.assets.scheduler.runs import Runs, attempt_of, doing, ended_at, ended_attempts, report_dead
 from tidemark.assets.scheduler.turns import (
     LONGEST_PAUSE,
+    Attempts,
     Front,
+    Rest,
     rest_after,
     resting_sentence,
     room_for_older,
     take_turn,
 )
-from tidemark.pipeline.clock import EPOCH, Clock, is_recent
+from tidemark.pipeline.clock import EPOCH, is_recent
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window, Windowing
+from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window
 from tidemark.resources.lake import LakeResource
 
 FAILURES_COUNTED = 10
 """Number of newest runs of a job that are read when its consecutive failures are counted."""
-
-SEEN_WITHIN = timedelta(seconds=5)
-"""Maximum time until other sensors can see a requested run. Dagster creates the run after the sensor's function has
-returned."""
 
 LOOK_EVERY = timedelta(minutes=1)
 """Interval between two checks for due windows, while the last check found none and no further window closes."""
@@ -71,60 +69,65 @@ def run_over(settings: Settings, job: str, windows: Sequence[Window], tags: Mapp
 
 
 CHOICE = "choice"
-"""`LakeResource` caches the objects for choosing windows under this name, which all requesting sensors share."""
+"""`LakeResource` caches the objects for choosing windows under this name."""
+
+OLDER = (CHOICE, "older windows")
+"""The key of the `OlderWindows` in `LakeResource.kept`."""
+
+
+@dataclass
+class OlderWindows:
+    """What is remembered about older windows between two choices.
+
+    `counted`: the numbers of the stale windows to recompute, and when the sensor `staleness` began to count them.
+    `waits_since`: since when older windows have waited for a run; None if none waits.
+    `was_stale`: whether the last run over older windows was over stale ones.
+    """
+
+    counted: tuple[Spans, datetime] = Spans(), EPOCH
+    waits_since: datetime | None = None
+    was_stale: bool = False
+
+    def stale(self, ended: Attempts, closed: range) -> Spans:
+        """Return the closed stale windows that none of the runs in `ended` has computed since the count."""
+        counted, at = self.counted
+        computed = (run.windows.within(closed) for run in ended if not run.failed and run.ended_at > at)
+        return Spans(*counted.without(Spans(*chain.from_iterable(computed)), closed))
 
 
 class WindowChooser:
-    """Chooses windows for all sensors that share this object, one choice at a time, in a separate thread.
+    """Chooses the windows of runs, one choice at a time, in a separate thread.
 
-    A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick. After a sensor has
-    requested a run, no other sensor requests a run for SEEN_WITHIN.
+    A choice reuses what earlier choices have read. A failed or slow choice does not fail the tick.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
-        self._under_way: dict[str, Future[Request]] = {}
-        self._asked = ("", EPOCH)
+        self._under_way: Future[Request] | None = None
 
-    def request(self, user: str, choose: Callable[[], Request], log: logging.Logger) -> Request:
-        """Run `choose` for the sensor `user`, and return its request. If the choice fails, takes too long, or comes too
-        soon after another sensor's request, return a request without windows that says why. If a choice took too long,
-        the next call returns the windows that this choice found."""
-        chosen = self._under_way.get(user)
+    def request(self, choose: Callable[[], Request], log: logging.Logger) -> Request:
+        """Run `choose`, and return its request. If the choice fails or takes too long, return a request without windows
+        that says why. If a choice took too long, the next call returns the windows that this choice found."""
+        chosen = self._under_way
         if chosen is not None and not chosen.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
-        if chosen is None or chosen.cancelled() or chosen.exception() or not chosen.result().windows:
-            chosen = self._under_way[user] = self._one_at_a_time.submit(self._chosen, user, choose)
+        if chosen is None or chosen.exception() or not chosen.result().windows:
+            chosen = self._under_way = self._one_at_a_time.submit(choose)
             if not wait((chosen,), CHOOSE_WITHIN_SECONDS).done:
-                chosen.cancel()  # it may not have begun, if another sensor's choice is under way
                 return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
-        del self._under_way[user]
+        self._under_way = None
         try:
             return chosen.result()
         except Exception as error:  # whatever the error, the tick's work is durable and is reported
             log.error("the choice of windows failed", exc_info=error)
             return Request((), f"no window is requested, because the choice failed: {error}")
 
-    def _chosen(self, user: str, choose: Callable[[], Request]) -> Request:
-        if self._asked[0] not in ("", user) and is_recent(self._asked[1], self._clock.now(), SEEN_WITHIN):
-            return Request((), "no window is requested: another sensor has just requested a run")
-        request = choose()
-        if request.windows:
-            self._asked = user, self._clock.now()
-        return request
-
 
 def next_request(
-    runs: Runs,
-    lake: LakeResource,
-    watermark: datetime | None,
-    now: datetime,
-    stale: Sequence[Window] = (),
-    most: int = WINDOWS_PER_RUN,
+    runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, most: int = WINDOWS_PER_RUN
 ) -> Request:
-    """Request due windows, newest first. Live windows have priority, and older windows are requested between runs over
-    live ones. If there are windows in `stale`, they are requested in place of the older ones.
+    """Request due windows, newest first. Live windows have priority. Older windows are requested between runs over live
+    ones; if some of them are due and others are stale, the two kinds take turns.
 
     Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
     left for later, even if the sources' clocks are ahead.
@@ -137,33 +140,35 @@ def next_request(
         return Request((), nothing)
     if watermark is None or (due := due_now(lake, min(watermark, now), now)) is None:
         return Request((), "no window is closed yet")
-    front = Front.of(windowing, min(watermark, now), now)
-    others, end = (_numbers(stale, windowing), front.first_open) if stale else (due, front.first_live)
-    older_wait = others.least is not None and others.least < end
-    waits = lake.kept.get((CHOICE, "waits since"), dict[bool, datetime])
-    waited = abs(now - waits.setdefault(bool(stale), now))  # negative if the clock was set back since
-    if not older_wait:
-        del waits[bool(stale)]
-    if not due and not stale:
+    memory = lake.kept.get(OLDER, OlderWindows)
+    if not due and not memory.counted[0]:
+        memory.waits_since = None
         return Request((), nothing)
 
+    front = Front.of(windowing, min(watermark, now), now)
     ended, taken = ended_attempts(runs, windowing), Spans()
     reach = -(-windows.lookback // windows.length)
     for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
         taken.add(range(stretch.start - reach, stretch.stop + reach))  # neighbouring windows share input
+    older, stale = Spans(*due.within(range(front.first_live))), memory.stale(ended, range(front.first_open))
+    if is_stale := bool(stale) and not (older and memory.was_stale):
+        older = stale
+    waits_since = memory.waits_since = (memory.waits_since or now) if older else None
     chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
+    waited = abs(now - (waits_since or now))  # negative if the clock was set back since
     room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
+    asked, more = list[int](), list[Rest]()
     if room:
-        waits.pop(bool(stale), None)
-    older, more = take_turn(others.without(taken, range(end)), ended, now, min(most, room)) if room else ([], [])
-    asked = [windowing.numbered(number) for number in sorted(older or chosen)]
+        asked, more = take_turn(older.without(taken, range(front.first_open)), ended, now, min(most, room))
+        memory.waits_since, memory.was_stale = None, is_stale
+    kind, count = ("stale" if is_stale else "older", len(older)) if asked else ("due", len(due))
+    found = [windowing.numbered(number) for number in sorted(asked or chosen)]
     said = [resting_sentence([*resting, *more], windowing)]
-    if asked:
-        kind, count = ("older", len(others)) if older else ("due", len(due))
-        said.insert(0, f"computing {len(asked)} of {count} {kind} windows, from {asked[0]} on")
-    elif why and older_wait:
+    if found:
+        said.insert(0, f"computing {len(found)} of {count} {kind} windows, from {found[0]} on")
+    elif why and older:
         said.append(f"older windows wait: {why}")
-    return Request(asked, "; ".join(filter(None, said)) or nothing, bool(older))
+    return Request(found, "; ".join(filter(None, said)) or nothing, bool(asked))
 
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
@@ -199,11 +204,6 @@ class NothingDue:
         """Return True if the last check found no due window, was based on facts equal to `known`, and is less than
         LOOK_EVERY ago."""
         return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
-
-
-def _numbers(windows: Iterable[Window], windowing: Windowing) -> Spans:
-    numbers = (windowing.number_of(window.start) for window in windows)
-    return Spans(*(range(number, number + 1) for number in numbers))
 
 
 def pause_of(

@@ -1,27 +1,25 @@
-"""The sensor that evaluates the checks of late, missed and lost heartbeats, and requests stale windows."""
+"""The sensor that evaluates the checks of late, missed and lost heartbeats, and finds the stale windows."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, cast
+from typing import cast
 from uuid import uuid4
 
 import dagster as dg
 
 from tidemark.assets import checks
-from tidemark.assets.catalog import WATERMARK, key_of
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.assets.checks import CheckInput, DeclaredCheck
-from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
-from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.scheduler.requests import OLDER, OlderWindows
 from tidemark.assets.sensors.watching import recorder_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeFull, LakeUnwritable
 from tidemark.pipeline.observe.recorder import CHECKED
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Spans, Window
 from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
 
@@ -33,15 +31,10 @@ AUDIT_EVERY = timedelta(minutes=5)
 `quarantine_share` and `fields_present` read the newest files or their statistics, and `subscriptions` calls Pub/Sub
 twice."""
 
-CHECK_EVERY, STEPS_AT_ONCE = timedelta(seconds=50), 3
+CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because in a bucket, a count costs at least a
-dozen requests. CHECK_EVERY is not a whole minute: otherwise each tick could coincide with a run over a live window of a
-minute, and no stale window would ever be requested. A tick does at most STEPS_AT_ONCE steps of a count, and the next
-tick continues. Each step has a bounded size."""
-
-REQUEST_EVERY = timedelta(minutes=1)
-"""Minimum interval between two requests of the same window. Without it, a window that keeps receiving late heartbeats
-would be requested in every tick."""
+dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, and the next tick continues. Each step has a bounded
+size."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "untracked"),
@@ -53,12 +46,11 @@ whenever messages land."""
 
 @dataclass
 class StalenessMemory:
-    """The sensor's memory of its reports and requests. A restarted code server reports and requests
-    everything once more. `cursor` is the cursor that the last tick gave to Dagster."""
+    """The sensor's memory of its reports. A restarted code server reports everything once more. `cursor` is the cursor
+    that the last tick gave to Dagster."""
 
     reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH
-    requested: dict[Window, datetime] = field(default_factory=dict)
     cursor: str | None = None
 
     def news(self, evaluations: Sequence[dg.AssetCheckEvaluation], stored: str | None) -> list[dg.AssetCheckEvaluation]:
@@ -76,38 +68,35 @@ class StalenessMemory:
         return found
 
 
-def staleness_sensor(
-    settings: Settings, clock: Clock, job: dg.JobDefinition | None = None, asking: WindowChooser | None = None
-) -> dg.SensorDefinition:
-    """Define the sensor that evaluates the checks, and requests runs of `job` over stale windows. `job` is None if this
-    pipeline lands nothing."""
-    again, memory = settings.windows.recompute_missed, StalenessMemory()
+def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.SensorDefinition:
+    """Define the sensor that evaluates the checks. With `counts`, it also counts late and missed heartbeats, and finds
+    the stale windows, for which the sensor `tracking` requests runs."""
+    memory, targets = StalenessMemory(), [key_of(settings, WATERMARK)]
     audits = [check for check in checks.AUDITS if check.is_due(settings)]
     about = "Checks the watermark's age, and both subscriptions for changes."
-    # Dagster lets a sensor name jobs or assets.
-    updates: dict[str, Any] = {"asset_selection": [key_of(settings, WATERMARK)]}
-    if job is not None:
+    if counts:
+        targets += [key_of(settings, HEARTBEATS), key_of(settings, QUARANTINED)]
         about = (
             "Counts late heartbeats, missed ones and those lost outside of the pipeline, evaluates their checks, and "
-            f'requests stale windows again: recompute_missed = "{again}".'
+            f'finds the stale windows to recompute: recompute_missed = "{settings.windows.recompute_missed}".'
         )
-        updates = {"job": job}
 
-    @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, **updates)
+    @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, asset_selection=targets)
     def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         look = CheckInput(lake, pubsub_of(context, settings), USER, clock.now())
-        results, request = list[dg.AssetCheckEvaluation](), Request((), "")
-        if asking is not None:
+        results, said = list[dg.AssetCheckEvaluation](), list[str]()
+        if counts:
             results = [checks.late.reported(look)]
             try:
                 found = _missed(look, context.log)
             except (CorruptObject, InvalidSettings) as error:  # a damaged table, or windows of another length
-                said = f"missed heartbeats cannot be counted: {error}"
-                results.insert(0, checks.missed.reported(look, checks.verdict(passed=False, description=said)))
+                reason = f"missed heartbeats cannot be counted: {error}"
+                results.insert(0, checks.missed.reported(look, checks.verdict(passed=False, description=reason)))
+                _recompute(look, ())
             else:
                 if not found.left:
                     results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
-                request = _request(context, look, found, asking, memory.requested)
+                said = [_stale(look, found)]
         if not is_recent(memory.audited_at, look.now, AUDIT_EVERY):
             results += _audited(look, audits, context.log)
             memory.audited_at = look.now
@@ -115,9 +104,9 @@ def staleness_sensor(
         for result in results:
             for figure in CHECKED.keys() & result.metadata.keys():
                 recorder_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
-        said = "; ".join(str(result.description) for result in results)
+        skipped = dg.SkipReason("; ".join([*(str(result.description) for result in results), *said]))
         news = memory.news(results, context.cursor)
-        return request.result(settings, context.log, f"{said}. ", asset_events=news, cursor=memory.cursor)
+        return dg.SensorResult(skip_reason=skipped, asset_events=news, cursor=memory.cursor)
 
     return staleness
 
@@ -142,30 +131,24 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 
 
-def _request(
-    context: dg.SensorEvaluationContext,
-    look: CheckInput,
-    found: MissedHeartbeats,
-    asking: WindowChooser,
-    requested: dict[Window, datetime],
-) -> Request:
+def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
+    """Tell the scheduler which stale windows to recompute. Return a sentence for the tick."""
     if found.left:
-        return Request(
-            (),
+        _recompute(look, ())
+        return (
             f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
-            "are left, and perhaps more after them; the next tick continues",
+            "are left, and perhaps more after them; the next tick continues"
         )
-    lake, settings = look.lake, look.lake.settings
-    for window in [window for window, at in requested.items() if not is_recent(at, look.now, REQUEST_EVERY)]:
-        del requested[window]
-    due = to_compute_again(found, look.state.watermark, settings.windows.recompute_within, lake.kept_windows().since())
-    if not (stale := [window for window in due if window not in requested]):
-        return Request((), "no stale window needs to be recomputed")
-    runs = Runs(context.instance, settings)
-    choose = partial(next_request, runs, lake, look.state.watermark, look.now, stale)
-    request = asking.request(USER, choose, context.log)
-    requested |= dict.fromkeys(request.windows, look.now)
-    return request
+    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
+    due = to_compute_again(found, look.state.watermark, within, kept_since)
+    _recompute(look, due)
+    return f"{len(due)} stale windows are to be recomputed" if due else "no stale window needs to be recomputed"
+
+
+def _recompute(look: CheckInput, stale: Sequence[Window]) -> None:
+    numbers = (look.lake.settings.windowing.number_of(window.start) for window in stale)
+    counted = Spans(*(range(number, number + 1) for number in numbers))
+    look.lake.kept.get(OLDER, OlderWindows).counted = counted, look.now
 
 
 def to_compute_again(

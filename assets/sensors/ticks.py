@@ -40,12 +40,13 @@ AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkSta
 to report."""
 
 
-def requesting(settings: Settings, clock: Clock, asking: WindowChooser) -> AfterDecision:
-    """Return a function that requests a run over the due windows after a decision."""
+def requesting(settings: Settings, clock: Clock) -> AfterDecision:
+    """Return a function that requests a run over due and stale windows after a decision."""
+    chooser = WindowChooser()
 
     def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:
         choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
-        return asking.request("tracking", choose, context.log), ()
+        return chooser.request(choose, context.log), ()
 
     return after_decision
 
@@ -63,7 +64,7 @@ def tracking_sensor(
     lands nothing."""
     budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
     copies = RememberedCopies(settings.copies_remembered)
-    follows, asks = "requests one run over the windows that closed", dict[str, Any](jobs=jobs)
+    follows, asks = "requests runs over the windows that are due or stale", dict[str, Any](jobs=jobs)
     if landing is None:
         # Dagster lets a sensor name either jobs or assets. Without jobs, it names the assets that it keeps up to date.
         asks = {"asset_selection": [key_of(settings, key) for key in (TRACKING_HISTOGRAM, WATERMARK, COMPLETE_WINDOWS)]}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -44,6 +44,7 @@ from tidemark.pipeline.settings_sections import (
 )
 from tidemark.pipeline.watermark.usage import Usage
 from tidemark.pipeline.windows import Window, Windowing
+from tidemark.resources.lake import LakeResource
 
 SECOND = timedelta(seconds=1)
 SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/another-lake"})
@@ -204,6 +205,11 @@ class Ticking:
             self.instance.report_runless_asset_event(event)
         self.cursors[sensor_name] = data.cursor
         return data
+
+    @property
+    def lake_resource(self) -> LakeResource:
+        """The lake that the sensors share."""
+        return cast("LakeResource", self.resources["lake"])
 
     @property
     def runs(self) -> Runs:

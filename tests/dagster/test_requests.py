@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.clock import ManualClock
 from tests.watermark.builders import START, at, bounded, seconds
 from tidemark.assets.scheduler import requests, turns
-from tidemark.assets.scheduler.requests import SEEN_WITHIN, Request, WindowChooser, next_request
-from tidemark.assets.sensors.staleness import CHECK_EVERY
+from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
@@ -55,7 +54,11 @@ class World:
         closed = range(first, self.windowing.number_of(watermark or self.watermark))
         return list(due(self.held, self.reached, self.computed, closed, live))
 
-    def ask(self, stale: Sequence[Window] = ()) -> Request:
+    def ask(self, stale: Sequence[Window] = (), counted_at: datetime | None = None) -> Request:
+        """Request a run, given the stale windows, which are counted just now unless it says otherwise."""
+        numbers = (self.windowing.number_of(window.start) for window in stale)
+        memory = self.kept.get(requests.OLDER, requests.OlderWindows)
+        memory.counted = Spans(*(range(number, number + 1) for number in numbers)), counted_at or self.now
         length = self.windowing.length
         windows = SimpleNamespace(runs_at_once=self.at_once, length=length, lookback=REACH * length)
         lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows), kept=self.kept)
@@ -66,7 +69,7 @@ class World:
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda _, watermark, __: Spans(*self.due(watermark)))
             runs: Any = SimpleNamespace(settings=lake.settings)
-            return next_request(runs, lake, self.watermark, self.now, stale, self.most)
+            return next_request(runs, lake, self.watermark, self.now, self.most)
 
     def attempt(self, request: Request, began: datetime, *, failed: bool = False) -> turns.Attempt:
         tried = Spans(*(range(number, number + 1) for number in self.numbers(request)))
@@ -124,11 +127,31 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     live = world.ask()
     assert (live.is_backlog, [world.windowing.number_of(window.start) for window in live.windows]) == (False, [newest])
     stale = [world.windowing.numbered(newest - 9000)]
-    assert world.ask(stale).windows == live.windows, "whichever sensor asks"
+    assert world.ask(stale).windows == live.windows
     world.run(live)
-    assert world.ask().is_backlog
     again = world.ask(stale)
     assert (again.is_backlog, again.windows) == (True, stale)
+
+
+def test_stale_and_due_windows_take_turns_and_no_stale_one_is_computed_twice_by_one_count() -> None:
+    world = World(Windowing(timedelta(minutes=1), START - 400 * DAY), START + seconds(20), most=4)
+    newest = world.windowing.number_of(world.watermark) - 1
+    for number in range(newest - 9000, newest - 8990):
+        world.hold(number, reach=1)
+    wanted, counted_at = [world.windowing.numbered(newest - number) for number in range(2, 12)], world.now
+    turns_taken, computed = list[bool](), list[Window]()
+    while (request := world.ask(wanted, counted_at)).windows:
+        turns_taken.append(request.windows[0] in wanted)
+        computed += request.windows
+        world.run(request, seconds(1))
+    assert turns_taken == [True, False] * 3
+    assert sorted(window.start for window in computed if window in wanted) == sorted(window.start for window in wanted)
+    assert len({window.start for window in computed}) == len(computed) == 21
+    assert len(world.ask(wanted).windows) == 4, "a later count finds them stale again"
+    world.attempts.clear()
+    world.run(world.ask(wanted, counted_at), failed=True)
+    world.now += seconds(20)
+    assert len(world.ask(wanted, counted_at).windows) == 4, "a failed run has computed nothing"
 
 
 def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it() -> None:
@@ -210,31 +233,26 @@ def test_runs_share_no_input_and_leave_room_for_live_ones(numbers: set[int], at_
     assert [number for number in wanted if number not in world.computed] == []
 
 
-def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for() -> None:
-    clock = ManualClock(START)
-    asking = WindowChooser(clock)
-    some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
-    none = Request((), "nothing is due")
-    assert asking.request("staleness", lambda: none, LOG) is none
-    assert asking.request("tracking", lambda: some, LOG) is some
-    assert asking.request("staleness", lambda: some, LOG).sentence.endswith("another sensor has just requested a run")
-    assert asking.request("tracking", lambda: some, LOG) is some  # it sees its own
-    clock.sleep(SEEN_WITHIN.total_seconds())
-    assert asking.request("staleness", lambda: some, LOG) is some
-    clock.advance(-timedelta(hours=1))
-    assert asking.request("tracking", lambda: some, LOG) is some  # windows do not wait until the clock is there again
+def test_a_choice_that_fails_or_takes_long_fails_no_tick_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 0.01)
+    chooser, go_on, some = WindowChooser(), Event(), Request([Windowing(seconds(60), START).containing(START)], "a run")
+
+    def slow() -> Request:
+        go_on.wait(60)
+        return some
 
     def unanswered() -> Request:
         raise TimeoutError("the storage does not answer")
 
-    assert asking.request("tracking", unanswered, LOG).sentence.endswith("failed: the storage does not answer")
-
-
-def test_a_check_for_stale_windows_soon_falls_between_two_runs_over_live_windows_of_a_minute() -> None:
-    minute = timedelta(minutes=1)
-    for interval in (CHECK_EVERY, CHECK_EVERY + seconds(5)):  # Dagster looks at its sensors every 5 s
-        for phase in map(seconds, range(60)):
-            assert any((phase + tick * interval) % minute >= SEEN_WITHIN + A_RUN for tick in range(12))
+    assert "choosing takes longer" in chooser.request(slow, LOG).sentence
+    assert "still under way" in chooser.request(unanswered, LOG).sentence
+    go_on.set()
+    while "still under way" in (request := chooser.request(unanswered, LOG)).sentence:
+        pass
+    assert request is some
+    monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 60)
+    assert chooser.request(unanswered, LOG).sentence.endswith("failed: the storage does not answer")
+    assert chooser.request(lambda: some, LOG) is some
 
 
 def test_that_nothing_is_due_is_known_for_a_minute_and_while_no_further_window_closes() -> None:
