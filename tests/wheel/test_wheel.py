@@ -125,17 +125,19 @@ def test_the_demonstration_names_the_extra_that_it_needs_before_it_does_anything
     assert not (stranger.folder / "build").exists()
 
 
-def test_in_an_empty_folder_it_begins_and_whatever_is_killed_every_row_is_right(
-    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_settings(monkeypatch)
+def test_in_an_empty_folder_it_begins_with_the_shipped_settings_and_overwrites_none(stranger: Stranger) -> None:
     assert "tidemark up" in stranger.says("init")
-    shipped = (ROOT / "tidemark.toml").read_text()
-    assert stranger.config.read_text() == shipped
+    assert stranger.config.read_text() == (ROOT / "tidemark.toml").read_text()
     again = stranger.run("init")
     assert (again.returncode, "it was not overwritten" in again.stderr) == (1, True)
 
-    stranger.config.write_text(with_free_ports(shipped))
+
+@pytest.mark.slow
+def test_whatever_is_killed_in_a_folder_of_its_own_every_row_is_right(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_settings(monkeypatch)
+    stranger.config.write_text(with_free_ports((ROOT / "tidemark.toml").read_text()))
     house = replace(stranger, settings=load_settings(stranger.config))
     assert house.settings.dagster.storage == str(house.state / "dagster")
     check_that_it_survives(asked_of(stranger.folder, KILLED), house, SystemClock())
