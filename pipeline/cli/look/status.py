@@ -180,7 +180,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     if facts.get("lost_at_least"):
         yield "find out who else acknowledges on base, or seeks base (docs/concepts/late-and-missed.md)"
     if facts.get("windows_stale"):
-        yield "`tidemark repair` recomputes stale windows, if the sensor `staleness` does not"
+        yield "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"
     if facts.get("late") or facts.get("missed"):
         yield "`tidemark tune` says which band is enough"
     changed = found.details.get("settings_changed")
