@@ -25,7 +25,7 @@ from tidemark.pipeline.contract.heartbeat import PATIENCE, MessageContract
 from tidemark.pipeline.contract.judging import RULES
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import is_address
+from tidemark.pipeline.settings_sections import IN_WORDS, is_address
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
@@ -288,6 +288,8 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
         rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
+        if problem["type"] == "string_pattern_mismatch":
+            rule = IN_WORDS.get(problem["ctx"]["pattern"], rule)
         if problem["type"] == "extra_forbidden":
             rule = f"there is no such setting{_nearest(place)}"
         lines.append(f"{'.'.join(place)} = {problem['input']!r} (from {_source(place, file, prefix)}): {rule}")

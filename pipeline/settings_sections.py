@@ -207,9 +207,18 @@ def _never_automatic_or_within(value: str) -> str:
     return value
 
 
-TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
-ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
-Owner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]  # Dagster's rule
+TABLE_NAME, RESOURCE_ID = r"^[a-z][a-z0-9_]{0,59}$", r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$"
+OWNER = r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$"  # Dagster's rule
+IN_WORDS = {
+    TABLE_NAME: "write at most 60 lower-case letters, digits and underscores, beginning with a letter",
+    RESOURCE_ID: "write 3 to 255 letters, digits and characters of -_.~+%, beginning with a letter",
+    OWNER: 'write "team:" and a name, or an email address',
+}
+"""The rule that each of these regular expressions states."""
+
+TableName = Annotated[str, Field(pattern=TABLE_NAME)]
+ResourceId = Annotated[str, Field(pattern=RESOURCE_ID)]
+Owner = Annotated[str, Field(pattern=OWNER)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
 
