@@ -149,9 +149,26 @@ def test_stale_and_due_windows_take_turns_and_no_stale_one_is_computed_twice_by_
     assert len({window.start for window in computed}) == len(computed) == 21
     assert len(world.ask(wanted).windows) == 4, "a later count finds them stale again"
     world.attempts.clear()
-    world.run(world.ask(wanted, counted_at), failed=True)
+    tried = world.ask(wanted, counted_at)
+    world.run(tried, failed=True)
     world.now += seconds(20)
-    assert len(world.ask(wanted, counted_at).windows) == 4, "a failed run has computed nothing"
+    assert world.ask(wanted, counted_at).windows == tried.windows, "a failed run has computed nothing"
+
+
+def test_the_wait_of_older_windows_ends_once_none_is_left() -> None:
+    world = World(Windowing(timedelta(minutes=1), START - 400 * DAY), START + seconds(20))
+    newest = world.windowing.number_of(world.watermark) - 1
+    stale = [world.windowing.numbered(newest - 9000)]
+    world.hold(newest)
+    live = world.ask(stale)
+    assert not live.is_backlog
+    world.run(live, seconds(1))
+    assert not world.ask().windows
+    world.now += timedelta(minutes=5)
+    world.hold(world.windowing.number_of(world.watermark) - 1, reach=1)
+    assert not world.ask(stale).is_backlog, "these have not waited yet"
+    world.now += timedelta(minutes=1)
+    assert world.ask(stale).is_backlog
 
 
 def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it() -> None:
@@ -244,13 +261,23 @@ def test_a_choice_that_fails_or_takes_long_fails_no_tick_and_is_not_lost(monkeyp
     def unanswered() -> Request:
         raise TimeoutError("the storage does not answer")
 
+    def slow_and_unanswered() -> Request:
+        go_on.wait(60)
+        return unanswered()
+
     assert "choosing takes longer" in chooser.request(slow, LOG).sentence
     assert "still under way" in chooser.request(unanswered, LOG).sentence
     go_on.set()
     while "still under way" in (request := chooser.request(unanswered, LOG)).sentence:
         pass
     assert request is some
+    go_on.clear()
+    assert "choosing takes longer" in chooser.request(slow_and_unanswered, LOG).sentence
     monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 60)
+    go_on.set()
+    while "still under way" in (request := chooser.request(lambda: some, LOG)).sentence:
+        pass
+    assert request is some
     assert chooser.request(unanswered, LOG).sentence.endswith("failed: the storage does not answer")
     assert chooser.request(lambda: some, LOG) is some
 

@@ -17,7 +17,7 @@ from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.partitions import stretch_texts
-from tidemark.assets.scheduler.requests import next_request
+from tidemark.assets.scheduler.requests import OLDER, OlderWindows, next_request
 from tidemark.assets.sensors.staleness import AUDIT_EVERY, STEPS_AT_ONCE
 from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.clock import SystemClock
@@ -30,6 +30,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
+from tidemark.pipeline.windows import Spans
 
 
 @pytest.fixture
@@ -105,6 +106,7 @@ def test_exactly_the_stale_windows_are_requested_together(history: History, inst
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     ticking = ticking_on(history, instance, clock=clock)
     assert asked(ticking) == [stretch(0, 2), stretch(5, 7)]
+    assert ticking.lake_resource.kept.get(OLDER, OlderWindows).counted[1] == clock.now()
     assert "6 stale windows are to be recomputed" in (ticking.tick("staleness").skip_message or "")
     run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
     assert asked(ticking) is None
@@ -149,7 +151,10 @@ def test_the_watermark_s_age_is_checked_and_fails_where_nobody_decides_however_y
 
     with monkeypatch.context() as patched:
         patched.setattr(quality_staleness.Staleness, "check", damaged)  # as if one of heartbeat_diffs were
+        older = ticking.lake_resource.kept.get(OLDER, OlderWindows)
+        older.counted = Spans(range(5)), clock.now()
         assert evaluations(ticking)["missed"].description == "missed heartbeats cannot be counted: a file is damaged"
+        assert not older.counted[0], "an earlier count is not trusted"
     clock.advance(seconds(539))
     checked = evaluations(ticking_on(history, instance, clock=clock, length=2 * LENGTH))
     assert "the settings ask for windows of 2m" in (checked["missed"].description or "")
@@ -213,6 +218,9 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
     assert "10 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
     assert asked(ticking) == [stretch(0, 2)]
+    for number in range(9 + STEPS_AT_ONCE * 4):
+        history.land([Beat("a", 700 + number)])
+    assert asked(ticking) is None, "a long count is under way again"
 
 
 def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
