@@ -29,6 +29,7 @@ BACKLOG, LIVE = timedelta(minutes=62), timedelta(seconds=30)
 """An hour ends in the backlog: their asset is asked for it."""
 WITHIN_SECONDS = 480.0
 LOOK_EVERY_SECONDS = 3.0
+DOWNSTREAM, DOWNSTREAM_SECONDS = dg.AssetKey("rows_of_orders"), 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def play(folder: Path, say: Callable[[str], None]) -> Played:
             assert [one.wait(600) for one in publishing] == [0, 0]
             _until_computed(pipelines, supervisor, clock, say)
             with _instance(folder) as instance:
+                _until_downstream(instance, clock)
                 found = {
                     name: compare(folder / f"{name}.parquet", folder / f"{name}-lake", each.windows)
                     for name, each in pipelines.items()
@@ -128,6 +130,14 @@ def _until_computed(
         clock.sleep(LOOK_EVERY_SECONDS)
 
 
+def _until_downstream(instance: dg.DagsterInstance, clock: Clock) -> None:
+    """Return once a partition of their asset is materialized, or after DOWNSTREAM_SECONDS. Their automation is
+    evaluated every 30 s, and its run may wait for a place."""
+    until = clock.monotonic() + DOWNSTREAM_SECONDS
+    while not instance.get_materialized_partitions(DOWNSTREAM) and clock.monotonic() < until:
+        clock.sleep(LOOK_EVERY_SECONDS)
+
+
 def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str], None]) -> bool:
     lake = Lake(settings.lake, settings.message.kinds, clock)
     try:
@@ -167,5 +177,5 @@ def _seen(instance: dg.DagsterInstance, compared: dict[str, TruthComparison]) ->
         materializations=len(instance.fetch_materializations(theirs, limit=10_000).records),
         evaluations=len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10_000)),
         ingests=[run.status.value for run in instance.get_runs(dg.RunsFilter(job_name="ingest"))],
-        downstream=len(instance.get_materialized_partitions(dg.AssetKey("rows_of_orders"))),
+        downstream=len(instance.get_materialized_partitions(DOWNSTREAM)),
     )
