@@ -77,7 +77,7 @@ OLDER = (CHOICE, "older windows")
 
 @dataclass
 class OlderWindows:
-    """What is remembered about older windows between two choices.
+    """The memory of older windows between two choices.
 
     `counted`: the numbers of the stale windows to recompute, and when the sensor `staleness` began to count them.
     `waits_since`: since when older windows have waited for a run; None if none waits.

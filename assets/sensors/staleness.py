@@ -126,22 +126,21 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
     for audited in audits:
         try:
             results.append(audited.reported(look))
-        except CorruptObject as error:  # other audits, and the request, do not wait for a repair
+        except CorruptObject as error:  # other audits do not wait for a repair
             log.error("the check %s could not be evaluated: %s", audited.name, error)
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 
 
 def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
     """Tell the scheduler which stale windows to recompute. Return a sentence for the tick."""
+    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
+    due = [] if found.left else to_compute_again(found, look.state.watermark, within, kept_since)
+    _recompute(look, due)
     if found.left:
-        _recompute(look, ())
         return (
             f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
             "are left, and perhaps more after them; the next tick continues"
         )
-    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
-    due = to_compute_again(found, look.state.watermark, within, kept_since)
-    _recompute(look, due)
     return f"{len(due)} stale windows are to be recomputed" if due else "no stale window needs to be recomputed"
 
 

@@ -129,6 +129,7 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
     stale = [world.windowing.numbered(newest - 9000)]
     assert world.ask(stale).windows == live.windows
     world.run(live)
+    assert world.ask().is_backlog
     again = world.ask(stale)
     assert (again.is_backlog, again.windows) == (True, stale)
 
