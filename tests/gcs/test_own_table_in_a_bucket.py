@@ -74,6 +74,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
 
 
 @pytest.mark.gcs
+@pytest.mark.slow
 def test_a_table_of_ones_own_is_computed_in_a_bucket_over_connect(
     connector_cache: Path, endpoint_apart: str, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]
     return ended(command, folder, of_spark(**environment))
 
 
+@pytest.mark.slow
 def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Unpacked) -> None:
     folder, _ = unpacked
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
@@ -61,6 +62,7 @@ def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Unpacke
     assert done.stdout == f"{python} {packages}/tidemark/pipeline/ingest/rounds.py an argument\n"
 
 
+@pytest.mark.slow
 def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Unpacked) -> None:
     folder, members = unpacked
     packages = folder / "environment" / "site-packages"
