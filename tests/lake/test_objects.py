@@ -300,7 +300,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
             errors.LakeUnreachable,
             "storage.objects.create of lake/heartbeats/_delta_log/00000000000000000001.json",
         ),
-        (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; the next tick retries"),
+        (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; ticks retry"),
         (TRACED, errors.CorruptObject, "Json error: unexpected 'b'; restore its earlier version"),
         (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
         ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),

@@ -110,8 +110,8 @@ def test_a_file_that_was_written_before_the_column_had_another_kind_is_not_added
 
 
 FAULTS = [
-    (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continues from the durable"),
-    (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick retries"),
+    (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continue from the durable"),
+    (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "ticks retry"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
     (CommitFailedError("Unsupported table features required: [RowTracking]"), LakeError, "another tool has turned on"),
 ]

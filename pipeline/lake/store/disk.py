@@ -200,7 +200,7 @@ def storage_error(uri: str, text: str) -> LakeError:
     plain = " ".join(DRAWING.sub("", text).split())
     why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(f"no space is left for {uri}; free space, and the next tick continues from the durable state")
+        return LakeFull(f"no space is left for {uri}; free space, and ticks continue from the durable state")
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
         remedy = "let this user write there, or set lake.uri to another place"
@@ -210,8 +210,8 @@ def storage_error(uri: str, text: str) -> LakeError:
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
         return LakeUnreachable(
-            f"no answer from the lake at {uri}{during}: {why}; the next tick retries from the durable state. If this "
-            "persists, check the network"
+            f"no answer from the lake at {uri}{during}: {why}; ticks retry from the durable state. If this persists, "
+            "check the network"
         )
     if any(sign in text for sign in NEWER):
         return newer_format(uri, {}, why)

@@ -227,8 +227,7 @@ class CloudStorageObjects:
             case api_errors.RetryError():
                 return LakeUnreachable(
                     f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
-                    f"{' and lake.endpoint' if self._at_endpoint else ''}. The next tick continues from the durable "
-                    "state"
+                    f"{' and lake.endpoint' if self._at_endpoint else ''}. Ticks continue from the durable state"
                 )
             case GoogleAuthError():
                 return _without_credentials(self.uri, error)
