@@ -9,11 +9,11 @@ from tidemark.pipeline.clock import EPOCH
 WITHIN_SECONDS = 60
 
 
-def until(what: str, reached: Callable[[], bool]) -> None:
+def until(what: str, reached: Callable[[], bool], seconds: float = WITHIN_SECONDS) -> None:
     """Return once it is so. Raises AssertionError where it does not become so."""
-    limit = time.monotonic() + WITHIN_SECONDS
+    limit = time.monotonic() + seconds
     while not reached():
-        assert time.monotonic() < limit, f"not within {WITHIN_SECONDS} s: {what}"
+        assert time.monotonic() < limit, f"not within {seconds:g} s: {what}"
         time.sleep(0.05)
 
 

@@ -133,14 +133,15 @@ def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Log
 
 def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
     """Tell the scheduler which stale windows to recompute. Return a sentence for the tick."""
-    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
-    due = [] if found.left else to_compute_again(found, look.state.watermark, within, kept_since)
-    _recompute(look, due)
     if found.left:
+        _recompute(look, ())
         return (
             f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
             "are left, and perhaps more after them; the next tick continues"
         )
+    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
+    due = to_compute_again(found, look.state.watermark, within, kept_since)
+    _recompute(look, due)
     return f"{len(due)} stale windows are to be recomputed" if due else "no stale window needs to be recomputed"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from tests.clock import until
 from tests.guests import their_project
 from tests.official_emulator import HOST, free_port, running_own_pubsub
 from tidemark.local.demo.verification import TruthComparison, compare
@@ -30,6 +31,8 @@ BACKLOG, LIVE = timedelta(minutes=62), timedelta(seconds=30)
 WITHIN_SECONDS = 480.0
 LOOK_EVERY_SECONDS = 3.0
 DOWNSTREAM, DOWNSTREAM_SECONDS = dg.AssetKey("rows_of_orders"), 90.0
+"""Their asset, and the longest time until it is materialized: their automation is evaluated every 30 s, and its run may
+wait for a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Played:
 
     compared: dict[str, TruthComparison]
     reported: int
-    """What the foreign sensor says that it has reported."""
+    """The number of reports that the foreign sensor counts in its cursor."""
     materializations: int
     evaluations: int
     ingests: list[str]
@@ -60,7 +63,11 @@ def play(folder: Path, say: Callable[[str], None]) -> Played:
             assert [one.wait(600) for one in publishing] == [0, 0]
             _until_computed(pipelines, supervisor, clock, say)
             with _instance(folder) as instance:
-                _until_downstream(instance, clock)
+                until(
+                    "their asset is materialized",
+                    lambda: bool(instance.get_materialized_partitions(DOWNSTREAM)),
+                    DOWNSTREAM_SECONDS,
+                )
                 found = {
                     name: compare(folder / f"{name}.parquet", folder / f"{name}-lake", each.windows)
                     for name, each in pipelines.items()
@@ -123,18 +130,10 @@ def _until_computed(
     pipelines: dict[str, Settings], supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
 ) -> None:
     """Return once each pipeline has computed every window with a heartbeat. Raises AssertionError if it takes long."""
-    until = clock.monotonic() + WITHIN_SECONDS
+    limit = clock.monotonic() + WITHIN_SECONDS
     while not all(_is_computed(name, each, clock, say) for name, each in pipelines.items()):
-        assert clock.monotonic() < until, f"not computed within {WITHIN_SECONDS:g} s"
+        assert clock.monotonic() < limit, f"not computed within {WITHIN_SECONDS:g} s"
         supervisor.restart_what_died()
-        clock.sleep(LOOK_EVERY_SECONDS)
-
-
-def _until_downstream(instance: dg.DagsterInstance, clock: Clock) -> None:
-    """Return once a partition of their asset is materialized, or after DOWNSTREAM_SECONDS. Their automation is
-    evaluated every 30 s, and its run may wait for a place."""
-    until = clock.monotonic() + DOWNSTREAM_SECONDS
-    while not instance.get_materialized_partitions(DOWNSTREAM) and clock.monotonic() < until:
         clock.sleep(LOOK_EVERY_SECONDS)
 
 
