@@ -51,7 +51,7 @@ TEST_BY_TEST = (
 LONGEST_FIRST = (
     *("tests/test_tutorial.py", "tests/spark/test_cluster.py"),
     *("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py"),
-    *("tests/observe/test_alerts.py", "tests/gcs/test_own_table_in_a_bucket.py"),
+    "tests/observe/test_alerts.py",
 )
 """What takes longest, so that no worker is left alone with it at the end."""
 

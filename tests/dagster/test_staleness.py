@@ -77,7 +77,7 @@ def stretch(first: int, last: int) -> str:
 
 
 def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
-    """What a tick says of each check."""
+    """Return the evaluations that a tick reports, by the name of the check."""
     events = ticking.tick("staleness").asset_events
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
@@ -262,7 +262,7 @@ def subscriber(world: World) -> Iterator[SubscriberClient]:
 
 
 def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
-    """What a tick says of the check, and the next one is five minutes later."""
+    """Return what a tick reports of the check `subscriptions`. Then advance the clock to the next audit."""
     events = [
         event
         for event in ticking.tick("staleness").asset_events
@@ -289,8 +289,8 @@ def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, s
     assert (passed, severity) == (False, ERROR)
     assert "pushes to https://push.example" in sentence
     assert said(ticking) == []
-    mended = types.Subscription(name=world.pubsub.base_path, push_config={}, expiration_policy={})
-    subscriber.update_subscription(subscription=mended, update_mask={"paths": ["push_config", "expiration_policy"]})
+    repaired = types.Subscription(name=world.pubsub.base_path, push_config={}, expiration_policy={})
+    subscriber.update_subscription(subscription=repaired, update_mask={"paths": ["push_config", "expiration_policy"]})
     assert [passed for passed, _, _ in said(ticking)] == [True]
 
 

@@ -1,5 +1,4 @@
-"""A table of one's own in a bucket, which Spark reads and writes at `gs://` over Connect, with the JAR that tidemark
-fetches.
+"""A custom table in a bucket: Spark reads and writes it at `gs://` over Connect, with the JAR that tidemark fetches.
 
 `python -m tests.gcs.test_own_table_in_a_bucket <lake.uri> <lake.endpoint> <spark.remote>` is a program of its own,
 because a process cannot hold both kinds of session.
@@ -48,7 +47,7 @@ def counts(heartbeats: DataFrame, windows: Any) -> DataFrame:
 
 
 def main(uri: str, endpoint: str, remote: str) -> None:
-    """Compute windows of a lake, and those of a table of one's own over them in two runs, which Polars reads."""
+    """Compute windows of a lake, then those of a custom table in two runs. Polars reads the same rows."""
     settings, clock = LakeSettings(uri=uri, endpoint=endpoint), ManualClock(at(2000))
     lake = Lake(settings, FIELDS, clock)
     append_beats(lake.heartbeats(), landed(dirty(20_261_122)))

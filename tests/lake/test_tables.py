@@ -106,7 +106,7 @@ def test_a_file_that_was_written_before_the_column_had_another_kind_is_not_added
     assert len(rows_of(early)) == 1
 
 
-# What goes wrong
+# Faults of the store
 
 
 FAULTS = [
