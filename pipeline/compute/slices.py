@@ -6,6 +6,7 @@ of heartbeats, so that Spark can drop them without a shuffle.
 """
 
 import io
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ MOST_ROWS = 2 * ROWS_OF_A_SLICE
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
 """Columns that are written to Parquet without dictionary encoding, because they have too many distinct values."""
+
+os.environ.setdefault("POLARS_NUM_READERS_PRE_INIT", "32")
+"""Number of files that Polars opens in parallel. Its default is the number of cores plus 3, which is too few for the
+many small files of a lake in a bucket."""
 
 DIFFS, STATUSES = "diffs", "status"
 
