@@ -9,6 +9,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -168,8 +169,10 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = F
         started_at=batch.clock.now(),
         **batch.note(windows),
     )
-    batch.tables[-1].leave_manifest(run)
-    written = batch.write(windows, files, run.name)
+    with ThreadPoolExecutor(1) as pool:  # in a bucket, the manifest takes a request
+        manifest = pool.submit(batch.tables[-1].leave_manifest, run)
+        written = batch.write(windows, files, run.name)
+    manifest.result()
     replaced = [
         table.replace(run, fence, of_table)
         for table, fence, of_table in zip(batch.tables, fences, written, strict=True)
