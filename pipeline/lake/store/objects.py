@@ -79,15 +79,18 @@ Read = TypeVar("Read")
 
 READERS = 8
 READ_AHEAD = 4 * READERS
-"""Maximum number of items that `read_ahead` reads before the caller takes their results."""
+"""Default of the argument `ahead` of `read_ahead`."""
 
 
-def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
-    """Call `read` for each item in parallel threads. Yield each item with its result, in the order of `items`."""
+def read_ahead(
+    read: Callable[[Item], Read], items: Iterable[Item], ahead: int = READ_AHEAD
+) -> Iterator[tuple[Item, Read]]:
+    """Call `read` for each item in parallel threads. Yield each item with its result, in the order of `items`. At most
+    `ahead` items are read before the caller takes their results."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
     try:
         reads = ((item, pool.submit(read, item)) for item in items)
-        asked = deque(islice(reads, READ_AHEAD))
+        asked = deque(islice(reads, ahead))
         while asked:
             item, found = asked.popleft()
             yield item, found.result()

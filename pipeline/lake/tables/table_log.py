@@ -61,6 +61,10 @@ FOLLOWED_AT_MOST = 50
 the open table, and each update and commit goes through all batches, for about 0.1 ms each. In a folder, checkpoints
 join the batches."""
 
+AHEAD = 2
+"""Number of commits that are read in parallel when a table is opened from copies. The end of the log is not known, so
+AHEAD - 1 more reads than needed find nothing, and cost a call each."""
+
 COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """Commit options for a copy that lacks the objects from which a checkpoint is made."""
 
@@ -259,6 +263,12 @@ class TableLog:
     def _from_checkpoint(self) -> Mapping[str, bytes]:
         """Return the last checkpoint, and all commits from there on, in order. Empty if only the library can find
         them."""
+
+        def in_parallel(first: int) -> Iterator[bytes]:
+            with suppress(ObjectMissing):
+                for _, content in read_ahead(self.read, count(first), AHEAD):
+                    yield content
+
         checkpoint, version = dict[str, bytes](), 0
         try:
             with suppress(ObjectMissing):
@@ -268,7 +278,8 @@ class TableLog:
                 checkpoint[name] = self._objects.read(name)
         except (KeyError, TypeError, ValueError):
             return {}
-        commits = {commit_name(version + at): content for at, content in enumerate(self.since(version))}
+        found = self._with_cached(version, in_parallel)
+        commits = {commit_name(at): content for at, content in enumerate(found, version)}
         return checkpoint | commits if commits and len(checkpoint) != 1 else {}
 
     def _is_at_end(self, table: DeltaTable) -> bool:
