@@ -106,7 +106,7 @@ def _computed(
 
     context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
     tags = provenance(context.instance, table.version, settings)
-    yield from asset.reports(asset.index(lake).update(), context.instance, done, said, tags)
+    yield from asset.reports(lake, context.instance, done, said, tags)
     if loaded.key:
         about = f"{twice} rows in {len(done.rows)} windows have the same key as an earlier row of their window"
         result = verdict(passed=not twice, description=about, rows=twice)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -95,19 +95,20 @@ class WindowsAsset:
 
     def reports(
         self,
-        index: WindowIndex,
+        lake: LakeResource,
         instance: dg.DagsterInstance,
         done: ReplacedWindows,
         extra: Callable[[Sequence[Window]], dict[str, Any]],
         tags: Mapping[str, str] | None = None,
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield an event for each partition that contains windows computed by a run. `index` must have been updated
-        after the run's commits. `extra` returns further metadata for these windows. The event is an observation until
-        the partition has closed and all of its windows with heartbeats are computed. Then it is a materialization, so
-        that downstream assets read only complete partitions.
+        """Yield an event for each partition that contains windows computed by a run. Call this after the run's commits.
+        `extra` returns further metadata for these windows. The event is an observation until the partition has closed
+        and all of its windows with heartbeats are computed. Then it is a materialization, so that downstream assets
+        read only complete partitions.
 
         A run that is killed between its commit and its events reports nothing. Therefore, an adjacent partition is also
         reported if it is complete and Dagster has no materialization of it."""
+        index = cache(lambda: self.index(lake).update())  # most runs complete no partition, and do not need it
         held = self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
@@ -117,7 +118,7 @@ class WindowsAsset:
             if not known.records and self._is_complete(key, index, done, least=1):
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
 
-    def _is_complete(self, key: str, index: WindowIndex, done: ReplacedWindows, least: int = 0) -> bool:
+    def _is_complete(self, key: str, index: Callable[[], WindowIndex], done: ReplacedWindows, least: int = 0) -> bool:
         """Return True if a partition has closed, all of its windows with heartbeats are computed, and at least `least`
         of its windows are computed."""
         (bounds,), windowing = self.partitions.windows_in([key]), self.partitions.windowing
@@ -125,8 +126,8 @@ class WindowsAsset:
             return False
         if len(bounds) == 1 and not least:  # the run has computed it
             return True
-        is_whole = next(index.held.without(index.computed, bounds), None) is None
-        return is_whole and sum(map(len, index.computed.within(bounds))) >= least
+        held, computed = index().held, index().computed
+        return next(held.without(computed, bounds), None) is None and sum(map(len, computed.within(bounds))) >= least
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or

@@ -91,10 +91,10 @@ def compute_and_report(
     context.log.info(sentence_of(done))
     diffs, status = (WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS))
     # Yielded at once: an event that is only logged is lost if the run fails later.
-    rows, index = lake.of("run").stream_status().rows(done.rows), diffs.index(lake).update()
-    yield from diffs.reports(index, context.instance, done, partial(diffs_metadata, done, rows))
+    rows = lake.of("run").stream_status().rows(done.rows)
+    yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, rows))
     report = silence_report(lake, done.rows, rows)
-    yield from status.reports(index, context.instance, done, partial(status_metadata, report))
+    yield from status.reports(lake, context.instance, done, partial(status_metadata, report))
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
     yield from corrections_noted(lake, followed)
     return report.windows
