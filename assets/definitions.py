@@ -55,7 +55,8 @@ def build_definitions(
     of an asset that stands for the topic. Raises InvalidSettings.
     """
     clock, kept = clock or SystemClock(), Kept()
-    partitions, housekeeping = Partitions(settings.windowing, clock.now()), housekeeping_job(settings)
+    partitions = Partitions(settings.windowing, clock.now())
+    housekeeping = housekeeping_job(settings, has_tables=bool(tables))
     given = settings, clock, partitions, tables
     assets, jobs, sensors = _attached(*given) if settings.pubsub.attach else _landing(*given, plan)
     jobs.append(housekeeping)

@@ -48,14 +48,16 @@ class HousekeepingConfig(dg.Config):
     dry_run: bool = False
 
 
-def housekeeping_job(settings: Settings) -> dg.JobDefinition:
+def housekeeping_job(settings: Settings, *, has_tables: bool = False) -> dg.JobDefinition:
+    """Define the job. `has_tables` says that there are custom tables that the settings do not name."""
+
     @job_of(settings, HOUSEKEEPING, "keep_house")
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
         """Keeps the lake and Dagster's own storage from growing without limit. Removes expired data, archives old
         entries of the tracking log, compacts small files into larger sorted ones, deletes old table versions and
         orphaned files, and prunes Dagster's own events. It can run at any time and be killed at any point."""
         figures, failed, skipped = Counter[str](), [], dict[str, str]()
-        for chore in _chores(settings, context, dry_run=config.dry_run):
+        for chore in _chores(settings, context, dry_run=config.dry_run, has_tables=has_tables):
             if chore.failed is not None:
                 context.log.error(chore.sentence)
                 failed.append(chore.sentence)
@@ -79,10 +81,10 @@ def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.Sched
     return schedule_of(settings, "hourly_housekeeping", "7 * * * *", job)
 
 
-def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:
+def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool, has_tables: bool) -> Iterator[Chore]:
     clock, keep = SystemClock(), settings.housekeeping
     Ownership(settings, clock).allow()
-    yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
+    yield from Housekeeper(settings, clock, dry_run=dry_run, has_tables=has_tables).chores()
     if not dry_run:
         yield _prune_or_skip(context.instance, settings, clock.now() - EVENTS_KEPT)
     if keep.dagster_runs is not None and not dry_run:

@@ -203,10 +203,11 @@ class Chore:
 
 class Housekeeper:
     """Does the chores of one lake as the settings say. With `dry_run`, it changes nothing, and reports what it would
-    do."""
+    do. `has_tables` says that there are custom tables that the settings do not name."""
 
-    def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False) -> None:
+    def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False, has_tables: bool = False) -> None:
         self._settings = settings
+        self._has_tables = has_tables or bool(settings.tables)
         self._keep = settings.housekeeping
         self._clock = clock
         self._dry_run = dry_run
@@ -248,14 +249,17 @@ class Housekeeper:
         if until is None:
             yield "there is no watermark yet", {}
             return
+        # Windows of custom tables last at most a day. By whole days, none of them is removed before its end, and its
+        # heartbeats are kept until it has been closed for `keep.heartbeats`.
+        by_day, lookback = self._has_tables or lake.own_tables(), self._settings.windows.lookback
+        first = None if keep.windows is None else _floor(until - keep.windows, DAY if by_day else windowing.length)
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
-        # The windows of custom tables last at most a day. Whole days ensure that no window is removed before it ends.
-        width = DAY if lake.own_tables() else windowing.length
-        first = None if keep.windows is None else _floor(until - keep.windows, width)
-        needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
+        if hour is not None and by_day:
+            hour = _floor(_floor(hour, DAY) - lookback, HOUR)
+        needed = None if hour is None else _ceiling(hour + lookback, windowing.length)
         since = max(moment for moment in (first, needed) if moment is not None)
-        kept, before = lake.kept_windows(windowing, self._settings.windows.lookback), windowing.number_of(since)
-        due = lake.window_index(windowing, self._settings.windows.lookback).update().due(kept.closed(until))
+        kept, before = lake.kept_windows(windowing, lookback), windowing.number_of(since)
+        due = lake.window_index(windowing, lookback).update().due(kept.closed(until))
         waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
             many = sum(map(len, waiting))

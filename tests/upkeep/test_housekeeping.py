@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTIN
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.upkeep import housekeeping
 from tidemark.pipeline.upkeep import housekeeping as compaction
 from tidemark.pipeline.upkeep.housekeeping import MANY, Chore, Housekeeper, compact, drop_partitions, trim
@@ -237,6 +237,24 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
         assert since is not None
         assert (since <= day.start) is is_there
         assert (WINDOWS[0].key in house.lake.diffs().computed()) is is_there
+
+
+@pytest.mark.parametrize("tables", [{}, {"daily": TableSettings(file="daily.sql", window=DAY)}])
+def test_a_window_of_a_day_can_be_computed_for_as_long_as_heartbeats_are_kept(
+    tmp_path: Path, tables: dict[str, TableSettings]
+) -> None:
+    house = House(tmp_path)
+    house.compute_silence(300, 2400)
+    day = Windowing(DAY, START).containing(START)
+    settings = house.settings(heartbeats="1d").model_copy(update={"tables": tables})
+    for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
+        house.decide((day.end + after - START).total_seconds())
+        chores = Housekeeper(settings, house.clock, has_tables=not tables).chores()
+        assert not [chore for chore in chores if chore.failed]
+        assert bool(house.rows()) is is_there
+        since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
+        assert since is not None
+        assert (since <= day.start) is is_there
 
 
 def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_computed_again(tmp_path: Path) -> None:
