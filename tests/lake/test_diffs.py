@@ -93,6 +93,12 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path, content: bytes | Non
     assert len(lake.diffs().read(windows[1:])) == WHOLE
 
 
+def test_a_field_that_no_run_has_written_yet_is_null(tmp_path: Path) -> None:
+    compute(lake_in(tmp_path).diffs(), "run", [SHARED])
+    rows = lake_in(tmp_path, {"level": FieldKind.NUMBER}).diffs().read([SHARED])
+    assert rows["level"].null_count == len(rows) == WHOLE
+
+
 class Faulty(WindowedTable):
     """Whose commits raise what the test says, before or after they land."""
 

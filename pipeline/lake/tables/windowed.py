@@ -117,12 +117,16 @@ class WindowedTable:
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Return the rows of the windows with these keys that match the filter `where`. If `columns` is given, return
-        only these columns. A window that is not computed has no rows. Raises DamagedFile, LakeError."""
+        only these columns. A column that no run has written yet is null. A window that is not computed has no rows.
+        Raises DamagedFile, LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
             return schema.empty_table()
-        return self.table.rows(table, schema.names, where, wanted).cast(schema)
+        stored = {column.name for column in table.schema().fields}
+        known = pa.schema([column for column in schema if column.name in stored])
+        rows = self.table.rows(table, known.names, where, wanted).cast(known)
+        return pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """Return the version of `heartbeats` from which each window was computed, according to the manifest of its run;
