@@ -96,6 +96,20 @@ def test_a_commit_that_is_gone_from_the_log_has_the_streams_gathered_anew(lake: 
     assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
 
 
+def test_streams_of_windows_computed_since_a_copy_of_the_diffs_was_restored_are_known(
+    lake: Lake, tmp_path: Path
+) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
+    shutil.copytree(tmp_path / "lake/heartbeat_diffs", tmp_path / "copy")
+    put(lake.diffs(), "two", {KEYS[1]: beats(1, "b")})
+    lake.streams().save()
+    shutil.rmtree(tmp_path / "lake/heartbeat_diffs")
+    shutil.copytree(tmp_path / "copy", tmp_path / "lake/heartbeat_diffs")
+    assert extents(lake.streams().save()).keys() == {"a"}
+    put(lake.diffs(), "three", {KEYS[1]: beats(1, "c")})
+    assert extents(lake.streams().known()).keys() == {"a", "c"}
+
+
 def test_streams_whose_newest_commit_is_gone_say_that_they_can_be_deleted_and_are_then_gathered_anew(
     lake: Lake, tmp_path: Path
 ) -> None:

@@ -134,7 +134,9 @@ class Streams:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
         if kept.diffs_table == name:
-            if kept.diffs_version >= version:  # another process may have saved a newer version
+            if kept.diffs_version > version:  # the open table is not the newest, or was restored from a copy
+                return self._after(kept if as_open else KnownStreams())
+            if kept.diffs_version == version:
                 return kept
             try:
                 new = commits(self._diffs, kept.diffs_version, version)
