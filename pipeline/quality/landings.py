@@ -177,7 +177,7 @@ def missed_by(
 
     `landings` contains the columns of LANDINGS. `versions` maps each computed window to the version of `heartbeats`
     from which it was computed. In the result, `mended` is the number of heartbeats that were missed at the last check
-    but no longer are.
+    and are in a recomputed window now.
     """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
@@ -189,6 +189,7 @@ def missed_by(
         windows, counts = np.unique(starts[lacks], return_counts=True)
         (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
     is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
+    is_computed = affected.versions_of(affected.starts(event_us)[0][0], versions) != NOT_COMPUTED
     by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
     missed = MissedHeartbeats(
         by_window={affected.key(start): own[start] for start in sorted(own)},
@@ -198,7 +199,7 @@ def missed_by(
             for start in sorted(own.keys() | before.keys())
             for key in [affected.key(start)]
         ],
-        mended=int(np.count_nonzero(was_missed & ~is_missed)),
+        mended=int(np.count_nonzero(was_missed & ~is_missed & is_computed)),
     )
     judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
     return judged.filter(pa.array(is_lacking)), missed

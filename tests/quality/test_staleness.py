@@ -128,6 +128,19 @@ def test_missed_and_stale_windows_equal_those_of_the_whole_history_also_in_short
             assert each.stale.keys() >= truth.stale.keys()
 
 
+def test_a_missed_heartbeat_whose_window_is_taken_out_is_in_no_recomputed_window(history: History) -> None:
+    history.land([Beat("a", 10.0, "m1")])
+    history.compute(0, 1)
+    staleness = history.staleness()
+    staleness.check()
+    history.land([Beat("a", 12.0, "m2"), Beat("a", 70.0, "m3")])
+    assert staleness.check().total == 2
+    history.lake.diffs().forget([WINDOWS[0].key])
+    history.compute(1, 1)
+    found = staleness.check()
+    assert (found.total, found.mended) == (0, 1)
+
+
 @pytest.mark.usefixtures("one_at_once")
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: History, is_cut: bool) -> None:
