@@ -117,7 +117,9 @@ class FailedRuns:
             with _without_failing("failed runs"):
                 at = failed.at.astimezone(UTC).strftime(STAMP)
                 self._notes.create(f"{at}-{NOT_IN_NAMES.sub('-', run)}", failed)
-                self._notes.keep_newest(KEPT)
+                # Records from before the clock was set back go first, although their names are later.
+                by_age = sorted(self._notes.listed(), key=lambda key: (key < f"{at}~", key))
+                self._notes.delete(*by_age[:-KEPT])
             raise
 
     def newest(self) -> list[FailedRun]:
