@@ -110,8 +110,8 @@ def _compute(machine: Machine, world: World, windows: list[Window], watermark: d
     batch = MicroBatch(
         machine.spark,
         heartbeats=world.lake.heartbeats(),
-        diffs=world.lake.diffs(),
-        status=world.lake.stream_status(),
+        tables=(world.lake.stream_status(), world.lake.diffs()),
+        lookback=world.settings.windows.lookback,
         plan=plan_of(world.settings),
         watermark=watermark,
         run="bench",

@@ -104,8 +104,8 @@ def ours(machine: Machine, world: World, span: timedelta) -> ReplacedWindows:
     batch = MicroBatch(
         machine.spark,
         heartbeats=world.heartbeats,
-        diffs=world.lake.diffs(),
-        status=world.lake.stream_status(),
+        tables=(world.lake.stream_status(), world.lake.diffs()),
+        lookback=world.settings.windows.lookback,
         plan=plan_of(world.settings),
         watermark=START + span,
         run="bench",

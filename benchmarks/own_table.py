@@ -67,7 +67,8 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Replaced
     batch = OwnBatch(
         machine.spark,
         definition=table,
-        table=world.lake.own_table(table.name),
+        tables=(world.lake.own_table(table.name),),
+        lookback=table.lookback,
         heartbeats=world.heartbeats,
         digests=ComputedWindows.of(world.lake.diffs().runs(), windowing).digests(windows, windowing, table.lookback),
         watermark=START + SPAN,

@@ -185,9 +185,9 @@ def batch_parts(
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
 ) -> tuple[SparkSession, Heartbeats, datetime | None, str, Clock, Callable[[Sequence[Window]], None]]:
-    """Return the fields of `WindowBatch`, in its order, for a run over these windows. `tables` and `heartbeats` are
-    opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and WindowNotClosed before
-    Spark is used."""
+    """Return the fields of `WindowBatch` up to `refuse_expired`, in its order, for a run over these windows. `tables`
+    and `heartbeats` are opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and
+    WindowNotClosed before Spark is used."""
     heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error in opening a table occurs again when it is used
         for opened in (heartbeats, *(each.table for each in tables)):

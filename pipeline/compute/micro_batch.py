@@ -35,8 +35,13 @@ WrittenFiles = Sequence[Sequence[NewFile] | None]
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch(ABC):
-    """The input for computing windows of any table. `watermark` is None if there is no watermark yet. `run` is the
-    run's name. `refuse_expired` raises WindowExpired if the lake no longer keeps the full input of a window."""
+    """The input for computing windows of any table.
+
+    `watermark` is None if there is no watermark yet. `run` is the run's name. `refuse_expired` raises WindowExpired if
+    the lake no longer keeps the full input of a window. `tables` are in the order of their commits: a window counts as
+    computed after the commit to the last one. `lookback` is the time before a window's start from which the window also
+    reads heartbeats.
+    """
 
     spark: SparkSession
     heartbeats: Heartbeats
@@ -44,16 +49,8 @@ class WindowBatch(ABC):
     run: str
     clock: Clock
     refuse_expired: Callable[[Sequence[Window]], None]
-
-    @property
-    @abstractmethod
-    def tables(self) -> Sequence[WindowedTable]:
-        """The tables in the order of their commits. A window counts as computed after the commit to the last table."""
-
-    @property
-    @abstractmethod
-    def lookback(self) -> timedelta:
-        """The time before a window's start from which the window also reads heartbeats."""
+    tables: Sequence[WindowedTable]
+    lookback: timedelta
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -67,21 +64,14 @@ class WindowBatch(ABC):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(WindowBatch):
-    """The input for computing `heartbeat_diffs` and `stream_status`."""
+    """The input for computing `heartbeat_diffs` and `stream_status`.
 
-    diffs: WindowedTable
-    status: StreamStatus
+    `tables` are the status table, then the diffs table. Diffs are last, because a window counts as computed once it has
+    diffs. If a run ends between the two commits, the window is computed again. `lookback` is that of the plan.
+    """
+
+    tables: tuple[StreamStatus, WindowedTable]
     plan: DiffPlan
-
-    @property
-    def tables(self) -> Sequence[WindowedTable]:
-        """The status table, then the diffs table. Diffs are last, because a window counts as computed once it has
-        diffs. If a run ends between the two commits, the window is computed again."""
-        return self.status, self.diffs
-
-    @property
-    def lookback(self) -> timedelta:
-        return self.plan.lookback
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the windows in time slices, one Spark task per slice, without a shuffle. Each task returns the files
@@ -89,7 +79,8 @@ class MicroBatch(WindowBatch):
         stretches = runs_of_neighbours(windows)
         cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
-        work = Work(run, self.plan, slices, self.heartbeats.storage_options, self.diffs.files, self.status.files)
+        status, diffs = self.tables
+        work = Work(run, self.plan, slices, self.heartbeats.storage_options, diffs.files, status.files)
         by_table = defaultdict[str, list[NewFile]](list)
         for answer in answers_to(self.spark, work, ANSWER).to_pylist():
             by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))

@@ -19,7 +19,7 @@ from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, WindowedTable, stored_schema
+from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import answers_to
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
@@ -50,17 +50,9 @@ class OwnBatch(WindowBatch):
     window is therefore computed again later.
     """
 
+    tables: tuple[OwnTable]
     definition: TableDefinition
-    table: OwnTable
     digests: Mapping[str, str]
-
-    @property
-    def tables(self) -> Sequence[WindowedTable]:
-        return (self.table,)
-
-    @property
-    def lookback(self) -> timedelta:
-        return self.definition.lookback
 
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
         """Return the fields that a custom table adds to a run's manifest: its name and version, and each window's input
@@ -73,7 +65,7 @@ class OwnBatch(WindowBatch):
         Raises ExecutorsUnable, ToolMissing, and TableFailed if the table's definition fails or returns rows that the
         lake cannot store.
         """
-        definition = self.definition
+        definition, (table,) = self.definition, self.tables
         with explaining_missing_connector(), _failing(definition):
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
@@ -82,10 +74,10 @@ class OwnBatch(WindowBatch):
                 landed = self._landed(stretch, reached)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
-                self.table.prepare(checked_schema(definition, rows), definition.version, self._of(windows))
+                table.prepare(checked_schema(definition, rows), definition.version, self._of(windows))
                 rows = _of_windows(rows, stretch)
                 by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
-                by_window.write.mode("append").partitionBy(PARTITION).parquet(self.table.folder_of(run))
+                by_window.write.mode("append").partitionBy(PARTITION).parquet(table.folder_of(run))
         return (None,)
 
     def _of(self, windows: Sequence[Window]) -> dict[str, str]:

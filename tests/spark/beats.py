@@ -207,8 +207,8 @@ def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> M
     return MicroBatch(
         spark,
         heartbeats=lake.heartbeats(),
-        diffs=lake.diffs(),
-        status=lake.stream_status(),
+        tables=(lake.stream_status(), lake.diffs()),
+        lookback=PLAN.lookback,
         plan=PLAN,
         watermark=watermark,
         run="run",

@@ -61,8 +61,8 @@ class House:
         batch = MicroBatch(
             self.spark,
             heartbeats=heartbeats or self.lake.heartbeats(),
-            diffs=diffs or self.lake.diffs(),
-            status=status or self.lake.stream_status(),
+            tables=(status or self.lake.stream_status(), diffs or self.lake.diffs()),
+            lookback=PLAN.lookback,
             plan=PLAN,
             watermark=watermark,
             run="run",
