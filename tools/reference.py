@@ -28,7 +28,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTE_COLUMNS, NOTES
+from tidemark.pipeline.lake.log.codec import CELL_COLUMNS, CELLS, DECISION_COLUMNS, DECISIONS, NOTES
 from tidemark.pipeline.lake.log.notes import WatermarkContent
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS, CORRECTIONS
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, diff_columns
@@ -202,8 +202,11 @@ def tables() -> Iterator[str]:
             ("column", "type", "meaning"), ((f"`{one.name}`", _type(one), linked(columns[one.name])) for one in schema)
         )
     yield from ("", "## The log: notes", "Entries of one row, each kind with its columns.", "")
-    noted = [(kind.__name__.lower(), one) for kind, schema in NOTES.items() for one in schema]
-    notes = [(f"`{kind}`", f"`{one.name}`", _type(one), NOTE_COLUMNS[one.name]) for kind, one in noted]
+    notes = [
+        (f"`{kind.__name__.lower()}`", f"`{name}`", _type(schema.field(name)), text)
+        for kind, schema in NOTES.items()
+        for name, text in documented(kind, schema.names).items()
+    ]
     yield from table(("kind", "column", "type", "meaning"), notes)
     said = documented(WatermarkContent, [field.name for field in fields(WatermarkContent)])
     yield from ("", "## `watermark.json`", "One line of JSON beside the tables.", "")

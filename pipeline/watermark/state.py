@@ -26,6 +26,7 @@ class Beginning:
     before any message was acknowledged. So the log will count every message published from then on."""
 
     complete_from: datetime
+    """Tracking has seen every message published from this time on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ class Lost:
     """
 
     what: str
+    """Why the log no longer describes all earlier messages correctly."""
     watermark_at_least: datetime | None = None
+    """The watermark had reached at least this time."""
     contract: str = ""
 
 
@@ -85,8 +88,11 @@ class Released:
     """
 
     before: datetime
+    """Messages published before this time no longer hold the watermark."""
     at: datetime
+    """Time of the release."""
     by: str
+    """The operator."""
 
 
 @dataclass(frozen=True, slots=True)

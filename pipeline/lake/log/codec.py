@@ -62,15 +62,6 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
 the kind in the file's metadata is the class name in lower case. Fields that later versions add to a class are stored in
 the metadata, under FACTS."""
 
-NOTE_COLUMNS: Mapping[str, str] = {
-    "complete_from": "Tracking has seen every message published from this time on.",
-    "what": "Why the log no longer describes all earlier messages correctly.",
-    "watermark_at_least": "The watermark had reached at least this time.",
-    "before": "Messages published before this time no longer hold the watermark.",
-    "at": "Time of the release.",
-    "by": "The operator.",
-}
-
 DECISIONS, DECISION_COLUMNS = described(
     [
         Column("at", MOMENT, "Time of the decision."),
