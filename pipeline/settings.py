@@ -104,15 +104,8 @@ class Settings(BaseSettings):
         return self._read_from
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 (pydantic's signature)
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings  # a variable wins over the file
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+        return sources["env_settings"], sources["init_settings"]  # a variable wins over the file
 
     @model_validator(mode="after")
     def _nothing_lands_with_attach(self) -> Self:
