@@ -17,11 +17,12 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.clock import ManualClock
+from tests.ingest.fakes import CONTRACT
 from tests.ingest.judged import messages_of
-from tests.watermark.builders import START, at
+from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract import places as elements
-from tidemark.pipeline.contract.heartbeat import PATIENCE, FieldKind, HeartbeatReader, MessageContract
+from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.payloads import avro as avro_payloads
 from tidemark.pipeline.contract.payloads import decoder, rejections
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
@@ -44,13 +45,11 @@ SMALL = {
 }
 """Bounds small enough for a message to reach them in microseconds, each in its module."""
 
-OF_THE_PAYLOAD = MessageContract(
+OF_THE_PAYLOAD = replace(
+    CONTRACT,
     event_time=Place.of("payload:at"),
     stream_id=(Place.of("payload:device"),),
     publisher_id=Place.of("payload:id"),
-    first_event_time=START - timedelta(days=1),
-    max_future_skew=timedelta(minutes=5),
-    fields={"load": FieldKind.NUMBER},
 )
 OF_ELEMENTS = replace(
     OF_THE_PAYLOAD,
