@@ -95,7 +95,7 @@ def _computed(
         table = _usable(settings, loaded, loaded)
         done = _compute(asset, table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
         twice = 0
-        if table.key:
+        if table.key and windows:
             columns = list(dict.fromkeys((PARTITION, *table.key)))
             keys = pl.DataFrame(lake.of("run").own_table(table.name).read(done.rows, columns=columns))
             twice = len(keys) - keys.n_unique()

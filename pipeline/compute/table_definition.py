@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from keyword import kwlist
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,16 +30,18 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = {
     *(*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog"),
-    *("topic", "base_subscription", "tracking_subscription"),
+    *("topic", "base_subscription", "tracking_subscription", "windows_by_name"),
 }
 """Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
 
 JOBS = {
     *("compute_windows", "compute_windows_by_name", "housekeeping", "ingest", "repair", "requeue"),
     *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
+    *("context", "conf", "config", "meta", "dict", "arg_dict", "input_arg_dict", "output_arg_dict"),
+    *("int", "str", "float", "bool", "input", "output", "type", *kwlist),
 }
-"""Names of jobs and ops. Custom tables may use them only if `dagster.name` is set, because the jobs' names then have a
-prefix."""
+"""Names of jobs and ops, and the names that Dagster reserves. Custom tables may use them only if `dagster.name` is set,
+because the names then have a prefix."""
 
 MOST_WINDOWS_REACHED = 100
 """Maximum number of windows that may read the same heartbeat because of the lookback. Each of them gets its own copy of
@@ -158,17 +161,18 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
     If a table's file is unusable, the table's runs fail until the file is fixed; other tables are not affected. Raises
     InvalidSettings if two tables have the same name, or if a table's name or options are invalid.
     """
-    found = dict[str, TableDefinition]()
+    found, more = dict[str, TableDefinition](), tuple(more)
+    beside = [definition.name for definition in more]
     for name in settings.tables:
         try:
-            found[name] = read_table(settings, name)
+            found[name] = _checked(read_table(settings, name), settings, beside)
         except InvalidSettings as error:
-            found[name] = _checked(_unusable(name, settings.tables[name], error), settings)
+            found[name] = _checked(_unusable(name, settings.tables[name], error), settings, beside)
             logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
-        found[definition.name] = _checked(definition, settings)
+        found[definition.name] = _checked(definition, settings, beside)
     return found
 
 
@@ -206,12 +210,15 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
         return "unreadable"
 
 
-def _checked(definition: TableDefinition, settings: Settings) -> TableDefinition:
-    """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid."""
+def _checked(definition: TableDefinition, settings: Settings, beside: Iterable[str] = ()) -> TableDefinition:
+    """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid. `beside` are the
+    names of further tables."""
     windows, taken = settings.windows, TAKEN if settings.dagster.name else TAKEN | JOBS
     name, length = definition.name, definition.window or windows.length
-    wrong = None
-    if not NAME.fullmatch(name) or name in taken:
+    wrong, others = None, [other for other in (*settings.tables, *beside) if _shares_names(name, other, settings)]
+    if others:
+        wrong = f"cannot have this name beside the table {others[0]}, because Dagster's jobs or ops would share a name"
+    elif not NAME.fullmatch(name) or name in taken:
         wrong = "cannot have this name: use lowercase letters, digits and _, and no name that tidemark uses itself"
     elif length not in LENGTHS or length % windows.length:
         lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)
@@ -222,6 +229,13 @@ def _checked(definition: TableDefinition, settings: Settings) -> TableDefinition
     if wrong:
         raise InvalidSettings(f"the table {name} {wrong}")
     return definition
+
+
+def _shares_names(name: str, other: str, settings: Settings) -> bool:
+    """Return True if an asset, job or op of one of two tables would have the name of one of the other table."""
+    first, second = sorted((name, other), key=len)
+    shared = {f"{first}_by_name"}
+    return second in (shared if settings.dagster.name else shared | {f"compute_{first}", f"compute_{first}_by_name"})
 
 
 def _of_python(name: str, path: Path, text: str) -> TableDefinition:

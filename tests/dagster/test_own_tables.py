@@ -17,6 +17,7 @@ from tidemark.assets.jobs.repair import REPAIR
 from tidemark.assets.scheduler import turns
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.quality.failing import read_failing_tables
 from tidemark.pipeline.settings import Settings
@@ -282,3 +283,18 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
     assert partitions.cron_schedule == "0 */1 * * *"
     assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
+
+
+@pytest.mark.parametrize(
+    ("beside", "by_prefix"), [("mine_by_name", False), ("compute_mine", True), ("compute_mine_by_name", True)]
+)
+def test_a_table_whose_job_or_op_would_share_a_name_is_refused(tmp_path: Path, beside: str, by_prefix: bool) -> None:
+    settings = with_tables(Materializing(tmp_path, CLASSIC).settings, tmp_path, mine=COUNTS, **{beside: COUNTS})
+    with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):
+        build_definitions(settings)
+    prefixed = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
+    if by_prefix:
+        assert build_definitions(prefixed).resolve_job_def(f"orders_compute_{beside}")
+    else:
+        with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):
+            build_definitions(prefixed)

@@ -309,6 +309,6 @@ def test_a_file_that_defines_no_fitting_table_is_refused_by_name(tmp_path: Path,
     with pytest.raises(InvalidSettings, match="mine") as refused:
         own_tables(settings)
     assert said in str(refused.value)
-    for name in ("topic", "ingest"):  # of an asset, and of a job
+    for name in ("topic", "ingest", "config"):  # of an asset, of a job, and a word of Dagster's
         with pytest.raises(InvalidSettings, match="no name that tidemark uses itself"):
             loaded_tables(Settings(tables={name: written(tmp_path, text)}))
