@@ -239,8 +239,8 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     written, read_from = _read_toml(file, how) if has_file else ({}, None)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
-    if name:
-        written["dagster"] = {**written.get("dagster", {}), "name": name}
+    if name and isinstance(section := written.setdefault("dagster", {}), dict):
+        section["name"] = name
     if host := os.environ.get("PUBSUB_EMULATOR_HOST"):
         section = written.setdefault("pubsub", {})
         if isinstance(section, dict):
@@ -285,7 +285,10 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
             rule = IN_WORDS.get(problem["ctx"]["pattern"], rule)
         if problem["type"] == "extra_forbidden":
             rule = f"there is no such setting{_nearest(place)}"
-        lines.append(f"{'.'.join(place)} = {problem['input']!r} (from {_source(place, file, prefix)}): {rule}")
+        # The value of a whole section may contain secrets.
+        value = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+        where = f"{'.'.join(place)}{value} (from {_source(place, file, prefix)})" if place else file
+        lines.append(f"{where}: {rule}")
     return "; ".join(lines)
 
 

@@ -102,7 +102,7 @@ def test_an_unknown_key_or_section_is_refused_with_a_suggestion_or_with_those_th
     file = written('[watermark]\nbandd = "10s"\n')
     assert refusal(file) == f"watermark.bandd = '10s' (from {file}): there is no such setting; did you mean band?"
     message = refusal(written('[watermrk]\nband = "10s"\n'))
-    assert message.startswith("watermrk = ")
+    assert message.startswith("watermrk (from ")
     assert message.endswith("there is no such setting; did you mean watermark?")
     known = "name, url, location, web_port, allowed_hosts, code_port, storage, owners"
     assert refusal(written("[dagster]\nxyz = 1\n")).endswith(f"there is no such setting; the known names are {known}")
@@ -191,6 +191,13 @@ def test_a_rule_over_several_settings_names_each_source(written: Written, monkey
     monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
     message = refusal(file)
     assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): windows.first must be the start of a window" in message
+
+
+def test_an_error_about_several_sections_shows_no_value_of_them(written: Written) -> None:
+    file = written("[signal]\npublish_to = 'heartbeats'\n[spark.config]\n'fs.s3a.secret.key' = 'hush'\n")
+    message = refusal(file)
+    assert "hush" not in message
+    assert message.startswith(f"{file}: signal.publish_to is heartbeats")
 
 
 RECOMPUTES = 'write "never", "automatic", or "within" and a duration, such as "within 1h"'

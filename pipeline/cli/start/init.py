@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.services import cohort_files, own_files
 from tidemark.pipeline.cli.options import moment, option
-from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings
+from tidemark.pipeline.clock import EPOCH, SystemClock, iso
+from tidemark.pipeline.settings_sections import LISTEN, PubSubSettings, WindowSettings
+from tidemark.pipeline.windows import Windowing
 
 
 def init(
@@ -96,7 +96,7 @@ def _begins(written: str) -> str:
     """Convert `today`, a date, or a time with its time zone to a value of the setting `windows.first`."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
-    window = Settings().windowing.containing(begins)
+    window = Windowing(WindowSettings().length, EPOCH).containing(begins)
     if window.start != begins:
         raise typer.BadParameter(f"{written} is not the start of a window: name a start, such as {iso(window.start)}")
     return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
