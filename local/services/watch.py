@@ -43,6 +43,7 @@ class Watch:
     def look(self) -> None:
         """Report new failures, and failures that have ended."""
         now, running = self._clock.now(), read_running(self._settings)
+        self._began, self._looked_at = min(self._began, now), min(self._looked_at, now)  # the clock was set back
         if running is not None and not running.process.runs():
             running = None  # it is from an earlier start, or it has ended and `up` restarts it
         self._begin_to_look_at_lake(now, stands_in=running is None)

@@ -65,6 +65,13 @@ def test_that_nobody_decides_is_said_with_the_reason_once_a_decision_is_due(term
     assert terminal.new() == ["resolved after 1m40s: no decision"]
 
 
+def test_after_the_clock_was_set_back_it_is_said_that_nobody_decides(terminal: Terminal) -> None:
+    assert terminal.new(-86_400) == []
+    terminal.notes.good("tracking", terminal.home.in_lake)
+    (said,) = terminal.new(BEGINS_WITHIN.total_seconds() + 31)
+    assert said.startswith("no decision")
+
+
 def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Terminal) -> None:
     file = terminal.home.file
     terminal.notes.failed("landing", LakeFull("no space"), None)
