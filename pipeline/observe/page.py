@@ -144,7 +144,7 @@ class Page:
 
     def decided(self, decision: Decision) -> None:
         """Record a decision, unless it is already recorded."""
-        if all(decision.at != one.at for one in self._recent):
+        if all(decision.at != one.at for one in tuple(self._recent)):
             self._recent.append(decision)
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
