@@ -12,6 +12,7 @@ from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tidemark.local.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
 from tidemark.local.services.ownership import Life, Ownership
@@ -51,6 +52,10 @@ def check_state(setup: Setup) -> Iterator[Statement]:
 
 
 def _folder(folder: Path, what: str, setting: str) -> Iterator[Statement]:
+    misread = unquote(str(folder)) != str(folder) or "\\" in str(folder)
+    if misread or ("?" in str(folder) and setting == "dagster.storage"):
+        yield broken(f"{what} is the folder {folder}, but libraries misread %, \\ and ? in its path: set {setting}")
+        return
     if problem := why_unwritable(folder, LEAST_BYTES):
         yield broken(f"{what} is the folder {folder}, but {problem}: allow writing, free some space, or set {setting}")
         return
