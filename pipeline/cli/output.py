@@ -71,7 +71,7 @@ def text_of(value: object) -> str:
         case None:
             return "—"
         case datetime():
-            return iso(value)
+            return iso(value) if value.tzinfo else value.isoformat()
         case timedelta():
             return format_duration(value)
         case dict():
@@ -100,7 +100,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
     def plain(value: object) -> Any:
         if isinstance(value, datetime):
-            return iso(value, exact=exact)
+            return iso(value, exact=exact) if value.tzinfo else value.isoformat()
         return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
     print(json.dumps(_strict(facts), default=plain, allow_nan=False))

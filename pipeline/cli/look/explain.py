@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
-from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.options import AsJson, apart_from, option, time_option
 from tidemark.pipeline.cli.output import columns, grid, printed, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
@@ -40,6 +40,7 @@ def explain(
         raise no_decision(settings)
     explanation, facts = read_explained(log, *found, tick)
     if picture is not None:
+        apart_from("--picture", json=as_json)
         write_text(picture, drawn(facts), "picture", "--picture")
         print(f"wrote {printable(str(picture))}")
         return

@@ -76,7 +76,8 @@ def repair(
     if not recompute:
         only_with("--recompute", table=table)
     if forget is not None:
-        apart_from("--forget", **{"from": first, "to": last, "recompute": recompute, "dry_run": dry_run})
+        others = {"recompute": recompute, "dry_run": dry_run, "remove_orphans": remove_orphans, "wait": wait}
+        apart_from("--forget", **{"from": first, "to": last, "json": as_json, **others})
         floor = forget_entry(lake_of(settings), settings.windowing, forget)
         print(f"entry {forget} is recorded as lost; the watermark holds until base has caught up")
         print("no earlier watermark is known" if floor is None else f"the watermark stays at or above {iso(floor)}")

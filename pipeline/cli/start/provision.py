@@ -6,7 +6,7 @@ from typing import Annotated
 
 from rich.progress import DownloadColumn
 
-from tidemark.pipeline.cli.options import AsJson, only_with, option
+from tidemark.pipeline.cli.options import AsJson, apart_from, only_with, option
 from tidemark.pipeline.cli.output import printed, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.phrases import printable
@@ -47,6 +47,8 @@ def provision(
     """
     if not connector:
         only_with("--connector", source=source)
+    if connector or executors is not None:
+        apart_from("--connector" if connector else "--executors", json=as_json)
     if connector:
         with progress_bar(DownloadColumn()) as bar:
             task = bar.add_task("fetching", total=JAR_SIZE)
