@@ -129,7 +129,8 @@ class _Field:
             return None
         value = getattr(message, self.name)
         if self._is_map:
-            return {_key(key): self._one(value[key], depth) for key in value}
+            # In each process, the library has another order.
+            return {_key(key): self._one(value[key], depth) for key in sorted(value)}
         if self._is_repeated:
             return [self._one(one, depth) for one in value]
         return self._one(value, depth)
@@ -155,6 +156,11 @@ def _itself(value: Any, _: int) -> Any:
     return value
 
 
+def _in_order(value: Any) -> Any:
+    """Return the value with the keys of all dicts sorted."""
+    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
 def _wrapped(convert: Convert) -> Convert:
     return lambda message, depth: convert(message.value, depth)
 
@@ -163,7 +169,7 @@ WELL_KNOWN: Mapping[str, Convert] = {
     f"google.protobuf.{name}": convert
     for names, convert in (
         ("Timestamp Duration FieldMask", lambda message, _: message.ToJsonString()),
-        ("Struct Value ListValue", lambda message, _: json_format.MessageToDict(message)),
+        ("Struct Value ListValue", lambda message, _: _in_order(json_format.MessageToDict(message))),
         ("DoubleValue FloatValue", _wrapped(finite)),
         ("BytesValue", _wrapped(as_base64)),
         ("Int32Value Int64Value UInt32Value UInt64Value BoolValue StringValue", _wrapped(_itself)),
@@ -217,7 +223,8 @@ class ProtobufCodec:
         try:
             refuse_many_values(data, self._most)
             orjson.dumps(orjson.loads(data))  # bounds the levels: the next parser recurses as far as its caller allows
-            return self._type.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True))
+            message, pool = self._message(), self._message.DESCRIPTOR.file.pool
+            return self._type.of(json_format.Parse(data, message, ignore_unknown_fields=True, descriptor_pool=pool))
         except UNFIT as error:
             raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error
 

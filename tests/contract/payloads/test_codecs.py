@@ -190,6 +190,22 @@ def test_both_forms_are_read_as_the_same_plain_values(codec: ProtobufCodec) -> N
         codec.text(b'{"unknown": ' + b"[" * 500 + b"]" * 500 + b"}")
 
 
+def test_the_entries_of_a_map_are_in_the_order_of_their_keys(codec: ProtobufCodec) -> None:
+    entries = {f"k{number:02}": 1 for number in range(40)}
+    read = codec.text(json.dumps({"tags": entries, "more": entries}).encode())
+    assert [*read["tags"]] == [*read["more"]] == [*entries]
+
+
+def test_json_may_hold_any_type_of_the_schema_and_no_other() -> None:
+    text = (
+        'syntax = "proto3"; import "google/protobuf/any.proto"; message A { google.protobuf.Any any = 1; } message B {}'
+    )
+    codec = ProtobufCodec(definition(text, Encoding.PROTOBUF))
+    assert codec.text(b'{"any": {"@type": "x/B"}}')
+    with pytest.raises(Unreadable, match=r"google\.protobuf\.Duration"):
+        codec.text(b'{"any": {"@type": "x/google.protobuf.Duration", "value": "1s"}}')
+
+
 def test_a_long_text_is_a_single_value(codec: ProtobufCodec) -> None:
     more = {"a": "x" * 2_100_000}
     assert codec.value({"more": more})["more"] == more
