@@ -16,7 +16,8 @@ from tests.ingest.judged import counted
 from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.contract.payloads.schemas import Encoding, PayloadFormat
+from tidemark.pipeline.contract.payloads.decoder import DATA_CONTENT_TYPE
+from tidemark.pipeline.contract.payloads.schemas import Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.ingest.counting import ATTEMPTS_NOTED, RememberedCopies, keys_of
 from tidemark.pipeline.quality.lost import audit
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Ints
@@ -71,14 +72,23 @@ def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: Worl
     assert tracked.decision.candidate <= at(20)
 
 
-@pytest.mark.parametrize(("revision", "copies"), [("r0", 1), ("r1", 0)])
-def test_a_message_that_names_another_schema_is_no_copy(world: World, revision: str, copies: int) -> None:
+@pytest.mark.parametrize(
+    ("payload", "first", "second", "copies"),
+    [
+        (PayloadFormat(Encoding.AVRO), {law.SCHEMA_REVISION: "r0"}, {law.SCHEMA_REVISION: "r0"}, 1),
+        (PayloadFormat(Encoding.AVRO), {law.SCHEMA_REVISION: "r0"}, {law.SCHEMA_REVISION: "r1"}, 0),
+        (PayloadFormat(Encoding.JSON, envelope=Envelope.CLOUDEVENTS), {}, {DATA_CONTENT_TYPE: "text/plain"}, 0),
+    ],
+)
+def test_a_message_whose_payload_is_read_in_another_way_is_no_copy(
+    world: World, payload: PayloadFormat, first: dict[str, str], second: dict[str, str], copies: int
+) -> None:
     """Base may reject the first one, whose revision may not exist, and land the second one."""
-    world.reader = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.AVRO)), law.Appearing({}))
+    world.reader = HeartbeatReader(replace(CONTRACT, payload=payload), law.Appearing({}))
     world.wait(100)
     attributes = {"event_time": "1795238400000", "stream_id": "a", "heartbeat_id": "x"}
-    for named in ("r0", revision):
-        world.topic.publish_plain(b"{}", {**attributes, law.SCHEMA_REVISION: named})
+    for named in (first, second):
+        world.topic.publish_plain(b"{}", {**attributes, **named})
         world.wait(1)
         tracked = world.track()
     assert np.count_nonzero(tracked.state.histogram.event_bucket == COPY) == copies

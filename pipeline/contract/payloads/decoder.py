@@ -200,9 +200,9 @@ class PayloadDecoder:
 
 CE_PREFIX = "ce-"
 CONTENT_TYPE = "content-type"
-READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, CONTENT_TYPE)
-"""Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
+READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, DATA_CONTENT_TYPE)
+"""Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
 DATA, DATA_BASE64 = "data", "data_base64"
 CONTENT = frozenset({DATA, DATA_BASE64})
