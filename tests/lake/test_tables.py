@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,16 @@ def test_a_file_that_was_written_before_the_column_had_another_kind_is_not_added
     with pytest.raises(InvalidSettings, match=r"message\.fields\.load"):
         land(late.heartbeats(), "high", meanwhile=lambda: land(early.heartbeats(), 1.0))
     assert len(rows_of(early)) == 1
+
+
+def test_files_that_may_be_gone_as_orphans_are_not_added(tmp_path: Path) -> None:
+    lake, clock = lake_in(tmp_path), ManualClock(at(0))
+    files, _ = new_files(lake, clock)
+    written = files.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {}))
+    clock.advance(timedelta(hours=13))
+    with pytest.raises(TableConflict, match="13 h"):
+        files.add(written, {})
+    assert lake.heartbeats().extent().rows == 0
 
 
 # Faults of the store

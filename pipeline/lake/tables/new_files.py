@@ -19,12 +19,15 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.clock import Clock, iso, to_us
+from tidemark.pipeline.clock import HOUR_US, Clock, iso, to_us
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 APPEND_RETRIES = 50
 """Number of times that the Delta library retries an append."""
+
+ADDED_WITHIN_US = 12 * HOUR_US
+"""Maximum age of a file that is added: less than the age at which housekeeping deletes it as an orphan."""
 
 SCHEMA_CHANGES = 20
 """Maximum number of attempts to append. An attempt fails if another process creates the table or changes its schema,
@@ -49,7 +52,7 @@ class NewFile:
     """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
     its size in bytes.
 
-    `stats` has Delta's statistics of the file, except the number of rows.
+    `stats` has Delta's statistics of the file, except the number of rows. `written_us` is when NewFiles wrote the file.
     """
 
     path: str
@@ -57,6 +60,7 @@ class NewFile:
     rows: int
     size: int
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    written_us: int = 0
 
     def add_action(self, partition_column: str, at_us: int) -> AddAction:
         """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
@@ -103,7 +107,7 @@ class NewFiles:
         table.folder.create_dir(folder or "/", recursive=True)
         with table.folder.open_output_stream(path) as out:
             out.write(content.getbuffer())
-        return NewFile(path, partition, len(rows), content.tell(), _stats(rows))
+        return NewFile(path, partition, len(rows), content.tell(), _stats(rows), to_us(self._clock.now()))
 
     def add(self, files: Sequence[NewFile], metadata: Mapping[str, str]) -> None:
         """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
@@ -116,6 +120,11 @@ class NewFiles:
         if not files:
             return
         table, at_us = self._table, to_us(self._clock.now())
+        if (age_us := at_us - min(file.written_us for file in files)) > ADDED_WITHIN_US:
+            raise TableConflict(
+                f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them "
+                "as orphans; nothing was added, and the messages come again"
+            )
         actions = [file.add_action(table.partition_column, at_us) for file in files]
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
         for changes in range(SCHEMA_CHANGES):
