@@ -95,12 +95,14 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
             except ExecutorsUnable as error:  # Dagster's retries do not fix it
                 context.instance.add_run_tags(context.run_id, {WHY_NOT: str(error)[:MOST_OF_A_TAG]})
                 raise
+            log = lake.tracking_log("settling")
+            pubsub.spending().learn(log.catch_up())  # the readings of this process are paced by what the log says
             both = {Side.TRACKING: tracking, Side.BASE: base}
             rounds = Rounds(
                 settings=settings,
                 run=context.run_id,
                 readers=min(settings.ingest.readers, max(1, cores_of(session) - 1)),  # one slot is left for windows
-                settling=Settling(lake.tracking_log("settling"), clock, both, lake.new_files("settling")),
+                settling=Settling(log, clock, both, lake.new_files("settling")),
                 read=partial(read_on_spark, session, spark.interrupt),
                 newest=lake.tracking_log("run").newest,
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
