@@ -18,7 +18,6 @@ MILLISECOND = timedelta(milliseconds=1)
     ("text", "duration"),
     [
         ("0", timedelta(0)),
-        ("250ms", timedelta(milliseconds=250)),
         ("0.5s", timedelta(milliseconds=500)),
         ("1h30m", timedelta(minutes=90)),
         ("1.5h", timedelta(minutes=90)),
@@ -52,7 +51,6 @@ def test_a_duration_beyond_all_bounds_is_refused(text: str) -> None:
         (timedelta(milliseconds=250), "0.25s"),
         (timedelta(seconds=59, microseconds=999_600), "1m"),
         (timedelta(seconds=-90), "-1m30s"),
-        (timedelta(microseconds=400), "0s"),
         (timedelta(microseconds=-400), "0s"),
     ],
 )

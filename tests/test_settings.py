@@ -82,11 +82,6 @@ def test_every_setting_of_the_shipped_file_is_its_default() -> None:
     assert different == SET_ON_PURPOSE
 
 
-def test_the_policy_s_own_defaults_are_the_settings_defaults() -> None:
-    settings = Settings(pubsub={"emulator_host": "127.0.0.1:8085"})  # type: ignore[arg-type]
-    assert settings.policy == Policy()
-
-
 @pytest.mark.parametrize(
     ("written_as", "within"),
     [("never", timedelta(0)), ("automatic", timedelta.max), ("within 90m", timedelta(minutes=90))],
@@ -317,11 +312,6 @@ def test_an_absolute_folder_stays_where_it_is_and_is_taken_to_the_letter(tmp_pat
         for name in ("far", "c# project", "really?", "50%20", "ö"):
             settings = load_settings(written(f"[lake]\nuri = '{form.format(tmp_path / name)}'\n"))
             assert settings.lake.folder == tmp_path / name
-
-
-def test_a_bucket_is_no_folder(written: Written) -> None:
-    lake = load_settings(written("[lake]\nuri = 'gs://bucket/some/prefix/'\n")).lake
-    assert (lake.uri, lake.folder) == ("gs://bucket/some/prefix", None)
 
 
 # ----------------------------------------------------------------------------------------- what is made of them

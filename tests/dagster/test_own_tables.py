@@ -285,16 +285,11 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
 
 
-@pytest.mark.parametrize(
-    ("beside", "by_prefix"), [("mine_by_name", False), ("compute_mine", True), ("compute_mine_by_name", True)]
-)
-def test_a_table_whose_job_or_op_would_share_a_name_is_refused(tmp_path: Path, beside: str, by_prefix: bool) -> None:
-    settings = with_tables(Materializing(tmp_path, CLASSIC).settings, tmp_path, mine=COUNTS, **{beside: COUNTS})
-    with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):
-        build_definitions(settings)
-    prefixed = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
-    if by_prefix:
-        assert build_definitions(prefixed).resolve_job_def(f"orders_compute_{beside}")
-    else:
+def test_a_table_whose_job_or_op_would_share_a_name_is_refused(tmp_path: Path) -> None:
+    settings = Materializing(tmp_path, CLASSIC).settings
+    for beside in ("mine_by_name", "compute_mine", "compute_mine_by_name"):
+        settings = with_tables(settings, tmp_path, mine=COUNTS, **{beside: COUNTS})
         with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):
-            build_definitions(prefixed)
+            build_definitions(settings)
+    prefixed = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
+    assert build_definitions(prefixed).resolve_job_def("orders_compute_mine")

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
-from unittest.mock import DEFAULT, Mock
 
 import dagster as dg
 import pytest
@@ -28,7 +26,6 @@ from tests.dagster.house import (
 from tests.lake.builders import put
 from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.assets.requeue import MOST_REQUESTS
-from tidemark.assets.scheduler import requests
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable, PubSubUnreachable
@@ -173,9 +170,7 @@ def test_an_unreachable_pubsub_fails_the_tick_with_what_to_do(instance: dg.Dagst
         ticking.track()
 
 
-def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
-    ticking: Ticking, world: ModelWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_that_fails_is_said_and_fails_no_tick(ticking: Ticking, world: ModelWorld, tmp_path: Path) -> None:
     publish_backlog(world, ticking.settings)
     assert ticking.land_and_close().run_requests
     table, away = tmp_path / "lake" / "heartbeats", tmp_path / "away"
@@ -186,21 +181,6 @@ def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
     assert "no window is requested, because the choice failed: the lake" in (failed.skip_message or "")
     table.unlink()
     away.rename(table)
-
-    may_end = Event()
-    with monkeypatch.context() as patched:
-        patched.setattr(requests, "CHOOSE_WITHIN_SECONDS", 0.01)
-        slowly = Mock(wraps=requests.due_now, side_effect=lambda *_: may_end.wait() and DEFAULT)
-        patched.setattr(requests, "due_now", slowly)
-        slow = ticking.track()
-        assert keys(slow) == ["watermark"]
-        assert "choosing takes longer than" in (slow.skip_message or "")
-        assert "still under way" in (ticking.track().skip_message or "")
-        may_end.set()
-        while "under way" in ((late := ticking.track()).skip_message or ""):
-            pass
-        assert late.run_requests, "what the slow choice has found is requested"
-        slowly.assert_called_once()
 
 
 @pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])

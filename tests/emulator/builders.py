@@ -13,6 +13,21 @@ from tidemark.local.emulator.unacknowledged import Delivered
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DEADLINE = timedelta(seconds=10)
+ROUGH = Faults(
+    shuffled=True,
+    redelivered=0.05,
+    acknowledgement_lost=0.05,
+    late_acknowledgement_lost=0.5,
+    acknowledgement_answer_lost=0.1,
+    duplicate_delivery=0.05,
+    stale_reading=0.2,
+    reading_unavailable=0.1,
+    unavailable=0.05,
+    answer_lost=0.05,
+    deadline_exceeded=0.05,
+    throttled=0.05,
+)
+
 TOPIC, BASE = "topic", "base"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from tests.emulator.builders import ROUGH
 from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
 from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
@@ -34,20 +35,6 @@ from tidemark.pipeline.watermark.policy import Policy
 SPEED = 10
 BUDGET = Budget(max_messages=500, max_bytes=1 << 24, max_time=timedelta(seconds=5), batch_messages=100)
 BAND = timedelta(seconds=5)
-ROUGH = Faults(
-    shuffled=True,
-    redelivered=0.05,
-    acknowledgement_lost=0.05,
-    late_acknowledgement_lost=0.5,
-    acknowledgement_answer_lost=0.1,
-    duplicate_delivery=0.05,
-    stale_reading=0.2,
-    reading_unavailable=0.1,
-    unavailable=0.05,
-    answer_lost=0.05,
-    deadline_exceeded=0.05,
-    throttled=0.05,
-)
 
 
 class HurriedClock(SystemClock):

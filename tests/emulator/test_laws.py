@@ -1,6 +1,7 @@
 """The model against brute force, over any order of calls: what must hold whatever happens."""
 
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, a_subscription, a_topic, expiry, plain
+from tests.emulator.builders import BASE, DEADLINE, ROUGH, START, TOPIC, a_subscription, a_topic, expiry, plain
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.refusals import Refused, Transient
@@ -144,21 +145,13 @@ class Shuffled(WithoutFaults):
 class WithFaults(RuleBasedStateMachine):
     """All faults at once: nothing that was not acknowledged is lost, and all comes in the end."""
 
-    faults = Faults(
-        shuffled=True,
-        redelivered=0.2,
-        acknowledgement_lost=0.2,
-        late_acknowledgement_lost=0.5,
-        acknowledgement_answer_lost=0.1,
-        duplicate_delivery=0.2,
+    faults = replace(
+        ROUGH,
+        **dict.fromkeys(("redelivered", "acknowledgement_lost", "duplicate_delivery"), 0.2),
+        **dict.fromkeys(("unavailable", "answer_lost"), 0.1),
         visible_after=timedelta(seconds=5),
         whole_seconds=True,
         stale_reading=0.3,
-        reading_unavailable=0.1,
-        unavailable=0.1,
-        answer_lost=0.1,
-        deadline_exceeded=0.05,
-        throttled=0.05,
     )
     deliveries: Bundle[Delivered] = Bundle("deliveries")
 

@@ -224,11 +224,15 @@ def later(message: Any, seconds: float) -> Asking:
     return Asking(message.publish_time.ToMicroseconds() + round(seconds * 1e6), 3_600_000_000)
 
 
-def test_one_listing_answers_for_a_second_and_then_a_new_revision_is_read(topic: Topic, recorder: Recorder) -> None:
+def first_of(topic: Topic) -> tuple[Any, Any]:
+    """A message of the schema's first revision, and a reader."""
     topic.create(without_temp())
     topic.publish(avro(without_temp(), BEAT))
-    (message,) = topic.pulled(1)
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    return topic.pulled(1)[0], reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+
+
+def test_one_listing_answers_for_a_second_and_then_a_new_revision_is_read(topic: Topic, recorder: Recorder) -> None:
+    message, reader = first_of(topic)
     assert len(judged([message], reader, None, later(message, 0)).heartbeats) == 1
     topic.commit(AVRO)
     topic.publish(avro(AVRO, BEAT))
@@ -240,10 +244,7 @@ def test_one_listing_answers_for_a_second_and_then_a_new_revision_is_read(topic:
 
 
 def test_a_new_revision_is_read_after_the_clock_was_set_back(topic: Topic) -> None:
-    topic.create(without_temp())
-    topic.publish(avro(without_temp(), BEAT))
-    (message,) = topic.pulled(1)
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    message, reader = first_of(topic)
     assert len(judged([message], reader, None, later(message, 7200)).heartbeats) == 1
     topic.commit(AVRO)
     topic.publish(avro(AVRO, BEAT))
