@@ -95,8 +95,8 @@ class InSteps(micro_batch.MicroBatch):
     step: Callable[[str], None]
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> micro_batch.WrittenFiles:
-        options = self.heartbeats.storage_options
-        work = slices.Work(run, self.plan, [], options, self.diffs.files, self.status.files)
+        status, diffs = self.tables
+        work = slices.Work(run, self.plan, [], self.heartbeats.storage_options, diffs.files, status.files)
         by_table = defaultdict[str, list[NewFile]](list)
         for stretch in runs_of_neighbours(windows):
             for one in slices.cut(stretch, files, LOOKBACK, 1):
@@ -291,7 +291,7 @@ class Play:
         spark = cast(SparkSession, None)  # what its tasks would do is done here
         parts = spark, lake.heartbeats(), watermark, f"run-{self.started}", self.clock, kept.refuse_expired
         plan = DiffPlan({}, LOOKBACK, PERIOD, LENGTH)
-        micro_batch.compute_windows(InSteps(*parts, diffs, status, plan, self.step), windows)
+        micro_batch.compute_windows(InSteps(*parts, (status, diffs), plan.lookback, plan, self.step), windows)
 
     # What must hold.
 
