@@ -495,8 +495,8 @@ class HousekeepingSettings(Section):
     """Retention of landed messages. Their age is measured from their event time to the watermark. Windows computed from
     deleted messages stay, and are not recomputed."""
     windows: KeptDays = None
-    """Retention of computed windows and their `stream_status`. Their age is measured from their event time to the
-    watermark."""
+    """Retention of computed windows, with their `stream_status` and those of custom tables, by event time up to the
+    watermark. Also the retention of `corrections`."""
     quarantine: KeptDays = None
     """Retention of rejected messages, from the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
