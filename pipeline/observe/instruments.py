@@ -1,4 +1,4 @@
-"""All instruments: their names, units and descriptions, as listed in docs/how-to/observability.md.
+"""All instruments: their names, units and descriptions, as listed in docs/reference/metrics.md.
 
 An attribute has few possible values, such as the names of sensors, jobs or reasons. Streams, windows and ids are never
 attributes.
@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import partial
 
 PIPELINE = "pipeline"
-"""The name of an attribute that every measurement has. Its value is the setting `dagster.name`, or `tidemark` if the
-setting is empty."""
+"""The name of an attribute that every measurement has, except those of bucket calls. Its value is the setting
+`dagster.name`, or `tidemark` if the setting is empty."""
 
 OF_MESSAGING = (
     "messaging.system",

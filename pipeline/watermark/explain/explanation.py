@@ -160,7 +160,7 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "stale": lambda s, _: " ".join(_stale(s)),
     "sought": lambda s, _: " ".join(_sought(s)),
     "knows": lambda _, made: f"Tracking knows everything published from {when(made.complete_from)} to its reading",
-    "lost": lambda s, _: "An entry of the tracking log was lost. " if s.complete_from >= s.at else "",
+    "lost": lambda s, _: "An entry of the log was lost, or the contract changed. " if s.complete_from >= s.at else "",
     "base": lambda s, _: iso(s.oldest_base),
     "less_slack": lambda s, _: _less_slack(s),
     "named": lambda s, _: iso(reading_of_a_message(s).oldest_unacked),
