@@ -181,15 +181,16 @@ def missed_by(
     """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
-    lacking_by_place = []
+    lacking_by_place, computed_by_place = [], []
     own, before = Counter[int](), Counter[int]()
     for place, (starts, affects) in enumerate(affected.starts(event_us)):
-        lacks = affects & (landed_with > affected.versions_of(starts, versions))
+        computed_from = affected.versions_of(starts, versions)
+        lacks = affects & (landed_with > computed_from)
         lacking_by_place.append(lacks)
+        computed_by_place.append(computed_from != NOT_COMPUTED)
         windows, counts = np.unique(starts[lacks], return_counts=True)
         (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
     is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
-    is_computed = affected.versions_of(affected.starts(event_us)[0][0], versions) != NOT_COMPUTED
     by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
     missed = MissedHeartbeats(
         by_window={affected.key(start): own[start] for start in sorted(own)},
@@ -199,7 +200,7 @@ def missed_by(
             for start in sorted(own.keys() | before.keys())
             for key in [affected.key(start)]
         ],
-        mended=int(np.count_nonzero(was_missed & ~is_missed & is_computed)),
+        mended=int(np.count_nonzero(was_missed & ~is_missed & computed_by_place[0])),
     )
     judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
     return judged.filter(pa.array(is_lacking)), missed
