@@ -65,13 +65,18 @@ def safe_lines(text: str) -> str:
     return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
 
 
+def _time(moment: datetime, *, exact: bool = False) -> str:
+    """Like `iso`, but a time without a time zone is formatted as it is."""
+    return iso(moment, exact=exact) if moment.tzinfo else moment.isoformat()
+
+
 def text_of(value: object) -> str:
     """Format a value as human-readable text."""
     match value:
         case None:
             return "—"
         case datetime():
-            return iso(value) if value.tzinfo else value.isoformat()
+            return _time(value)
         case timedelta():
             return format_duration(value)
         case dict():
@@ -100,7 +105,7 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
     def plain(value: object) -> Any:
         if isinstance(value, datetime):
-            return iso(value, exact=exact) if value.tzinfo else value.isoformat()
+            return _time(value, exact=exact)
         return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
     print(json.dumps(_strict(facts), default=plain, allow_nan=False))

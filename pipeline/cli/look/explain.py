@@ -32,6 +32,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain why the watermark stands where it does."""
+    if picture is not None:
+        apart_from("--picture", json=as_json)
     settings, now = load_settings(), SystemClock().now()
     lake, tick = lake_of(settings), settings.watermark.tick
     log = lake.tracking_log()
@@ -40,7 +42,6 @@ def explain(
         raise no_decision(settings)
     explanation, facts = read_explained(log, *found, tick)
     if picture is not None:
-        apart_from("--picture", json=as_json)
         write_text(picture, drawn(facts), "picture", "--picture")
         print(f"wrote {printable(str(picture))}")
         return
