@@ -161,18 +161,17 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
     If a table's file is unusable, the table's runs fail until the file is fixed; other tables are not affected. Raises
     InvalidSettings if two tables have the same name, or if a table's name or options are invalid.
     """
-    found, more = dict[str, TableDefinition](), tuple(more)
-    beside = [definition.name for definition in more]
+    found = dict[str, TableDefinition]()
     for name in settings.tables:
         try:
-            found[name] = _checked(read_table(settings, name), settings, beside)
+            found[name] = read_table(settings, name)
         except InvalidSettings as error:
-            found[name] = _checked(_unusable(name, settings.tables[name], error), settings, beside)
+            found[name] = _checked(_unusable(name, settings.tables[name], error), settings)
             logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
-        found[definition.name] = _checked(definition, settings, beside)
+        found[definition.name] = _checked(definition, settings, found)
     return found
 
 
