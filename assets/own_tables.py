@@ -141,7 +141,7 @@ def _compute(
     # This must be read before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(diffs.runs(), settings.windowing)
     digests = computed.digests(windows, table.windowing(settings.windows), table.lookback)
-    return compute_windows(OwnBatch(*parts, (made,), table.lookback, table, digests), windows)
+    return compute_windows(OwnBatch(*parts, (made,), table, digests), windows)
 
 
 def _ran(mark: str, failed: dg.RunRecord) -> bool:

@@ -111,7 +111,6 @@ def _compute(machine: Machine, world: World, windows: list[Window], watermark: d
         machine.spark,
         heartbeats=world.lake.heartbeats(),
         tables=(world.lake.stream_status(), world.lake.diffs()),
-        lookback=world.settings.windows.lookback,
         plan=plan_of(world.settings),
         watermark=watermark,
         run="bench",

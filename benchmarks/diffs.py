@@ -105,7 +105,6 @@ def ours(machine: Machine, world: World, span: timedelta) -> ReplacedWindows:
         machine.spark,
         heartbeats=world.heartbeats,
         tables=(world.lake.stream_status(), world.lake.diffs()),
-        lookback=world.settings.windows.lookback,
         plan=plan_of(world.settings),
         watermark=START + span,
         run="bench",

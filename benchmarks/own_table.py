@@ -68,7 +68,6 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Replaced
         machine.spark,
         definition=table,
         tables=(world.lake.own_table(table.name),),
-        lookback=table.lookback,
         heartbeats=world.heartbeats,
         digests=ComputedWindows.of(world.lake.diffs().runs(), windowing).digests(windows, windowing, table.lookback),
         watermark=START + SPAN,

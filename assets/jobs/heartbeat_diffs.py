@@ -108,7 +108,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
         diffs, status = lake.of("run").diffs(), lake.of("run").stream_status()
         parts = batch_parts(lake, spark, run, windows, [status, diffs])
-        return compute_windows(MicroBatch(*parts, (status, diffs), plan.lookback, plan), windows)
+        return compute_windows(MicroBatch(*parts, (status, diffs), plan), windows)
 
 
 def sentence_of(computed: ReplacedWindows) -> str:

@@ -39,8 +39,7 @@ class WindowBatch(ABC):
 
     `watermark` is None if there is no watermark yet. `run` is the run's name. `refuse_expired` raises WindowExpired if
     the lake no longer keeps the full input of a window. `tables` are in the order of their commits: a window counts as
-    computed after the commit to the last one. `lookback` is the time before a window's start from which the window also
-    reads heartbeats.
+    computed after the commit to the last one.
     """
 
     spark: SparkSession
@@ -50,7 +49,11 @@ class WindowBatch(ABC):
     clock: Clock
     refuse_expired: Callable[[Sequence[Window]], None]
     tables: Sequence[WindowedTable]
-    lookback: timedelta
+
+    @property
+    @abstractmethod
+    def lookback(self) -> timedelta:
+        """The time before a window's start from which the window also reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -67,11 +70,15 @@ class MicroBatch(WindowBatch):
     """The input for computing `heartbeat_diffs` and `stream_status`.
 
     `tables` are the status table, then the diffs table. Diffs are last, because a window counts as computed once it has
-    diffs. If a run ends between the two commits, the window is computed again. `lookback` is that of the plan.
+    diffs. If a run ends between the two commits, the window is computed again.
     """
 
     tables: tuple[StreamStatus, WindowedTable]
     plan: DiffPlan
+
+    @property
+    def lookback(self) -> timedelta:
+        return self.plan.lookback
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the windows in time slices, one Spark task per slice, without a shuffle. Each task returns the files

@@ -54,6 +54,10 @@ class OwnBatch(WindowBatch):
     definition: TableDefinition
     digests: Mapping[str, str]
 
+    @property
+    def lookback(self) -> timedelta:
+        return self.definition.lookback
+
     def note(self, windows: Sequence[Window]) -> Mapping[str, Any]:
         """Return the fields that a custom table adds to a run's manifest: its name and version, and each window's input
         digest."""

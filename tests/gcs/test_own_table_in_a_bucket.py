@@ -59,7 +59,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
 
     def compute(windows: Sequence[Window]) -> None:
         batch = session, lake.heartbeats(), at(2000), "own", clock, lambda _: None
-        compute_windows(OwnBatch(*batch, (own,), counts.lookback, counts, digests), windows)
+        compute_windows(OwnBatch(*batch, (own,), counts, digests), windows)
 
     compute(WINDOWS)
     compute(WINDOWS[:1])

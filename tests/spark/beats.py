@@ -208,7 +208,6 @@ def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> M
         spark,
         heartbeats=lake.heartbeats(),
         tables=(lake.stream_status(), lake.diffs()),
-        lookback=PLAN.lookback,
         plan=PLAN,
         watermark=watermark,
         run="run",

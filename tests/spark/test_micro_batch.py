@@ -62,7 +62,6 @@ class House:
             self.spark,
             heartbeats=heartbeats or self.lake.heartbeats(),
             tables=(status or self.lake.stream_status(), diffs or self.lake.diffs()),
-            lookback=PLAN.lookback,
             plan=PLAN,
             watermark=watermark,
             run="run",

@@ -77,7 +77,7 @@ class House:
         """Compute windows of `heartbeat_diffs`."""
         lake, clock = self.lake, ManualClock(at(9000))
         batch = (self.spark, lake.heartbeats(), at(9000), "base", clock, lambda _: None)
-        compute_windows(MicroBatch(*batch, (lake.stream_status(), lake.diffs()), PLAN.lookback, PLAN), windows)
+        compute_windows(MicroBatch(*batch, (lake.stream_status(), lake.diffs()), PLAN), windows)
 
     def computed(self) -> ComputedWindows:
         return ComputedWindows.of(self.lake.diffs().runs(), BASE)
@@ -97,7 +97,6 @@ class House:
             self.spark,
             definition=table,
             tables=(self.lake.own_table(table.name),),
-            lookback=table.lookback,
             heartbeats=self.lake.heartbeats(),
             digests=self.computed().digests(windows, own, table.lookback),
             watermark=watermark or at(9000),
@@ -198,7 +197,7 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     digests = ComputedWindows.of({}, BASE).digests(windows, BASE, single.lookback)
     batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
     definition = replace(single, is_sql=in_one_task)
-    compute_windows(OwnBatch(*batch, (table,), single.lookback, definition, digests), windows)
+    compute_windows(OwnBatch(*batch, (table,), definition, digests), windows)
     found = [{name: naive(value) for name, value in row.items()} for row in table.read(table.made()).to_pylist()]
     assert len(found) < len([beat for beat in beats if 0 <= beat.event < 900]), "there are no copies"
     wanted = [{name: row[name] for name in found[0]} for row in expected(beats, 0, 900)]

@@ -291,7 +291,7 @@ class Play:
         spark = cast(SparkSession, None)  # what its tasks would do is done here
         parts = spark, lake.heartbeats(), watermark, f"run-{self.started}", self.clock, kept.refuse_expired
         plan = DiffPlan({}, LOOKBACK, PERIOD, LENGTH)
-        micro_batch.compute_windows(InSteps(*parts, (status, diffs), plan.lookback, plan, self.step), windows)
+        micro_batch.compute_windows(InSteps(*parts, (status, diffs), plan, self.step), windows)
 
     # What must hold.
 
