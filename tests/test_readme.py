@@ -4,7 +4,10 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+from pydantic.alias_generators import to_camel
+
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions
 from tidemark.pipeline.settings import Settings
 from tools import reference
 
@@ -37,6 +40,12 @@ def test_settings_that_documents_name_are_there() -> None:
     for document in DOCUMENTS:
         named = re.findall(rf"`((?:{'|'.join(sections)})\.(?!py`|yaml`|json`)\w+)(?: = [^`]*)?`", document.read_text())
         assert set(named) <= known | OF_SPARK, document.name
+
+
+def test_the_page_of_spark_has_each_option_of_the_source() -> None:
+    table = (ROOT / "docs" / "how-to" / "spark.md").read_text().partition("| option | default")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == {to_camel(field.alias or name) for name, field in SourceOptions.model_fields.items()}
 
 
 def test_the_reference_is_what_make_reference_writes() -> None:

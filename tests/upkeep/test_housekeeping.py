@@ -240,9 +240,7 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
 
 
 @pytest.mark.parametrize("tables", [{}, {"daily": TableSettings(file="daily.sql", window=DAY)}])
-def test_a_window_of_a_day_can_be_computed_for_as_long_as_heartbeats_are_kept(
-    tmp_path: Path, tables: dict[str, TableSettings]
-) -> None:
+def test_a_day_can_be_computed_while_heartbeats_are_kept(tmp_path: Path, tables: dict[str, TableSettings]) -> None:
     house = House(tmp_path)
     house.compute_silence(300, 2400)
     day = Windowing(DAY, START).containing(START)
