@@ -189,8 +189,7 @@ def test_a_rule_over_several_settings_names_each_source(written: Written, monkey
 
 
 def test_an_error_about_several_sections_shows_no_value_of_them(written: Written) -> None:
-    file = written("[signal]\npublish_to = 'heartbeats'\n[spark.config]\n'fs.s3a.secret.key' = 'hush'\n")
-    message = refusal(file)
+    message = refusal(file := written("[signal]\npublish_to='heartbeats'\n[spark.config]\n'fs.s3a.key'='hush'\n"))
     assert "hush" not in message
     assert message.startswith(f"{file}: signal.publish_to is heartbeats")
 
