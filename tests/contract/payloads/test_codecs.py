@@ -197,9 +197,7 @@ def test_the_entries_of_a_map_are_in_the_order_of_their_keys(codec: ProtobufCode
 
 
 def test_json_may_hold_any_type_of_the_schema_and_no_other() -> None:
-    text = (
-        'syntax="proto3"; import "google/protobuf/any.proto"; message A {google.protobuf.Any any = 1;} message B {}'
-    )
+    text = 'syntax="proto3"; import "google/protobuf/any.proto"; message A {google.protobuf.Any any = 1;} message B {}'
     codec = ProtobufCodec(definition(text, Encoding.PROTOBUF))
     assert codec.text(b'{"any": {"@type": "x/B"}}')
     with pytest.raises(Unreadable, match=r"google\.protobuf\.Duration"):
