@@ -231,14 +231,16 @@ def test_a_process_that_opens_a_table_syncs_what_the_last_one_may_have_left(tmp_
     assert disk.not_durable() == []
 
 
-def test_a_commit_that_was_cleaned_up_meanwhile_hinders_nobody(tmp_path: Path, disk: Disk) -> None:
+def test_commits_that_were_cleaned_up_or_damaged_before_the_checkpoint_hinder_nobody(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     append_beats(heartbeats, beats(1))
     for number in range(5):
         land(tmp_path, number)
     DeltaTable(str(tmp_path / "lake/heartbeats")).create_checkpoint()
+    log = tmp_path / "lake/heartbeats/_delta_log"
     for version in range(4):
-        (tmp_path / "lake" / "heartbeats" / "_delta_log" / f"{version:020d}.json").unlink()
+        (log / f"{version:020d}.json").unlink()
+    (log / f"{4:020d}.json").write_bytes(bytes(100))
     disk.forget()
     append_beats(heartbeats, beats(2))
     assert disk.not_durable() == []

@@ -112,11 +112,20 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
         check_folder(tmp_path / "\udce4")
 
 
-def test_half_written_files_of_a_crash_are_never_listed(tmp_path: Path) -> None:
+def test_half_written_files_are_never_listed_and_an_unreadable_folder_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("folder/name", b"content")
     (tmp_path / "folder" / f"{TEMPORARY}0123").write_bytes(b"cont")
-    assert list(objects.names("")) == ["folder/name"]
+    assert [*objects.names(""), *objects.names("none/")] == ["folder/name"]
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(errors.LakeUnwritable, match="folder"):
+        list(objects.names("folder/"))
 
 
 def test_a_failed_write_leaves_neither_object_nor_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

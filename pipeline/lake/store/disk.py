@@ -73,7 +73,9 @@ class DiskObjects:
 
     def names(self, prefix: str) -> Iterator[str]:
         folder = self._folder / prefix.rpartition("/")[0]
-        found = (path for path in folder.rglob("*") if not path.name.startswith(TEMPORARY) and path.is_file())
+        with _disk_errors(folder):
+            walked = os.walk(folder, onerror=_raise_unless_gone)
+            found = [Path(place, name) for place, _, names in walked for name in names if not name.startswith(TEMPORARY)]
         names = (path.relative_to(self._folder).as_posix() for path in found)
         # Sorted as text: Path objects sort by their parts.
         yield from sorted(name for name in names if name.startswith(prefix))
@@ -82,6 +84,11 @@ class DiskObjects:
         path = self._folder / name
         with _disk_errors(path):
             path.unlink(missing_ok=True)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 @contextlib.contextmanager

@@ -62,9 +62,10 @@ class CommitSync:
     def _written_by(self, version: int) -> Iterator[Path]:
         commit = self._folder / commit_name(version)
         yield commit
-        for action in actions_in(commit.read_bytes()):
-            if add := action.get("add"):
-                yield self._folder / unquote(add["path"])
+        with suppress(ValueError):  # damaged, and before the last checkpoint: else the table would not have opened
+            for action in actions_in(commit.read_bytes()):
+                if add := action.get("add"):
+                    yield self._folder / unquote(add["path"])
         checkpoint = self._folder / checkpoint_name(version)
         if checkpoint.exists():
             yield from (checkpoint, self._folder / LAST_CHECKPOINT)
