@@ -22,7 +22,7 @@ from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
 from tidemark.pipeline.watermark.situation import Situation
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, WatermarkState
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Lost, WatermarkState
 
 
 def decide_again(
@@ -31,13 +31,15 @@ def decide_again(
     """Yield the decision that the production code makes for each tick, from the tick's inputs and the new decisions of
     earlier ticks.
 
-    Compacted entries are skipped. Their recorded decisions must not influence the new ones, and all their other data
-    repeats earlier entries. The entries of the first tick, or `state`, must contain the `Beginning`, which is the first
-    entry of a log.
+    Recorded decisions must not influence the new ones. So the watermark in a `Lost` entry is ignored, and compacted
+    entries are skipped: all their other data repeats earlier entries. The entries of the first tick, or `state`, must
+    contain the `Beginning`, which is the first entry of a log.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:
         for entry in tick.entries:
+            if isinstance(entry, Lost):
+                entry = replace(entry, watermark_at_least=None)
             if not isinstance(entry, Compacted):
                 state = state.after(state.number + 1, entry)
         decided = state.decide(tick.base, tick.tracking, policy, tick.at, rules)

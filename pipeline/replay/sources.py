@@ -31,8 +31,9 @@ ROWS = 1 << 16
 """Maximum number of rows per batch."""
 READ_AHEAD_BYTES = 1 << 20
 """Number of bytes read ahead per column. It is small, so that a row group is not read as a whole."""
-FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
-"""The first and the last accepted time, in the years 1 and 9998. Computing with such times cannot overflow."""
+FIRST_MOMENT_US, LAST_MOMENT_US = -30_610_224_000_000_000, 221_845_392_000_000_000
+"""The first and the last accepted time: the start of the years 1000 and 9000. Computing with such times cannot
+overflow."""
 
 
 class ParquetTrace:
@@ -142,7 +143,7 @@ class ParquetTrace:
         least, most = (bound.as_py() for bound in pc.min_max(present).values())
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
-                f"{name} in {self.path} contains a time outside the years 1 to 9998; check whether the times were "
+                f"{name} in {self.path} contains a time outside the years 1000 to 8999; check whether the times were "
                 "written in another unit than the column's type says"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)

@@ -171,7 +171,8 @@ def watermarks_of(workload: Workload, policy: Policy) -> Ints:
     """Return the watermark at each tick, as the production code decides it under a policy."""
     begun = workload.state
     if begun is not None and (record := begun.record) is not None:
-        begun = replace(begun, record=replace(record, decision=replace(record.decision, watermark=None)))
+        record = replace(record, decision=replace(record.decision, watermark=None))
+        begun = replace(begun, record=record, watermark_at_least=None)
     return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
 
 
