@@ -65,7 +65,7 @@ def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | Non
     found = examine(setup, [Check(CREDENTIALS, rest.check_credentials)], within)
     if any(finding.level is Level.BROKEN for finding in found):
         asking = {PUBSUB, PERMISSIONS, QUOTAS} if on_pubsub else set()
-        asking |= {LAKE, VERSIONS} if in_a_bucket else set()
+        asking |= {LAKE, VERSIONS, PERMISSIONS, CLOCK} if in_a_bucket else set()
         checks = [check for check in checks if check.subject not in asking]
     return [*found, *examine(setup, checks, within)]
 

@@ -1,7 +1,6 @@
 """Checks Java, Spark, its executors, and what Spark needs for a lake in a bucket."""
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tidemark.pipeline.spark.session import (
     check_answers,
     classic_session,
     host_and_port,
+    local_cores,
     refuse_other_token,
     server_config,
     session_config,
@@ -99,14 +99,13 @@ def check_task_slots(setup: Setup) -> Iterator[Statement]:
     if not settings.ingest.is_continuous or not _runs_here(settings):
         return
     master, readers = settings.spark_master, settings.ingest.readers
-    threads = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
-    places = int(threads[1] or 1) if threads else readers + 1
-    if places <= readers:
+    places = local_cores(master)
+    if places is not None and places <= readers:
         yield warning(
             f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows, "
             f'so fewer readers run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
         )
-    elif threads:
+    elif places is not None:
         yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
 
 

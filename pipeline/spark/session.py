@@ -195,10 +195,17 @@ def cores_of(spark: SparkSession) -> int:
     """Return the number of tasks that Spark runs in parallel, from the session's configuration; 2 if unknown."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
-    local = re.match(r"local(\[(\d+|\*)|$)", master)
-    if local:
-        return os.cpu_count() or 2 if local[2] == "*" else int(local[2] or 1)
+    if (local := local_cores(master)) is not None:
+        return local
     return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
+
+
+def local_cores(master: str) -> int | None:
+    """Return the number of tasks that Spark runs in parallel with a local master; None for another master."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)
+    if local is None:
+        return None
+    return os.cpu_count() or 2 if local[1] == "*" else int(local[1] or 1)
 
 
 def with_session(remote: str, name: uuid.UUID) -> str:
