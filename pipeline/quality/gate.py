@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import WindowSettings
@@ -87,7 +87,7 @@ class WatermarkReader:
     def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
         """Wait until the watermark has reached `event_time` or the timeout is over, and return the watermark. Raises
         the same errors as `read`."""
-        _wait(lambda: event_time <= (self._log.newest().watermark or EPOCH), timeout, self._clock)
+        _wait(lambda: self.read().has_reached(event_time), timeout, self._clock)
         return self.read()
 
 
