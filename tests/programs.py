@@ -30,8 +30,8 @@ def install(python: Path, *what: str | Path) -> None:
 
 
 def build_wheel(source: Path, folder: Path) -> Path:
-    """Build the wheel of a project into an empty folder, as `install` does."""
-    uv = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", folder, source]
+    """Build the wheel of a project into an empty folder, as `install` does: from its sdist, where there is uv."""
+    uv = [sys.executable, "-m", "uv", "build", "--quiet", "--out-dir", folder, source]
     if ended(uv, seconds=300).returncode != 0:
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
         subprocess.run(pip, check=True, timeout=300)

@@ -199,7 +199,9 @@ class SubscriberService(Service):
         Unlike other methods, this method takes the lock itself. It ignores all requests but the first, because clients
         acknowledge messages and extend leases by separate calls.
         """
-        first = next(requests)
+        first = next(requests, None)
+        if first is None:
+            raise Invalid("the stream has ended before its first request")
         limits.resource("subscriptions", first.subscription)
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
         with self._shared.changed:

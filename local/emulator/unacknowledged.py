@@ -135,8 +135,8 @@ class Unacknowledged:
                 self._lease(numbers, Lease(delivery, until_us))
                 continue
             for number in reversed(numbers):
-                del self._leases[number]
-                self._ready.appendleft(number)
+                if self._leases.pop(number, None) is not None:  # the caller may name a message twice
+                    self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
         """Return True if the message's newest lease belongs to this delivery and has not ended."""

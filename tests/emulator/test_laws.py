@@ -72,7 +72,7 @@ class WithoutFaults(RuleBasedStateMachine):
 
     @rule(delivered=deliveries, seconds=st.sampled_from([0, 1, 30]))
     def modify_ack_deadline(self, delivered: Delivered, seconds: int) -> None:
-        self.model.modify_ack_deadline(BASE, [delivered.ack_id], seconds, self.now)
+        self.model.modify_ack_deadline(BASE, [delivered.ack_id] * 2, seconds, self.now)
         message_id = delivered.message.message_id
         if message_id in self.leased_now() and self.leased[message_id][0] == delivered.ack_id:
             self.leased[message_id] = (delivered.ack_id, self.now + timedelta(seconds=seconds))
