@@ -72,7 +72,7 @@ def check_topic(setup: Setup) -> Iterator[Statement]:
 def _regions(topic: Any, endpoint: str | None) -> Iterator[Statement]:
     policy = topic.message_storage_policy
     regions = list(policy.allowed_persistence_regions)
-    if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
+    if policy.enforce_in_transit and regions and not any(f"{region}-pubsub." in (endpoint or "") for region in regions):
         yield broken(
             f"{topic.name} accepts requests only in {', '.join(regions)}, but pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"

@@ -159,11 +159,12 @@ def read_losses(
     """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
     check stops after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
     log, staleness = lake.tracking_log(), Staleness(lake, windowing, lookback)
+    kept_from = lake.kept_windows(windowing, lookback).heartbeats_from()
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
         late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest().watermark, now)),
-        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT),
+        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT, kept_from),
     )
 
 

@@ -32,7 +32,7 @@ from tidemark.pipeline.watermark.histogram import (
     grouped,
 )
 from tidemark.pipeline.watermark.situation import base_after_slack, tracking_after_slack
-from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
+from tidemark.pipeline.watermark.state import DecisionRecord, Lost, Snapshot
 
 SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
 
@@ -256,10 +256,15 @@ class Audit:
 
 
 def audit(
-    log: TrackingLog, heartbeats: Heartbeats, quarantine: Quarantine, passed_since: datetime | None = None
+    log: TrackingLog,
+    heartbeats: Heartbeats,
+    quarantine: Quarantine,
+    passed_since: datetime | None = None,
+    kept_from: datetime | None = None,
 ) -> Audit:
     """Audit the messages that were outstanding on base at `passed_since` or later, and no longer are. If `passed_since`
-    is None, audit all messages in the tracking log that are no longer outstanding.
+    is None, audit all messages in the tracking log that are no longer outstanding. Event times before `kept_from` are
+    not counted, because retention deletes their rows.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same
@@ -276,7 +281,8 @@ def audit(
     complete_from, complete_before = _complete(newest[1])
     complete_from = max(complete_from, pruned_before)
     untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
-    for start, seconds, unread in _in_parts(tracked, heartbeats, quarantine, since, passed):
+    first_event = COPY + 1 if kept_from is None else bucket_of(kept_from)
+    for start, seconds, unread in _in_parts(tracked, heartbeats, quarantine, since, passed, first_event):
         minutes += _of_minutes(start, seconds)
         damaged |= unread
         if not unread:
@@ -327,11 +333,13 @@ def _tracked(log: TrackingLog, since: datetime | None) -> tuple[Histogram, int]:
         for entry in tick.entries:
             if isinstance(entry, Snapshot):
                 histogram += entry.histogram
+            elif isinstance(entry, Lost) and entry.contract:  # the same messages may land with other event times
+                histogram = Histogram.empty()
     return histogram, state.pruned_before or 0
 
 
 def _in_parts(
-    tracked: Histogram, heartbeats: Heartbeats, quarantine: Quarantine, since: int, before: int
+    tracked: Histogram, heartbeats: Heartbeats, quarantine: Quarantine, since: int, before: int, first_event: int
 ) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
     """Compare tracked with landed messages in parts of the publish seconds `[since, before)`. Yield each part's first
     second and the result of `_compared`. A part with a damaged file is divided too, so that more of it is counted."""
@@ -344,7 +352,8 @@ def _in_parts(
             if shorter and sum(pc.sum(each["num_records"]).as_py() or 0 for each in files) > AUDITED_ROWS:
                 yield from divided(start, end, *shorter)
                 continue
-            seconds, unread = _compared(cells_between(tracked, start, end), heartbeats, quarantine, start, end)
+            cells = cells_between(tracked, start, end)
+            seconds, unread = _compared(cells, heartbeats, quarantine, start, end, first_event)
             if shorter and unread:
                 yield from divided(start, end, *shorter)
             else:
@@ -354,11 +363,12 @@ def _in_parts(
 
 
 def _compared(
-    cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int
+    cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int, first_event: int
 ) -> tuple[Ints, Mapping[str, str]]:
     """Compare tracked with landed messages, per publish second in `[start, end)`. Return an array with a row per
     second: the numbers of messages tracked, landed, lost at least, and lost at most. Also return the damaged files with
-    their event hours, which are not counted. With a damaged file of `quarantine`, nothing is counted.
+    their event hours, which are not counted, nor are event times before `first_event`. With a damaged file of
+    `quarantine`, nothing is counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
     - A landed heartbeat belongs to the cell of its clamped event time.
@@ -372,6 +382,8 @@ def _compared(
     if of_quarantine:  # its messages may belong to any cell
         return np.zeros((end - start, 4), np.int64), damaged | of_quarantine
     of_good, of_bad = with_seconds(good), with_seconds(bad)
+    counts = (pc.field("event") >= first_event) | (pc.field("event") <= COPY)
+    cells, of_good = cells.filter(counts), of_good.filter(counts)
     if damaged:
         cells, of_good = (_without(set(damaged.values()), rows) for rows in (cells, of_good))
 

@@ -31,11 +31,13 @@ def decide_again(
     """Yield the decision that the production code makes for each tick, from the tick's inputs and the new decisions of
     earlier ticks.
 
-    Recorded decisions must not influence the new ones. So the watermark in a `Lost` entry is ignored, and compacted
-    entries are skipped: all their other data repeats earlier entries. The entries of the first tick, or `state`, must
-    contain the `Beginning`, which is the first entry of a log.
+    Recorded decisions must not influence the new ones. So the watermarks in `state` and in `Lost` entries are ignored,
+    and compacted entries are skipped: all their other data repeats earlier entries. The entries of the first tick, or
+    `state`, must contain the `Beginning`, which is the first entry of a log.
     """
-    state = WatermarkState() if state is None else state
+    state = WatermarkState() if state is None else replace(state, watermark_at_least=None)
+    if state.record is not None:
+        state = replace(state, record=replace(state.record, decision=replace(state.record.decision, watermark=None)))
     for tick in ticks:
         for entry in tick.entries:
             if isinstance(entry, Lost):

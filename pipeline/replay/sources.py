@@ -21,7 +21,7 @@ from tidemark.pipeline.lake.tables.table import MOMENT, microseconds
 from tidemark.pipeline.replay.trace import BY_STREAM, NEVER, NO_EVENT_TIME, Batch, CohortKey, Tick
 from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Released, Snapshot, WatermarkState
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
 """The time columns of a trace, each with the number that replaces null."""
@@ -234,10 +234,12 @@ class LakeLandings:
         until: datetime | None = None,
         left_out: pa.Array = NO_IDS,
         by: CohortKey = BY_STREAM,
+        released: Sequence[Released] = (),
     ) -> None:
         """Create a trace of the messages that landed from `since` to `until`, both included, without the messages whose
-        ids are in `left_out`. `by` is a cohort key; batches have its value as the stream of each message."""
-        self._by = by
+        ids are in `left_out`, and without those for which the watermark no longer waited after one of the releases.
+        `by` is a cohort key; batches have its value as the stream of each message."""
+        self._by, self._released = by, released
         self._heartbeats, self._table = heartbeats, heartbeats.in_place()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
         self._left_out = left_out
@@ -265,7 +267,10 @@ class LakeLandings:
             published_us, landed_us = microseconds(first["publish_time"]), microseconds(first["landed_at_min"])
             known = first["stream_id_min"].combine_chunks() if streams else None
             messages = Batch(published_us, microseconds(first["event_time_min"]), published_us, landed_us, known)
-            yield messages.where((landed_us >= self._since_us) & (landed_us <= self._until_us))
+            counted = (landed_us >= self._since_us) & (landed_us <= self._until_us)
+            for release in self._released:
+                counted &= (published_us >= to_us(release.before)) | (landed_us <= to_us(release.at))
+            yield messages.where(counted)
 
 
 def _is_first(rows: pa.Table) -> pa.Array:

@@ -24,6 +24,7 @@ from tidemark.pipeline.replay.trace import NEVER, CohortKey, Trace, ticks_at, ti
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_report
 from tidemark.pipeline.tuning.sweep import Workload
+from tidemark.pipeline.watermark.state import Released
 
 MOST_COHORTS = 8
 """Maximum number of cohorts with a separate report. In production, each cohort needs two subscriptions."""
@@ -158,8 +159,8 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
     The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
-    that time. The earlier ticks are not counted. Requeued messages are left out, because their requeue makes them late,
-    whatever the band. Raises NothingToTune if nothing has landed since `asked.begins`.
+    that time. The earlier ticks are not counted. Messages that were requeued or released are left out, because they are
+    late whatever the band. Raises NothingToTune if nothing has landed since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -167,7 +168,10 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     decided = list(ticks)
     requeued = lake.requeued().ids()
     until = max((tick.at for tick in decided), default=None)
-    landings: Trace = LakeLandings(lake.heartbeats(), begins, until, requeued)
+    released = [entry for tick in decided for entry in tick.entries if isinstance(entry, Released)]
+    if state.released_before is not None:
+        released.append(Released(state.released_before, begins, by=""))
+    landings: Trace = LakeLandings(lake.heartbeats(), begins, until, requeued, released=released)
     if settings.pubsub.attach:
         landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)

@@ -113,8 +113,7 @@ class Workload:
     """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
-    The watermark in `state` is ignored, because another policy decided it. The readings in `state` stay valid. Lags are
-    measured only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
+    Lags are measured only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
     """
 
     ticks: Sequence[Tick]
@@ -169,11 +168,7 @@ def outcomes_of(
 
 def watermarks_of(workload: Workload, policy: Policy) -> Ints:
     """Return the watermark at each tick, as the production code decides it under a policy."""
-    begun = workload.state
-    if begun is not None and (record := begun.record) is not None:
-        record = replace(record, decision=replace(record.decision, watermark=None))
-        begun = replace(begun, record=record, watermark_at_least=None)
-    return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
+    return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, workload.state)])
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> tuple[float | None, float | None]:

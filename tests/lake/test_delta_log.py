@@ -231,7 +231,7 @@ def test_a_process_that_opens_a_table_syncs_what_the_last_one_may_have_left(tmp_
     assert disk.not_durable() == []
 
 
-def test_commits_that_were_cleaned_up_or_damaged_before_the_checkpoint_hinder_nobody(tmp_path: Path, disk: Disk) -> None:
+def test_commits_that_are_gone_or_damaged_before_the_checkpoint_hinder_nobody(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     append_beats(heartbeats, beats(1))
     for number in range(5):

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -11,14 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ingest.fakes import World, published_at
+from tests.ingest.fakes import CONTRACT, WINDOWING, World, published_at, to_written
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 from tidemark.local.emulator.faults import Faults
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.lost import Audit, Outstanding, audit, landed_by_second, outstanding
+from tidemark.pipeline.upkeep.housekeeping import drop_partitions
 from tidemark.pipeline.watermark.histogram import Histogram
 
 
@@ -253,3 +258,37 @@ def test_the_outstanding_messages_are_an_upper_bound(messages: list[tuple[int, i
     grouped = found.in_lines(lines)
     assert len(grouped) <= lines
     assert sum(line.outstanding_at_most for line in grouped) == found.at_most
+
+
+def test_what_retention_deletes_is_not_lost(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(5)
+    for event_second in (-5 * 3600.0, -5 * 3600.0, 4.0):
+        world.topic.publish(event_second)
+    world.tick()
+    world.wait(20)
+    world.track()
+    lake = world.lake()
+    drop_partitions(lake.table("heartbeats"), at(-2 * 3600).strftime(HOUR_FORMAT))
+    kept = lake.kept_windows(WINDOWING, timedelta(0))
+    assert (audited(world).at_least, kept.heartbeats_from()) == (1, None)
+    kept.raise_to(WINDOWING.containing(at(0)), at(-3600).replace(minute=0, second=0))
+    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), None, kept.heartbeats_from())
+    assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
+
+
+def test_what_lands_by_another_contract_than_it_was_tracked_by_is_not_lost(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HeartbeatReader(CONTRACT, judged_by="old")
+    world.wait(30)
+    event_times = {"event_time": to_written(1.0), "other_time": to_written(10.0), "stream_id": "a"}
+    world.topic.publish_plain(b"{}", event_times)
+    world.wait(1)
+    world.track()
+    world.restart()
+    world.reader = HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:other_time")))
+    world.reader.judged_by = "new"
+    for _ in range(6):
+        world.wait(10)
+        world.tick()
+    assert audited(world, world.clock.now() - timedelta(hours=1)).at_least == 0

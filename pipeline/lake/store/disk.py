@@ -75,8 +75,9 @@ class DiskObjects:
         folder = self._folder / prefix.rpartition("/")[0]
         with _disk_errors(folder):
             walked = os.walk(folder, onerror=_raise_unless_gone)
-            found = [Path(place, name) for place, _, names in walked for name in names if not name.startswith(TEMPORARY)]
-        names = (path.relative_to(self._folder).as_posix() for path in found)
+            files = (Path(place, name) for place, _, names in walked for name in names)
+            paths = [path for path in files if not path.name.startswith(TEMPORARY)]
+        names = (path.relative_to(self._folder).as_posix() for path in paths)
         # Sorted as text: Path objects sort by their parts.
         yield from sorted(name for name in names if name.startswith(prefix))
 

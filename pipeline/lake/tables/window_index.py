@@ -138,6 +138,13 @@ class KeptWindows:
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
 
+    def heartbeats_from(self) -> datetime | None:
+        """Return the first event hour of which retention has deleted no heartbeat; None if it has deleted none. Raises
+        LakeError."""
+        keys = self._notes.listed()
+        _, *hours = keys[-1].split(KEY_SEPARATOR) if keys else [""]
+        return start_of(hours[0]) if hours else None
+
     def closed(self, watermark: datetime | None) -> range:
         """Return the numbers of all windows since `windows.first` that the watermark has passed and whose heartbeats
         are all kept. Raises LakeError."""
