@@ -8,6 +8,7 @@ the log of `heartbeats` in bounded steps, and updates a checkpoint after each st
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -337,8 +338,19 @@ class Staleness:
         be read. If this number is above 0, the versions and the windows are empty.
         """
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
-        self._version_of_run |= read_ahead(self._diffs.input_version, absent[:MANIFESTS_AT_ONCE])
+        self._version_of_run |= read_ahead(self._input_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
             return {}, set(), len(absent) - MANIFESTS_AT_ONCE
         known = {key: version for key, run in runs.items() if (version := self._version_of_run[run]) is not None}
         return known, runs.keys() - known.keys(), 0
+
+    def _input_version(self, run: str) -> int | None:
+        """Return the version of `heartbeats` that a run read. None if it is unknown, or if the table has never reached
+        it, because it was put back from an older copy."""
+        version, heartbeats = self._diffs.input_version(run), self.heartbeats.current(as_open=True)
+        if version is None or heartbeats is None or version <= heartbeats.version():
+            return version
+        with suppress(ObjectMissing):
+            self.heartbeats.log.read(version)  # committed since the check began
+            return version
+        return None

@@ -291,3 +291,21 @@ def test_the_search_finds_what_reading_everything_finds(steps: list[str], moment
     number, found = decision_in_force(log, at(moment)) or (None, None)
     assert found == newest
     assert number is None or log.entry(number) == found
+
+
+@pytest.mark.parametrize("is_restored", [False, True], ids=["lost", "a backup from before the packing"])
+def test_the_end_of_a_log_is_lost_beside_archives(tmp_path: Path, *, is_restored: bool) -> None:
+    objects = DiskObjects(tmp_path)
+    end = told(objects).catch_up().number
+    backup = {name: objects.read(name) for name in objects.names("tracking/log/")}
+    packed = LogPacking(objects).pack(at(END)).entries
+    for name in [*objects.names("tracking/log/")]:
+        objects.delete(name)
+    for name, content in [*backup.items()][: packed // 2 if is_restored else 0]:
+        objects.create(name, content)
+    with pytest.raises(CorruptObject, match=rf"ends with entry {packed - 1}, .* --forget {packed}`"):
+        log_on(objects).catch_up_to_append()
+    log_on(objects).forget(packed, "the end is lost")
+    assert (log_on(objects).catch_up_to_append().number, packed <= end) == (packed, True)
+    LogPacking(objects).pack(at(END))
+    assert log_on(objects).numbers() == [*range(packed + 1)]

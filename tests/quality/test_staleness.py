@@ -1,5 +1,6 @@
 """Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,3 +274,14 @@ def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: H
     assert computed is not None
     computed.delete("stream_id = 'b'")
     assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
+
+
+def test_a_window_of_a_version_that_the_table_has_not_reached_any_more_is_stale(history: History) -> None:
+    table = history.folder / "lake/heartbeats"
+    history.land([Beat("a", 10)])
+    shutil.copytree(table, history.folder / "copy")
+    history.land([Beat("b", 20)])
+    history.compute(0, 0)
+    shutil.rmtree(table)
+    shutil.copytree(history.folder / "copy", table)
+    assert [stale.window for stale in history.restored().check().stale] == [WINDOWS[0]]

@@ -173,7 +173,7 @@ class TrackingLog:
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
         if note is not None:
-            raise CorruptObject(lost_end(note, state.number))
+            raise CorruptObject(lost_end(note, max(self.numbers(), default=-1)))
         self._is_compared = True
         return state
 
@@ -475,7 +475,7 @@ class TrackingLog:
 
     def gap(self, number: int) -> CorruptObject:
         """Return the error for a missing entry. If no later entry exists, the error says that the log's end is lost."""
-        newest = max(self.live_numbers(), default=-1)
+        newest = max(self.numbers(), default=-1)
         if newest < number:
             return CorruptObject(lost_end(Note(None, number), newest))
         return CorruptObject(
@@ -488,6 +488,8 @@ class TrackingLog:
         entry, fold all entries. Raises CorruptObject if a needed entry is missing."""
         numbers = self.live_numbers()
         if not numbers:
+            if archived := self._archive.ranges():  # after the last archive, the log always continues
+                raise self.gap(archived[-1].stop)
             return WatermarkState()
         state = folded_up_to(numbers[-1], self._live_entry)
         self._tail = state.number, self._live_content(state.number)
