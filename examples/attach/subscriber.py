@@ -2,31 +2,35 @@
 
 python subscriber.py projects/my-project/subscriptions/hours
 
-The subscription must belong to the topic in signal.publish_to, with message ordering. The last message is kept in
-seen.json, so that after a restart no window is printed twice or left out.
+The subscription must belong to the topic in signal.publish_to, with message ordering. The highest watermark is kept in
+seen.txt, so that no window is left out after a restart. A window may be printed twice: if this program dies before it
+has noted the watermark, or if two trackers publish.
 """
 
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from google.api_core.exceptions import DeadlineExceeded
 from google.cloud.pubsub_v1 import SubscriberClient
 
-SEEN = Path("seen.json")
+SEEN = Path("seen.txt")
 
 
 def take(said: dict[str, Any]) -> None:
-    """Act on a message, unless this message or a newer one was already seen."""
-    seen = json.loads(SEEN.read_text()) if SEEN.exists() else {"log_entry": -1}
-    if said["log_entry"] <= seen["log_entry"]:
+    """Act on a message, unless its watermark was already seen."""
+    reached, seen = said["watermark"], SEEN.read_text() if SEEN.exists() else None
+    if reached is None or (seen and datetime.fromisoformat(reached) <= datetime.fromisoformat(seen)):
         return
-    if said["watermark"] is not None and said["windows"] is None:
-        print(f"all windows that end at or below {said['watermark']} are closed", flush=True)
-    elif said["windows"] and said["windows"]["count"]:
+    if said["windows"] is None:
+        print(f"all windows that end at or below {reached} are closed", flush=True)
+    elif said["windows"]["count"]:
         print("{count} windows closed, {first} to {last}".format_map(said["windows"]), flush=True)
-    SEEN.write_text(json.dumps(said))  # after it was acted on, and before it is acknowledged
+    beside = SEEN.with_suffix(".new")
+    beside.write_text(reached)
+    beside.replace(SEEN)  # after it was acted on, and before it is acknowledged
 
 
 def follow(client: SubscriberClient, subscription: str) -> None:

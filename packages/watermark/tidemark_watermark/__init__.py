@@ -209,6 +209,7 @@ def _in_bucket(place: str) -> bytes | None:
     url = f"{server or SERVICE}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
     try:
         with requests.Session() if server else _authorized() as session:
+            session.trust_env = not server  # an emulator gets neither a proxy nor a password of ~/.netrc
             answer = session.get(url, params={"alt": "media"}, timeout=REQUEST_TIMEOUT_SECONDS)
     except GoogleAuthError as error:
         kind = Unreachable if error.retryable else NotReadable
