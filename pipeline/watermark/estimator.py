@@ -78,6 +78,6 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
     """Return True if base is more than a band behind tracking, and the message that determines the candidate (the pin)
-    may still be in base's backlog. If the pin's publish second contains base's reading, the pin counts as in the
-    backlog."""
-    return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)
+    may still be in base's backlog, by base's reading without slack. If the pin's publish second contains the reading,
+    the pin counts as in the backlog."""
+    return s.base_as_read < s.band_edge and pin.publish_bucket >= bucket_of(s.base_as_read)

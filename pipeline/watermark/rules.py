@@ -125,14 +125,15 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. Messages may wait on
-    tracking for their schema, so "near" is wider by the time `policy.undecided`.
+    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. Both are compared as they
+    were read: base's slack says nothing about how far tracking is. Messages may wait on tracking for their schema, so
+    "near" is wider by the time `policy.undecided`.
 
     If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
     """
     if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
-    if s.oldest_tracking - s.oldest_base >= s.policy.band:
+    if known(s.tracking).oldest_unacked - s.base_as_read >= s.policy.band:
         return Passed(Finding.AHEAD_OF_BASE)
     if s.clock_ahead is not None:
         return Held(Finding.CLOCK_AHEAD, Reason.HELD_CLOCK_SKEW)

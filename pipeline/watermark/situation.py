@@ -54,6 +54,12 @@ class Situation:
         return self.release or self.base_after_slack
 
     @property
+    def base_as_read(self) -> datetime:
+        """Base's reading without slack or, until base has passed it, the time before which an operator released
+        messages."""
+        return self.release or known(self.base).oldest_unacked
+
+    @property
     def oldest_tracking(self) -> datetime:
         """T: the histogram has every message published before this moment. It is tracking's reading after slack."""
         return tracking_after_slack(known(self.tracking), self.policy)

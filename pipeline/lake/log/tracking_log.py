@@ -469,13 +469,16 @@ class TrackingLog:
 
     def _is_before_all(self, number: int) -> bool:
         """Return True if every existing entry has a number greater than `number`. Entry `number` has then been dropped,
-        because the oldest entries are dropped first."""
-        first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
-        return number < first
+        because the oldest entries are dropped first. Raises CorruptObject if all entries are in archives: after the
+        last archive, the log always continues."""
+        archived, live = self._archive.ranges(), self.live_numbers()
+        if archived and not live:
+            raise self.gap(archived[-1].stop)
+        return number < min((*(numbers[0] for numbers in archived), *live), default=-1)
 
     def gap(self, number: int) -> CorruptObject:
         """Return the error for a missing entry. If no later entry exists, the error says that the log's end is lost."""
-        newest = max(self.numbers(), default=-1)
+        newest = max(self.live_numbers() or self.numbers(), default=-1)
         if newest < number:
             return CorruptObject(lost_end(Note(None, number), newest))
         return CorruptObject(
@@ -488,8 +491,6 @@ class TrackingLog:
         entry, fold all entries. Raises CorruptObject if a needed entry is missing."""
         numbers = self.live_numbers()
         if not numbers:
-            if archived := self._archive.ranges():  # after the last archive, the log always continues
-                raise self.gap(archived[-1].stop)
             return WatermarkState()
         state = folded_up_to(numbers[-1], self._live_entry)
         self._tail = state.number, self._live_content(state.number)

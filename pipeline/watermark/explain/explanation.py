@@ -146,9 +146,8 @@ def _less_slack(s: Situation) -> str:
 
 
 def _ahead(s: Situation) -> str:
-    ahead = s.oldest_tracking - s.oldest_base
-    slack = " (less slack)" if s.policy.base_slack > ZERO or s.policy.reading_slack > ZERO else ""
-    return (f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base") + slack
+    ahead = known(s.tracking).oldest_unacked - s.base_as_read
+    return f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base"
 
 
 def _age(reading: EffectiveReading) -> str:

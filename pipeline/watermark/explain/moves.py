@@ -159,7 +159,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
         yield f"Base's progress is unknown until it is read, by {by} or once its backlog is gone (snapshot_budget)."
-    if until is not None and s.oldest_base < s.band_edge:
+    if until is not None and s.base_as_read < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
 
 
