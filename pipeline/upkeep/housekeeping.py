@@ -7,24 +7,27 @@ Rewriting small files as larger ones makes no window stale, because the commit i
 disturbs no reader, because the replaced files are kept for VERSIONS_KEPT.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
-from deltalake.table import FilterConjunctionType
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import RemoveAction
 
-from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
-from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TidemarkError
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, format_duration, iso, to_us
+from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TableConflict, TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.store.disk import why_unwritable
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, LakeTable, by_partition, table_errors
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, DataFile, LakeTable, by_partition, table_errors
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.windows import DAY
@@ -40,11 +43,13 @@ keep commits fast, because every commit goes through the list of all files of a 
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""Thresholds for rewriting a partition: it is rewritten if at least MANY of its files are smaller than SMALL_BYTES."""
+"""Thresholds for rewriting files: those smaller than SMALL_BYTES are rewritten, if a partition has at least MANY."""
 
-SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
-"""Maximum number of rows and of bytes of a partition that is sorted while it is rewritten. Sorting takes about 0.4 kB
-of memory per row."""
+SORTED_BYTES = 128 << 20
+"""Maximum size in memory of the rows that are sorted together. Sorting takes twice as much."""
+
+COMMIT_ATTEMPTS = 60
+"""Maximum number of commit attempts per rewritten partition. An attempt fails if another process commits first."""
 
 LEFT_BYTES = 256 << 20
 """Minimum free disk space that a rewrite leaves. A rewrite that fills the disk fails, but its new files stay until they
@@ -67,36 +72,81 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     Yields each partition with the number and the bytes of its files before and after the rewrite. With `dry_run`,
     nothing is rewritten, and only the numbers before are yielded.
 
-    Readers see the same rows before and after, and concurrent appends succeed. The rows of a partition are sorted by
-    the column `order`, unless the partition is too large to be sorted in about 2 GB of memory. Raises TableConflict if
-    another process rewrites the same files, and LakeError. An error about one partition is raised after the others are
-    done.
+    Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
+    the column `order`, in parts of SORTED_BYTES. Raises TableConflict if another process rewrites the same files, and
+    LakeError. An error about one partition is raised after the others are done.
     """
-    current = table.in_place()
+    current = table.current()
     if current is None:
         return
-    by_name = by_partition(table.files(at=current))
+    small = by_partition(file for file in table.files(at=current) if file.size < SMALL_BYTES)
+    columns = pa.schema(current.schema().to_arrow())
+    schema = columns.remove(columns.get_field_index(table.partition_column))
 
     def rewrite(partition: str) -> Iterator[tuple[str, Figures]]:
-        files, size = by_name[partition], sum(file.size for file in by_name[partition])
+        files, size = small[partition], sum(file.size for file in small[partition])
         figures = {"files": len(files), "bytes": size}
         if dry_run:
             yield partition, figures
             return
         if "://" not in table.uri and (problem := why_unwritable(Path(table.uri), size + LEFT_BYTES)):
             raise LakeFull(f"{problem}, too few to rewrite partition {partition} of {table.uri}")
-        of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
-        with table_errors(table.uri):
-            if sum(file.rows for file in files) <= SORTED_ROWS and size <= SORTED_BYTES:
-                did = current.optimize.z_order([order], of_partition, target_bytes(size), max_concurrent_tasks=1)
-            else:
-                did = current.optimize.compact(of_partition, target_bytes(size), max_concurrent_tasks=1)
-        table.make_durable()
-        bytes_after = json.loads(did["filesAdded"])["totalSize"]
-        yield partition, {**figures, "files_after": did["numFilesAdded"], "bytes_after": bytes_after}
+        written = [*_rewritten(table, files, schema, order)]
+        _exchange(table, partition, files, written)
+        yield partition, {**figures, "files_after": len(written), "bytes_after": sum(file.size for file in written)}
 
-    many = (name for name, files in by_name.items() if sum(file.size < SMALL_BYTES for file in files) >= MANY)
+    many = (name for name, files in small.items() if len(files) >= MANY)
     yield from _of_each(sorted((name for name in many if name <= last), reverse=True), rewrite)
+
+
+def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, order: str) -> Iterator[NewFile]:
+    """Write the rows of these files of one partition to new, durable files, and yield these. They are of about the
+    target size, and their rows are sorted."""
+    target, new = target_bytes(sum(file.size for file in files)), NewFiles(table, SystemClock())
+    row_bytes = max(1, sum(file.size for file in files) // max(1, sum(file.rows for file in files)))
+    in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
+    for rows in _parts(rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order)):
+        rest = rows.sort_by(order)
+        while len(rest):
+            file = new.write_part(files[0].partition, rest.slice(0, max(1, target // row_bytes)))
+            rest, row_bytes = rest.slice(file.rows), max(1, file.size // file.rows)
+            yield file
+
+
+def _parts(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    held = list[pa.Table]()
+    for rows in tables:
+        if held and sum(each.nbytes for each in (*held, rows)) > SORTED_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+        held.append(rows)
+    yield pa.concat_tables(held)
+
+
+def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
+    """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library would let two
+    rewrites of the same files succeed, and each row would be there twice. Raises TableConflict, LakeError."""
+    column, now_us = table.partition_column, to_us(SystemClock().now())
+    adds = [file.add_action(column, now_us, data_change=False) for file in written]
+    removes = [
+        RemoveAction(
+            path=file.path,
+            data_change=False,
+            deletion_timestamp=now_us // 1000,
+            size=file.size,
+            partition_values={column: partition},
+        )
+        for file in files
+    ]
+    for _ in range(COMMIT_ATTEMPTS):
+        current = table.current()
+        there = {file.path for file in table.files([partition], current)}
+        if current is None or not there.issuperset(file.path for file in files):
+            raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} meanwhile")
+        with suppress(TableConflict):
+            table.transact(current, [*adds, *removes], CommitProperties(max_commit_retries=0))
+            return
+    raise TableConflict(f"other writers committed to {table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again")
 
 
 def target_bytes(size: int) -> int:

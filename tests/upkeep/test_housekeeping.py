@@ -19,7 +19,7 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at
-from tidemark.pipeline.errors import CorruptObject, LakeFull, WindowExpired
+from tidemark.pipeline.errors import CorruptObject, LakeFull, TableConflict, WindowExpired
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.observe.facts import read_waiting
@@ -91,24 +91,43 @@ def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_and_a_disk
         next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
 
 
-@pytest.mark.parametrize("bound", ["SORTED_ROWS", "SORTED_BYTES"])
-def test_a_partition_too_large_to_sort_keeps_the_order_in_which_its_rows_landed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+@pytest.mark.parametrize("is_of_many_parts", [False, True])
+def test_a_large_partition_becomes_files_of_the_target_size_sorted_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_many_parts: bool
 ) -> None:
     house = House(tmp_path)
     rows, before = house.rows(), house.files(HEARTBEATS)
-    monkeypatch.setattr(compaction, bound, 1)
-    monkeypatch.setattr(compaction, "TARGET_BYTES", 6 * max(os.stat(file).st_size for file in before))
+    if is_of_many_parts:
+        monkeypatch.setattr(compaction, "SORTED_BYTES", sum(pq.read_table(file).nbytes for file in before) // 3)
+    else:
+        monkeypatch.setattr(compaction, "TARGET_BYTES", 5 * max(os.stat(file).st_size for file in before))
     ((_, did),) = compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
     after = house.files(HEARTBEATS)
     assert (did["files"], did["files_after"]) == (15, len(after))
-    assert 1 < len(after) <= 3
+    assert 1 < len(after) <= 4
     assert house.rows() == rows
     assert not house.history.staleness().check().stale
     times = [pq.read_table(file, columns=["event_time"])["event_time"].to_pylist() for file in after]
     spans = sorted((min(each), max(each)) for each in times)
     assert all(one[1] < other[0] for one, other in pairwise(spans)), "a run skips files by their times"
-    assert times[0] != sorted(times[0]), "nothing was sorted"
+    assert times == [sorted(each) for each in times]
+
+
+def test_two_rewrites_of_a_partition_at_once_leave_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    rows, other = house.rows(), compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
+
+    def room(*_: object) -> None:
+        monkeypatch.undo()
+        assert next(other)
+        append_beats(house.lake.heartbeats(), columns_of([Beat("new", 1)]))
+
+    monkeypatch.setattr(compaction, "why_unwritable", room)
+    with pytest.raises(TableConflict, match="another process has rewritten partition 2026-11-21T05Z"):
+        next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
+    assert len(house.rows()) == len(rows) + 1
 
 
 @pytest.mark.gcs

@@ -62,16 +62,17 @@ class NewFile:
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     written_us: int = 0
 
-    def add_action(self, partition_column: str, at_us: int) -> AddAction:
+    def add_action(self, partition_column: str, at_us: int, *, data_change: bool = True) -> AddAction:
         """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
-        microseconds. An empty `partition_column` means that the table has no partitions."""
+        microseconds. An empty `partition_column` means that the table has no partitions. `data_change` is false if the
+        file only has rows of files that the same transaction removes."""
         stats = {"numRecords": self.rows, **self.stats}
         return AddAction(
             path=self.path,
             size=self.size,
             partition_values={partition_column: self.partition} if partition_column else {},
             modification_time=at_us // 1000,
-            data_change=True,
+            data_change=data_change,
             stats=orjson.dumps(stats).decode(),  # the Delta library misreads some escaped surrogate pairs
         )
 
@@ -97,6 +98,14 @@ class NewFiles:
             write = map if len(parts) == 1 else pool.map
             written += write(lambda part: self._write(*part), parts)
         table.make_files_durable(file.path for file in written)
+        return written
+
+    def write_part(self, partition: str, rows: pa.Table) -> NewFile:
+        """Write rows of one partition, without the partition column, to a new, durable file. Raises LakeFull,
+        LakeUnwritable, LakeUnreachable."""
+        with table_errors(self._table.uri):
+            written = self._write(partition, rows)
+        self._table.make_files_durable([written.path])
         return written
 
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
