@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
@@ -29,6 +30,9 @@ from tidemark.pipeline.windows import Window, runs_of_neighbours
 ROWS_OF_ONE_TASK = 300_000
 """Maximum number of input rows for which a table's SQL runs in one task. With more rows, several tasks are faster. A
 Python function always runs in several tasks, because its work per row is unknown."""
+
+COPIES_SENT = 100_000
+"""Maximum number of copies that are sent to Spark with the query. Each takes some 85 bytes, several times."""
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
@@ -75,7 +79,7 @@ class OwnBatch(WindowBatch):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
                 # With one partition, Spark needs no shuffle, whatever the table groups by.
                 is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK
-                landed = self._landed(stretch, reached)
+                landed = self._landed(stretch, reached, run)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
                 table.prepare(checked_schema(definition, rows), definition.version, self._of(windows))
@@ -87,15 +91,15 @@ class OwnBatch(WindowBatch):
     def _of(self, windows: Sequence[Window]) -> dict[str, str]:
         return {window.key: self.digests[window.key] for window in windows}
 
-    def _landed(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame:
+    def _landed(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame:
         """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
         copies are late. A column that a file lacks is null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         if not files.files:
             return self.spark.createDataFrame([], columns)
-        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files)
+        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
         event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
-        landed = self.spark.read.schema(columns).parquet(*files.paths)
+        landed = self.spark.read.schema(columns).parquet(*map(_literal, files.paths))
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
             placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, list(PLACE), "left")
@@ -108,9 +112,9 @@ class OwnBatch(WindowBatch):
             .where((event_time >= moment(start)) & (event_time < moment(end)))
         )
 
-    def _copies(self, windows: Sequence[Window], files: HeartbeatFiles) -> DataFrame | None:
+    def _copies(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame | None:
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
-        Raises ExecutorsUnable.
+        Many copies are written to a file in the run's folder, which no table lists. Raises ExecutorsUnable.
 
         Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `_is_dropped` is
         true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
@@ -121,7 +125,17 @@ class OwnBatch(WindowBatch):
         slices = cut([*before, *windows], files, timedelta(0), cores_of(self.spark))
         search = Search(slices, self.heartbeats.fields, self.heartbeats.storage_options)
         found = answers_to(self.spark, search, COPIES).select([*PLACE, "_is_dropped"])
-        return self.spark.createDataFrame(found) if len(found) else None
+        if len(found) <= COPIES_SENT:
+            return self.spark.createDataFrame(found) if len(found) else None
+        (table,), name = self.tables, f"copies-{windows[0].key}.parquet"
+        table.files.create_dir(table.place_of_run(run), recursive=True)
+        pq.write_table(found, f"{table.place_of_run(run)}/{name}", filesystem=table.files)
+        return self.spark.read.schema(spark_schema(found.schema)).parquet(_literal(f"{table.folder_of(run)}/{name}"))
+
+
+def _literal(path: str) -> str:
+    """Escape the characters of a path that Spark would take for a pattern."""
+    return re.sub(r"([][{}*?\\])", r"\\\1", path)
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
@@ -142,7 +156,7 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
     last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
-    start_us = F.lit(to_us(start)) + F.col("_number") * F.lit(length_us)
+    start_us = F.lit(to_us(start)) + F.col("_number").cast("bigint") * F.lit(length_us)
     return heartbeats.select("*", number.alias("_number")).select(
         F.get(keys, F.col("_number")).alias(PARTITION),
         F.timestamp_micros(start_us).alias(START),
