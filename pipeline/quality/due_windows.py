@@ -14,6 +14,7 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.window_index import window_numbers
 from tidemark.pipeline.lake.tables.windowed import MadeWindows
@@ -51,24 +52,28 @@ class ComputedWindows:
         hexadecimal digits."""
         ratio, back = self._measures(own, lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-        digests, has_any = self._digests(reached, ratio, back)
+        digests, has_any = self._digests(reached, own, lookback)
         found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
         return {number: f"{digest:016x}" for number, digest in found}
 
     def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
         """Return the digest of each window's input, by the window's key. `windows` are windows of a custom table with
-        the windowing `own` and this lookback. A window without input has the digest 0."""
+        the windowing `own` and this lookback."""
         numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
-        digests, _ = self._digests(numbers, *self._measures(own, lookback))
+        digests, _ = self._digests(numbers, own, lookback)
         return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}
 
     def _digests(
-        self, numbers: npt.NDArray[np.int64], ratio: int, back: int
+        self, numbers: npt.NDArray[np.int64], own: Windowing, lookback: timedelta
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any."""
+        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any. The
+        digest depends on the lookback, also where two lookbacks reach equally many windows of `heartbeat_diffs`."""
+        ratio, back = self._measures(own, lookback)
+        is_whole = lookback % self.windowing.length == NO_TIME
+        of_part = np.uint64(0 if is_whole else _hash(format_duration(lookback)))
         low = np.searchsorted(self.numbers, numbers * ratio - back)
         high = np.searchsorted(self.numbers, (numbers + 1) * ratio)
-        return self.sums[high] - self.sums[low], high > low
+        return self.sums[high] - self.sums[low] + of_part, high > low
 
     def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at

@@ -86,3 +86,9 @@ def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() 
         followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
         assert followed.due(BASE, timedelta(minutes=22), NOTHING)[0] == first
         assert followed.due(BASE, timedelta(minutes=10), NOTHING)[0] == FIRST
+
+
+def test_every_window_is_due_after_a_change_of_the_lookback_however_many_windows_it_reaches() -> None:
+    computed = ComputedWindows.of({BASE.numbered(FIRST + number).key: "a" for number in range(9)}, BASE)
+    digests = [computed.digests([BASE.numbered(FIRST + 5)], BASE, timedelta(minutes=each)) for each in (0, 1, 4, 5)]
+    assert len({digest for each in digests for digest in each.values()}) == len(digests)
