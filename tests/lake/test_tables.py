@@ -94,6 +94,9 @@ def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(la
     for _ in range(2):  # and again, when it has been looked at once
         with pytest.raises(InvalidSettings, match=r"message\.fields\.load = 'text'.*double.*another name, or restore"):
             land(changed.heartbeats(), "high")
+    alike = lake_of(lake_settings, {"Load": FieldKind.NUMBER}).heartbeats()
+    with pytest.raises(LakeError, match="has the column load and cannot have Load, which differs only in case"):
+        append_beats(alike, columns_of([Beat("a", 1, values={"Load": 1.0})], ["Load"]))
     assert len(rows_of(changed)) == 1
 
 

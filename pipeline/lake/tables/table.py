@@ -392,6 +392,12 @@ class LakeTable:
         self.check()
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
+        alike = {name.lower(): name for name in there}
+        if same := next((column.name for column in absent if column.name.lower() in alike), None):
+            raise LakeError(
+                f"{self.uri} has the column {alike[same.lower()]} and cannot have {same}, which differs only in case. "
+                "Nothing was committed; use the name that is there, or another one"
+            )
         return self._altered(lambda alter: alter.add_columns(absent)) if absent else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
