@@ -84,7 +84,7 @@ RUN_HEALTH = tuple(name for name, part in PARTS.items() if part.without is _RUN_
 EVENTS = tuple(name for name, part in PARTS.items() if part.without is _EVENTS)
 
 EVENT_TABLES = {
-    "event_logs": ("id", "run_id", "event", "dagster_event_type", "timestamp", "asset_key"),
+    "event_logs": ("id", "run_id", "event", "dagster_event_type", "timestamp", "asset_key", "partition"),
     "asset_event_tags": ("event_id",),
     "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }

@@ -105,6 +105,7 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
     """Delete the events that this pipeline's ticks reported before a moment, except the newest of each asset and check.
+    No tick reports a partition: those events are a person's.
 
     Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. The process
     may be killed at any point, and ticks may run at the same time. A SQLite file does not shrink, but its freed space
@@ -120,7 +121,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
     with storage.index_connection() as connection:
         events, tags, evaluations = _tables(connection)
         of_event = evaluations.c.evaluation_event_storage_id
-        reported = (events.c.run_id == OF_NO_RUN) & events.c.asset_key.in_(ours)
+        reported = (events.c.run_id == OF_NO_RUN) & events.c.asset_key.in_(ours) & events.c.partition.is_(None)
         evaluated = (evaluations.c.run_id == OF_NO_RUN) & evaluations.c.asset_key.in_(ours) & of_event.is_not(None)
         kinds = (events.c.asset_key, events.c.dagster_event_type), (evaluations.c.asset_key, evaluations.c.check_name)
         newest = union(

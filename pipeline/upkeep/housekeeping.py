@@ -390,11 +390,15 @@ class Housekeeper:
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now())
+        gone = [orphan for orphan in found if not orphan.may_have_landed]
         if not self._dry_run:
-            remove_orphans(found, self._lake.objects())
-        figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
-        says = f"deleted {len(found)} unreferenced files, {figures['bytes']} bytes"
-        yield _done(figures, says, f"no unreferenced file is older than {format_duration(GRACE)}")
+            remove_orphans(gone, self._lake.objects())
+        figures = {"files": len(gone), "bytes": sum(orphan.size for orphan in gone)}
+        left = ""
+        if len(gone) < len(found):
+            left = f"{len(found) - len(gone)} files may have messages that landed, so `tidemark repair` lists them: "
+        says = f"{left}deleted {len(gone)} unreferenced files, {figures['bytes']} bytes"
+        yield _done(figures, says, f"{left}no other unreferenced file is older than {format_duration(GRACE)}")
 
     def _time_reached(self) -> datetime:
         """Return the current time, or the newest reading of tracking if that is earlier. The reading is a time of

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.errors import CorruptObject
-from tidemark.pipeline.lake.layout import PARTITIONS, Lake
+from tidemark.pipeline.lake.layout import HEARTBEATS, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
@@ -26,6 +26,8 @@ from tidemark.pipeline.settings_sections import LakeSettings
 GRACE = timedelta(days=1)
 """Minimum age of an orphan. Every run is shorter: Dagster ends a run after two hours (`max_runtime_seconds` in
 dagster.yaml)."""
+
+UNLISTED = "no version of the table lists it"
 
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """Prefix and suffix of the temporary file in which the Delta library writes a commit on disk."""
@@ -40,6 +42,12 @@ class Orphan:
     size: int
     written_at: datetime
     what: str
+
+    @property
+    def may_have_landed(self) -> bool:
+        """True for a data file of a table of landed messages. Usually, the writer died before it could commit the file.
+        But if the table's log was lost or put back from an older copy, the messages in it are acknowledged."""
+        return self.what == UNLISTED and self.name.startswith((f"{HEARTBEATS}/", f"{QUARANTINE}/"))
 
 
 def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timedelta = GRACE) -> list[Orphan]:
@@ -72,7 +80,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
                 keys = {path: _key(path.removeprefix(f"{name}/")) for path in old if path.startswith(f"{name}/")}
                 for path in _unnamed(keys, [table]):
                     run = _run_of(path.removeprefix(f"{name}/"))
-                    what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
+                    what[path] = UNLISTED if run is None else f"left by run {run}"
     manifests = {name: key for name in old if (key := MANIFESTS.key_of(name)) is not None}
     with suppress(CorruptObject):  # then it is not known which runs have committed
         of_no_commit = _unnamed(manifests, [lake.table(name) for name in by_window])

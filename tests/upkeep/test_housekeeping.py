@@ -334,7 +334,8 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     begun = house.folder / "tracking/log/.tmp-1234"
     commit = house.folder / "heartbeats/_delta_log/_commit_1234.json.tmp"
     foreign = house.folder / "heartbeats/.keep"
-    for path in (orphan, stream, begun, commit, foreign):
+    landed = house.folder / "heartbeats/event_hour=2026-11-21T05Z/part-0.parquet"
+    for path in (orphan, stream, begun, commit, foreign, landed):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left behind")
     now = datetime.now(tz=START.tzinfo)
@@ -349,6 +350,7 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     chores = house.tidy()
     assert not any(path.exists() for path in (orphan, begun, commit))
     assert foreign.exists(), "another tool may need it"
+    assert landed.exists(), "its messages are acknowledged, if the table's log was put back from an older copy"
     assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
     assert of(chores, "orphans", "lake")[0].figures["files"] == 3
 

@@ -110,7 +110,10 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
     of the `with` block. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     check_folder(path.parent)
+    made = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        sync(folder.parent)
     try:
         with temporary.open("xb") as file:
             file.write(content)

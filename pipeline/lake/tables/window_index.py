@@ -162,7 +162,7 @@ class KeptWindows:
         # The later window and the later hour, each for itself: a changed setting may raise only one of them.
         latest = map(max, zip_longest(*(key.split(KEY_SEPARATOR) for key in keys), fillvalue=""))
         self._notes.ensure(KEY_SEPARATOR.join(latest), NoContent())
-        self._notes.keep_newest(1)
+        self._notes.keep_newest(2)  # a listing may miss what is deleted while it reads
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
         """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the
