@@ -1,4 +1,4 @@
-"""Read a Pub/Sub subscription into Parquet with Spark, every message once: an example of the source `pubsub`.
+"""Read a Pub/Sub subscription into Parquet with Spark: an example of the source `pubsub`.
 
     python examples/pubsub_stream.py --project P --subscription S --lake file:///tmp/lake --out /tmp/heartbeats
 
@@ -66,7 +66,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--subscription", required=True)
     parser.add_argument("--lake", required=True, help="where messages land: file:///folder or gs://bucket/prefix")
     parser.add_argument("--out", required=True, type=Path, help="a folder for the rows and the checkpoint")
-    parser.add_argument("--emulator-host", default="", help="host:port of an emulator; else Google's service")
+    emulator = os.environ.get("PUBSUB_EMULATOR_HOST", "")
+    parser.add_argument("--emulator-host", default=emulator, help="host:port of an emulator; else Google's service")
     parser.add_argument("--readers", default="2")
     parser.add_argument("--every", help="such as '10 seconds': go on for ever; else read what is there, and end")
     return parser.parse_args(given)

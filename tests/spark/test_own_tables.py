@@ -194,7 +194,7 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     landed_in_time = Beat("a", 10, "2", "x", published=70)  # and published after the copy that landed late
     beats = [*dirty(20_261_125), Beat("a", 10, "1", "x", published=11, late=True), landed_in_time]
     before_a_field, with_it = Beat("b", 40, "3"), Beat("b", 40, "3", values={"status": "ok"})
-    beats = [before_a_field, *beats, with_it]
+    beats = [before_a_field, *beats, with_it, Beat("z", 3590, "4")]
     for first in range(batches):
         append_beats(lake.heartbeats(), landed(beats[first::batches]))
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(3600)))

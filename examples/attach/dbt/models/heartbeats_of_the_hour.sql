@@ -3,7 +3,7 @@
 {{ config(materialized='incremental', incremental_strategy='delete+insert', unique_key='hour') }}
 
 select
-  date_trunc('hour', event_time) as hour,
+  timestamptz '{{ var("hour") }}' as hour,
   stream_id,
   event_time,
   heartbeat_id
