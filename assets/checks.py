@@ -305,20 +305,19 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
 
 @check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
-    """Check that ticks still decide the watermark, and that it is at most `checks.max_watermark_age` behind the
-    clock."""
-    # An error, since no window closes meanwhile. Without a watermark there is no age.
-    settings, watermark, age = look.lake.settings, look.state.watermark, timedelta(0)
-    bound = settings.checks.max_watermark_age
+    """Check that ticks still decide the watermark, and that it is at most `checks.max_watermark_age` behind the clock.
+    Before the first one, its age is the time since tracking began; before the first message, it has none."""
+    # An error, since no window closes meanwhile.
+    settings, watermark = look.lake.settings, look.state.watermark
+    age, bound = max(look.state.behind(look.now) or timedelta(0), timedelta(0)), settings.checks.max_watermark_age
     standing = read_ticks(look.lake.whole(), settings, look.state.decision, look.now).standing
     if watermark is None:
-        description = "there is no watermark yet"
+        stands = f"there is no watermark yet, {rough(age)} after tracking began"
     else:
-        age = max(look.now - watermark, age)
-        description = (
-            f"the watermark {iso(watermark)} is {rough(age)} behind the clock; {rough(bound)} are allowed by "
-            "checks.max_watermark_age. `tidemark explain` says what holds it"
-        )
+        stands = f"the watermark {iso(watermark)} is {rough(age)} behind the clock"
+    description = (
+        f"{stands}; {rough(bound)} are allowed by checks.max_watermark_age. `tidemark explain` says what holds it"
+    )
     if standing:
         description = f"{standing}; {description}"
     return verdict(

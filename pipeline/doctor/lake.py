@@ -93,9 +93,11 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
     update = f"gcloud storage buckets update gs://{name}"
     yield from _forbids_deletion(name, bucket, update)
     for rule in bucket.get("lifecycle", {}).get("rule", ()):
-        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {}), lake):
-            yield broken(
-                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), but log and tables need old "
+        condition = rule.get("condition", {})
+        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(condition, lake):
+            level = broken if condition.keys() <= OF_ANY_OBJECT else warning  # other conditions may exclude the lake
+            yield level(
+                f"a lifecycle rule of gs://{name} deletes objects ({condition}), but log and tables need old "
                 f"objects: remove the rule (`{update} --clear-lifecycle`), or make it match another prefix"
             )
     if bucket.get("versioning", {}).get("enabled"):
@@ -105,7 +107,7 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
         )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
         yield warning(
-            f"gs://{name} keeps and bills deleted objects for {soft // 86400} more days (soft delete), including "
+            f"gs://{name} keeps and bills deleted objects for {rough(timedelta(seconds=soft))} (soft delete), also "
             f"files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
         )
     access = bucket.get("iamConfiguration", {})
@@ -128,6 +130,10 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
             f"gs://{name} holds each new object (default event-based hold), so objects can be neither deleted nor "
             f"replaced: run `{update} --no-default-event-based-hold`"
         )
+
+
+OF_ANY_OBJECT = {"age", "createdBefore", "isLive", "matchesPrefix"}
+"""Conditions of a lifecycle rule that every object of the lake meets sooner or later, if its prefix matches."""
 
 
 def _takes_live_objects(condition: Mapping[str, Any], lake: str) -> bool:

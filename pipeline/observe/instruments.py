@@ -48,7 +48,10 @@ class Instrument:
 counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE))
 
 WATERMARK_AGE = gauge(
-    "tidemark.watermark.age", "s", "Time by which the watermark is behind the clock. Absent without a watermark."
+    "tidemark.watermark.age",
+    "s",
+    "Time by which the watermark is behind the clock. Before the first one, the time since tracking began. Absent "
+    "before the first message.",
 )
 WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, for comparison.")
 DECISIONS = counter("tidemark.decisions", "{decision}", "Decisions about the watermark, by reason.", ("reason",))

@@ -215,8 +215,8 @@ class Recorder:
         pipeline is healthy. The sentences contain no content of messages."""
         now, max_age = self._clock.now(), self._settings.checks.max_watermark_age
         found = [silence for sensor in self._every if (silence := self._silence(sensor, now)) is not None]
-        if (watermark := self._watermark) is not None and now - watermark > max_age:
-            found.append(f"the watermark is {rough(now - watermark)} old; checks.max_watermark_age is {rough(max_age)}")
+        if (age := self._behind(now)) is not None and age > max_age:
+            found.append(f"the watermark is {rough(age)} old; checks.max_watermark_age is {rough(max_age)}")
         return [f"{self._pipeline[PIPELINE]}: {problem}" for problem in found]
 
     def values(self) -> Iterator[Measured]:
@@ -230,8 +230,8 @@ class Recorder:
                 seconds = max((now - failed.since).total_seconds(), 0.0)
                 yield self._now(instruments.SENSOR_FAILING, seconds, sensor=sensor, error=failed.kind)
         yield self._now(instruments.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
-        if (watermark := self._watermark) is not None:
-            yield self._now(instruments.WATERMARK_AGE, (now - watermark).total_seconds())
+        if (age := self._behind(now)) is not None:
+            yield self._now(instruments.WATERMARK_AGE, age.total_seconds())
         for check, count in self._counted.copy().items():
             yield self._now(check, count)
         for job, since in self._under_way.items():
@@ -244,9 +244,8 @@ class Recorder:
             for instrument, subscription, value in backlogs(self._state, now):
                 yield self._now(instrument, value, subscription=subscription)
 
-    @property
-    def _watermark(self) -> datetime | None:
-        return None if self._state is None else self._state.watermark
+    def _behind(self, now: datetime) -> timedelta | None:
+        return None if self._state is None else self._state.behind(now)
 
     def _silent_for(self, sensor: str, now: datetime) -> timedelta:
         """Return the time since the sensor's last successful tick ended. Without a successful tick, return the time

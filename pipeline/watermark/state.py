@@ -7,7 +7,7 @@ for number, entry in log: state = state.after(number, entry)
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.watermark.decision import Decision
@@ -139,6 +139,14 @@ class WatermarkState:
     def watermark(self) -> datetime | None:
         """The newest decision's watermark, or `watermark_at_least`, whichever is higher."""
         return newest_of(None if self.decision is None else self.decision.watermark, self.watermark_at_least)
+
+    def behind(self, now: datetime) -> timedelta | None:
+        """Return the time by which the watermark is behind `now`. Before there is a watermark, return the time since
+        tracking began; None if tracking has not received a message yet."""
+        since = self.watermark
+        if since is None and len(self.histogram.publish_bucket):
+            since = self.complete_from
+        return None if since is None else now - since
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
         """Return the state after one more entry. Add each entry once, in the order of their numbers."""

@@ -45,7 +45,7 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
         (Level.BROKEN, "--no-default-event-based-hold"),
         (Level.BROKEN, "a lifecycle rule of gs://the-lake deletes objects ({'age': 30})"),
         (Level.WARNING, "--no-versioning"),
-        (Level.WARNING, "for 7 more days"),
+        (Level.WARNING, "for 7d (soft delete)"),
         (Level.WARNING, "could be made public"),
         (Level.WARNING, "per-object ACLs"),
     ]
@@ -55,6 +55,9 @@ def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
         rule = {"action": {"type": "Delete"}, "condition": condition}
         world.bucket = {**A_GOOD_BUCKET, "lifecycle": {"rule": [rule]}}
         assert one_of(world.setup(), check_lake).level is Level.OK
+    rule = {"action": {"type": "Delete"}, "condition": {"age": 1, "matchesSuffix": [".tmp"]}}
+    world.bucket = {**A_GOOD_BUCKET, "lifecycle": {"rule": [rule]}}
+    assert examine(world.setup(), [Check("lake", check_lake)])[0].level is Level.WARNING
 
 
 def test_a_bucket_that_is_missing_silent_or_not_to_be_looked_at_is_told_apart(world: World) -> None:

@@ -180,3 +180,25 @@ def test_the_explanation_counts_what_is_passed_over_and_tries_a_bound() -> None:
     assert text.endswith("These include at most 1 message passed over for a lag of more than 10m (max_lag).")
     tried = {one.setting: one for one in log.explain().alternatives or ()}
     assert (tried["max_lag"].value, tried["max_lag"].watermark) == ("1m", at(88))
+
+
+def test_before_the_first_watermark_its_age_counts_from_the_begin_of_tracking() -> None:
+    log = Log(known_from=0)
+    assert log.state.behind(at(60)) is None, "nothing was published yet"
+    log.publish(published([], rejected=[5]))
+    assert log.state.behind(at(60)) == seconds(60)
+
+
+@pytest.mark.parametrize(("base", "is_ready"), [(98, False), (88, True)])
+def test_tracking_has_to_be_a_band_ahead_of_base_as_it_was_read_whatever_its_slack(base: float, is_ready: bool) -> None:
+    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
+    log.publish(published(beats(0, 100)))
+    assert (log.tick(1300, base=base, tracking=99).reason is not Reason.HELD_TRACKING_BEHIND) == is_ready
+
+
+def test_a_late_stream_that_base_has_passed_is_not_called_a_backlog() -> None:
+    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
+    log.publish(published(beats(0, 89)))
+    log.tick(90)
+    log.publish(published([*beats(89, 112), (99.5, 60.0)]))
+    assert log.tick(112, base=108).reason is Reason.UNCHANGED
