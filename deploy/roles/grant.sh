@@ -13,6 +13,7 @@ cd "$(dirname "$0")"
 : "${PROJECT:?}" "${MEMBER:?}" "${1:?name the parts, such as: tracker lander checks runs}"
 
 for part in "$@"; do
+  [ "$part" != web ] || continue # it needs nothing of Google
   for file in "$part".*.yaml; do
     [ -e "$file" ] || { echo "grant.sh: there is no part $part" >&2; exit 2; }
     case $file in *.signal.yaml) [ -n "${SIGNAL:-}" ] || continue ;; esac

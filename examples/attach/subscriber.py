@@ -3,8 +3,7 @@
 python subscriber.py projects/my-project/subscriptions/hours
 
 The subscription must belong to the topic in signal.publish_to, with message ordering. The highest watermark is kept in
-seen.txt, so that no window is left out after a restart. A window may be printed twice: if this program dies before it
-has noted the watermark, or if two trackers publish.
+seen.txt, so that no window is left out: after a restart, in whatever order messages come, or with two trackers.
 """
 
 import json
@@ -24,10 +23,8 @@ def take(said: dict[str, Any]) -> None:
     reached, seen = said["watermark"], SEEN.read_text() if SEEN.exists() else None
     if reached is None or (seen and datetime.fromisoformat(reached) <= datetime.fromisoformat(seen)):
         return
-    if said["windows"] is None:
+    if said["windows"] is None or said["windows"]["count"]:
         print(f"all windows that end at or below {reached} are closed", flush=True)
-    elif said["windows"]["count"]:
-        print("{count} windows closed, {first} to {last}".format_map(said["windows"]), flush=True)
     beside = SEEN.with_suffix(".new")
     beside.write_text(reached)
     beside.replace(SEEN)  # after it was acted on, and before it is acknowledged

@@ -106,20 +106,23 @@ def own_manifest() -> Manifest:
 def pack(file: Path) -> list[str]:
     """Write the archive to `file`, and return the names of the packed distributions. An existing file is replaced.
 
-    Raises InvalidSettings if Spark would not unpack a file of this name, and ToolMissing if an installed package cannot
-    be packed. After an error, an existing file is unchanged.
+    Raises InvalidSettings if Spark would not unpack a file of this name or if it cannot be written, and ToolMissing if
+    an installed package cannot be packed. After an error, an existing file is unchanged.
     """
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(
             f"{file}: the archive's name must end in .tar.gz, because Spark recognizes the format by it"
         )
     manifest, packed = own_manifest(), distributions()
-    with replacing(file) as made, tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
-        add_content(archive, MANIFEST, orjson.dumps(manifest))
-        launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
-        add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
-        for name, source in _files(packed):
-            archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_without_owner)
+    launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
+    try:
+        with replacing(file) as made, tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
+            add_content(archive, MANIFEST, orjson.dumps(manifest))
+            add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
+            for name, source in _files(packed):
+                archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_without_owner)
+    except OSError as error:
+        raise InvalidSettings(f"{file} cannot be written: {error}; name a file in another folder") from error
     return sorted(packed)
 
 
