@@ -116,7 +116,10 @@ def pack(file: Path) -> list[str]:
     manifest, packed = own_manifest(), distributions()
     launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)
     try:
-        with replacing(file) as made, tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
+        with (
+            replacing(file) as made,
+            tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive,
+        ):
             add_content(archive, MANIFEST, orjson.dumps(manifest))
             add_content(archive, PROGRAM, launcher.encode(), mode=0o755)
             for name, source in _files(packed):
