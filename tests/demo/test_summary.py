@@ -39,32 +39,6 @@ RIGHT = Summary(
 )
 
 
-def test_a_script_reads_every_figure() -> None:
-    assert RIGHT.as_json() == {
-        "published": 101,
-        "duplicates": 1,
-        "broken": {"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0},
-        "landed": 100,
-        "quarantined": {"NO_EVENT_TIME": 1},
-        "quarantine_differences": 0,
-        "windows": 2,
-        "rows": 99,
-        "expected_rows": 99,
-        "differences": 0,
-        "late": 0,
-        "missed": 0,
-        "ready_after_seconds_p50": 1.0,
-        "ready_after_seconds_max": 2.0,
-        "live_ready_after_seconds_p50": None,
-        "live_ready_after_seconds_max": None,
-        "messages_per_second": 10.0,
-        "backlog_messages": 90,
-        "backlog_landed_after_seconds": 9.0,
-        "seconds": 60.0,
-        "is_right": True,
-    }
-
-
 def test_a_spread_has_a_median_and_a_maximum() -> None:
     assert Spread.of([3.04, 1.0, 2.0]) == Spread(2.0, 3.0)
     assert Spread.of([]) is None
@@ -74,13 +48,10 @@ def test_a_spread_has_a_median_and_a_maximum() -> None:
     "wrong",
     [
         {"rows": 98},
-        {"rows": 0, "expected_rows": 0},
         {"differences": 1},
-        {"late": 1},
         {"missed": 1},
         {"quarantine_differences": 1},
         {"quarantined": {}},
-        {"quarantined": {"NO_EVENT_TIME": 2}},
         {"quarantined": {"NO_EVENT_TIME": 1, "IN_THE_FUTURE": 1}},
     ],
     ids=str,

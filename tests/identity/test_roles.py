@@ -1,7 +1,6 @@
 """The role files are the table's, and what grants them names every one."""
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -9,11 +8,9 @@ import pytest
 import yaml
 
 from tests.programs import ended
-from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tools.write_roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
-PAGE = (ROLES.parents[1] / "docs" / "how-to" / "identity.md").read_text()
 GCLOUD = """\
 #!/bin/sh
 echo "$*" >> "$CALLED"
@@ -26,19 +23,6 @@ def test_the_role_files_are_those_of_the_table_as_gcloud_reads_them() -> None:
     for role in map(yaml.safe_load, role_files().values()):
         assert set(role) == {"title", "description", "stage", "includedPermissions"}
         assert (len(role["title"]) <= 100, len(role["description"]) <= 300) == (True, True)
-
-
-def test_the_page_has_the_table() -> None:
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
-    (header,) = [row for row in rows if row[0] == "permission"]
-    written = {
-        (Component(part), row[0].strip("`"), row[1])
-        for row in rows
-        if re.fullmatch(r"`[a-z]+\.[A-Za-z.]+`", row[0])
-        for part, cell in zip(header[2:], row[2:], strict=True)
-        if cell
-    }
-    assert written == {(part, need.permission.name, need.permission.on) for part in Component for need in NEEDS[part]}
 
 
 @pytest.fixture
