@@ -83,8 +83,11 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
                     what[path] = UNLISTED if run is None else f"left by run {run}"
     manifests = {name: key for name in old if (key := MANIFESTS.key_of(name)) is not None}
     with suppress(CorruptObject):  # then it is not known which runs have committed
-        of_no_commit = _unnamed(manifests, [lake.table(name) for name in by_window])
-        what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
+        tables = {name: lake.table(name) for name in by_window}
+        lacks_log = {name for name, table in tables.items() if table.current() is None}
+        if not any(path.partition(f"/{RUNS_FOLDER}/")[0] in lacks_log for path in old):  # it is away for a repair
+            of_no_commit = _unnamed(manifests, tables.values())
+            what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
     return [Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, what[name]) for name in sorted(what)]
 
 

@@ -152,7 +152,8 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     argument is None."""
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
-        needs.append(f"tracking has read to {_reach(s)} after {later}")
+        lag = "" if s.policy.max_lag is None else f" that lags at most {format_duration(s.policy.max_lag)}"
+        needs.append(f"tracking has read to {_reach(s)} after {later}{lag}")
     yield f"The watermark moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy):
         yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
