@@ -45,8 +45,9 @@ SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
 """Thresholds for rewriting files: those smaller than SMALL_BYTES are rewritten, if a partition has at least MANY."""
 
-SORTED_BYTES = 128 << 20
-"""Maximum size in memory of the rows that are sorted together. Sorting takes twice as much."""
+SORTED_FILES = 8
+"""Maximum size in memory of the rows that are sorted together, as a multiple of a new file's target size. On disk, they
+take a fifth of it. Sorting takes twice as much memory."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per rewritten partition. An attempt fails if another process commits first."""
@@ -73,7 +74,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     nothing is rewritten, and only the numbers before are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
-    the column `order`, in parts of SORTED_BYTES. Raises TableConflict if another process rewrites the same files, and
+    the column `order`, in parts. Raises TableConflict if another process rewrites the same files, and
     LakeError. An error about one partition is raised after the others are done.
     """
     current = table.current()
@@ -105,7 +106,8 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
     target, new = target_bytes(sum(file.size for file in files)), NewFiles(table, SystemClock())
     row_bytes = max(1, sum(file.size for file in files) // max(1, sum(file.rows for file in files)))
     in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
-    for rows in _parts(rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order)):
+    read = (rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order))
+    for rows in _parts(read, SORTED_FILES * target):
         rest = rows.sort_by(order)
         while len(rest):
             file = new.write_part(files[0].partition, rest.slice(0, max(1, target // row_bytes)))
@@ -113,10 +115,10 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
             yield file
 
 
-def _parts(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _parts(tables: Iterable[pa.Table], at_most: int) -> Iterator[pa.Table]:
     held = list[pa.Table]()
     for rows in tables:
-        if held and sum(each.nbytes for each in (*held, rows)) > SORTED_BYTES:
+        if held and sum(each.nbytes for each in (*held, rows)) > at_most:
             yield pa.concat_tables(held)
             held = []
         held.append(rows)

@@ -1,5 +1,6 @@
 """What doctor says of Java, Spark and its connector, and of Dagster's storage."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -76,18 +77,22 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
         assert why in said(check_spark, Level.BROKEN, spark=sections.SparkSettings(remote=f"sc://{host}:{free_port()}"))
 
 
-def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
+def test_readers_that_pull_continuously_need_places_beside_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     four = sections.IngestSettings(mode="continuous", readers=4)
     assert Settings(ingest=four).spark_master == "local[6,4]"
     assert Settings(ingest=sections.IngestSettings(readers=4)).spark_master == "local[3,4]"
     remote = here().remote
-    for few in (classic("local[4]"), sections.SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})):
+    for few in (
+        classic("local[4, 2]"),
+        classic("local[*]"),
+        sections.SparkSettings(remote=remote, config={"spark.master": "local[4,4]"}),
+    ):
         assert "4 task slots for 4 readers" in said(check_task_slots, Level.WARNING, spark=few, ingest=four)
         assert findings(check_task_slots, spark=few) == []
     for enough in (here(), classic("local[5]")):
         said(check_task_slots, Level.OK, spark=enough, ingest=four)
-    for unknown in (classic("spark://host:7077"), classic("local[*]")):
-        assert findings(check_task_slots, spark=unknown, ingest=four) == []
+    assert findings(check_task_slots, spark=classic("spark://host:7077"), ingest=four) == []
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,8 @@ def test_a_large_partition_becomes_files_of_the_target_size_sorted_in_parts(
     house = House(tmp_path)
     rows, before = house.rows(), house.files(HEARTBEATS)
     if is_of_many_parts:
-        monkeypatch.setattr(compaction, "SORTED_BYTES", sum(pq.read_table(file).nbytes for file in before) // 3)
+        in_memory = sum(pq.read_table(file).nbytes for file in before)
+        monkeypatch.setattr(compaction, "SORTED_FILES", in_memory / 3 / compaction.TARGET_BYTES)
     else:
         monkeypatch.setattr(compaction, "TARGET_BYTES", 5 * max(os.stat(file).st_size for file in before))
     ((_, did),) = compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
