@@ -54,11 +54,6 @@ def test_a_window_is_found_again_by_its_key(windowing: Windowing, moment: dateti
     assert windowing.named(found.key) == found
 
 
-def test_a_key_is_the_start_without_colons() -> None:
-    assert window(64).key == "2026-01-01T05-20Z"
-    assert str(window(64)) == "[2026-01-01T05:20:00Z, 2026-01-01T05:25:00Z)"
-
-
 @pytest.mark.parametrize(
     "key",
     [
