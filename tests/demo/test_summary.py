@@ -48,6 +48,7 @@ def test_a_spread_has_a_median_and_a_maximum() -> None:
     "wrong",
     [
         {"rows": 98},
+        {"differences": 1},
         {"missed": 1},
         {"quarantine_differences": 1},
         {"quarantined": {}},
