@@ -309,10 +309,11 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     Before the first one, its age is the time since tracking began; before the first message, it has none."""
     # An error, since no window closes meanwhile.
     settings, watermark = look.lake.settings, look.state.watermark
-    age, bound = max(look.state.behind(look.now) or timedelta(0), timedelta(0)), settings.checks.max_watermark_age
+    bound, behind = settings.checks.max_watermark_age, look.state.behind(look.now)
+    age = max(behind or timedelta(0), timedelta(0))
     standing = read_ticks(look.lake.whole(), settings, look.state.decision, look.now).standing
     if watermark is None:
-        stands = f"there is no watermark yet, {rough(age)} after tracking began"
+        stands = "there is no watermark yet" + ("" if behind is None else f", {rough(age)} after tracking began")
     else:
         stands = f"the watermark {iso(watermark)} is {rough(age)} behind the clock"
     description = (

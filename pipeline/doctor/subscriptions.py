@@ -1,5 +1,6 @@
 """Checks that the topic, its schema and the two subscriptions meet the watermark's requirements."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,8 @@ def check_topic(setup: Setup) -> Iterator[Statement]:
 def _regions(topic: Any, endpoint: str | None) -> Iterator[Statement]:
     policy = topic.message_storage_policy
     regions = list(policy.allowed_persistence_regions)
-    if policy.enforce_in_transit and regions and not any(f"{region}-pubsub." in (endpoint or "") for region in regions):
+    is_in = any(re.search(rf"\b{region}(-pubsub)?\.", endpoint or "") for region in regions)
+    if policy.enforce_in_transit and regions and not is_in:
         yield broken(
             f"{topic.name} accepts requests only in {', '.join(regions)}, but pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443"
