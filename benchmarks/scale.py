@@ -15,7 +15,7 @@ from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import PLAN, ROUND_MESSAGES
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES
 from tidemark.pipeline.settings_sections import WatermarkSettings
-from tidemark.pipeline.upkeep.housekeeping import SORTED_ROWS, target_bytes
+from tidemark.pipeline.upkeep.housekeeping import sorted_bytes, target_bytes
 from tools import costs
 
 Mode = Literal["ticks", "continuous"]
@@ -42,11 +42,9 @@ ROW_BYTES, MESSAGE_BYTES = 40.0, 182.0
 LOG_ENTRY_BYTES = 4_100
 """A round's entry of the tracking log: the same at 333, 3,300 and 33,000 messages a second, with jitter of 3 s."""
 
-COMPACTION_BYTES, COMPACTION_BYTES_A_ROW, COMPACTION_SECONDS_A_ROW = 350e6, 370, 2.6e-6
-"""Memory of a process that compacts, with the share of each row that it sorts (0.8 GB for 1.2 million), and time."""
-
-PACKING_BYTES, PACKING_SECONDS_A_ROW = 570e6, 0.7e-6
-"""Memory and time for a larger hour, which is not sorted: 0.54 GB for 5.9 million rows, 0.56 GB for 24 million."""
+COMPACTION_BYTES, COMPACTION_BYTES_A_SORTED, COMPACTION_SECONDS_A_ROW = 730e6, 3.15, 2.6e-6
+"""Memory of a process that compacts, with the share of each byte that it sorts together (1.15 GB for 128 MiB, 1.63 GB
+for 256 MiB, 2.4 GB for 512 MiB), and time (10.5 s for four million rows)."""
 
 COMMIT_SECONDS, COMMIT_SECONDS_A_FILE = 0.004, 5e-6
 """A commit to an empty table, and more for each file that the table lists: 0.10 s beside 20,000 files."""
@@ -149,19 +147,15 @@ class Load:
         return COMMIT_SECONDS + COMMIT_SECONDS_A_FILE * self.files_listed
 
     @property
-    def is_sorted(self) -> bool:
-        """True if compaction sorts an hour."""
-        return self.rate * 3600 <= SORTED_ROWS
-
-    @property
     def compaction_bytes(self) -> float:
         """Memory of housekeeping while it compacts an hour."""
-        return COMPACTION_BYTES + COMPACTION_BYTES_A_ROW * self.rate * 3600 if self.is_sorted else PACKING_BYTES
+        target = target_bytes(int(self.bytes_a_day / 24))
+        return COMPACTION_BYTES + COMPACTION_BYTES_A_SORTED * sorted_bytes(target)
 
     @property
     def compaction_seconds(self) -> float:
         """Time of an hour's compaction; housekeeping takes ten minutes at most."""
-        return (COMPACTION_SECONDS_A_ROW if self.is_sorted else PACKING_SECONDS_A_ROW) * self.rate * 3600
+        return COMPACTION_SECONDS_A_ROW * self.rate * 3600
 
     @property
     def ids_bytes(self) -> float:

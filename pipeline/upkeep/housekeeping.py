@@ -17,7 +17,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable
-from deltalake.transaction import RemoveAction
 
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, format_duration, iso, to_us
 from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TableConflict, TidemarkError
@@ -45,9 +44,9 @@ SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
 """Thresholds for rewriting files: those smaller than SMALL_BYTES are rewritten, if a partition has at least MANY."""
 
-SORTED_FILES = 8
-"""Maximum size in memory of the rows that are sorted together, as a multiple of a new file's target size. On disk, they
-take a fifth of it. Sorting takes twice as much memory."""
+SORTED_FILES, SORTED_BYTES = 8, 512 << 20
+"""Maximum size in memory of the rows that are sorted together: as a multiple of a new file's target size, and in bytes.
+On disk, rows take about a fifth of that."""
 
 COMMIT_ATTEMPTS = 60
 """Maximum number of commit attempts per rewritten partition. An attempt fails if another process commits first."""
@@ -74,8 +73,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     nothing is rewritten, and only the numbers before are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
-    the column `order`, in parts. Raises TableConflict if another process rewrites the same files, and
-    LakeError. An error about one partition is raised after the others are done.
+    the column `order`, in parts. Raises TableConflict if another process rewrites the same files, and LakeError. An
+    error about one partition is raised after the others are done.
     """
     current = table.current()
     if current is None:
@@ -100,14 +99,19 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     yield from _of_each(sorted((name for name in many if name <= last), reverse=True), rewrite)
 
 
+def sorted_bytes(target: int) -> int:
+    """Return the size in memory of the rows that are sorted together, for new files of this target size."""
+    return min(int(SORTED_FILES * target), SORTED_BYTES)
+
+
 def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, order: str) -> Iterator[NewFile]:
     """Write the rows of these files of one partition to new, durable files, and yield these. They are of about the
     target size, and their rows are sorted."""
-    target, new = target_bytes(sum(file.size for file in files)), NewFiles(table, SystemClock())
-    row_bytes = max(1, sum(file.size for file in files) // max(1, sum(file.rows for file in files)))
+    size, new = sum(file.size for file in files), NewFiles(table, SystemClock())
+    target, row_bytes = target_bytes(size), max(1, size // max(1, sum(file.rows for file in files)))
     in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
     read = (rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order))
-    for rows in _parts(read, SORTED_FILES * target):
+    for rows in _parts(read, sorted_bytes(target)):
         rest = rows.sort_by(order)
         while len(rest):
             file = new.write_part(files[0].partition, rest.slice(0, max(1, target // row_bytes)))
@@ -130,16 +134,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
     rewrites of the same files succeed, and each row would be there twice. Raises TableConflict, LakeError."""
     column, now_us = table.partition_column, to_us(SystemClock().now())
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
-    removes = [
-        RemoveAction(
-            path=file.path,
-            data_change=False,
-            deletion_timestamp=now_us // 1000,
-            size=file.size,
-            partition_values={column: partition},
-        )
-        for file in files
-    ]
+    removes = [file.remove_action(column, now_us, data_change=False) for file in files]
     for _ in range(COMMIT_ATTEMPTS):
         current = table.current()
         there = {file.path for file in table.files([partition], current)}

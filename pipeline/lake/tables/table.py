@@ -90,6 +90,17 @@ class DataFile:
     newest: datetime | None
     version: int = -1
 
+    def remove_action(self, partition_column: str, at_us: int, *, data_change: bool = True) -> RemoveAction:
+        """Return the Delta action that removes the file from the table. `at_us` is the time of the transaction in
+        microseconds. `data_change` is false if the same transaction adds the file's rows in other files."""
+        return RemoveAction(
+            path=self.path,
+            data_change=data_change,
+            deletion_timestamp=at_us // 1000,
+            size=self.size,
+            partition_values={partition_column: self.partition},
+        )
+
     def may_have(self, start: datetime, end: datetime) -> bool:
         """Return True if the file may contain event times in `[start, end]`."""
         return (self.oldest is None or self.oldest <= end) and (self.newest is None or self.newest >= start)
@@ -390,14 +401,15 @@ class LakeTable:
         self._admission.claim()
         table = (self._open() if as_open else None) or self._created(schema)
         self.check()
-        there = {column.name for column in table.schema().fields}
-        absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
-        alike = {name.lower(): name for name in there}
-        if same := next((column.name for column in absent if column.name.lower() in alike), None):
-            raise LakeError(
-                f"{self.uri} has the column {alike[same.lower()]} and cannot have {same}, which differs only in case. "
-                "Nothing was committed; use the name that is there, or another one"
-            )
+        there = {column.name.lower(): column.name for column in table.schema().fields}
+        wanted: list[Field] = Schema.from_arrow(schema).fields
+        absent = [column for column in wanted if there.get(column.name.lower()) != column.name]
+        for column in absent:
+            if (alike := there.get(column.name.lower())) is not None:
+                raise LakeError(
+                    f"{self.uri} has the column {alike} and cannot have {column.name}, which differs only in case. "
+                    "Nothing was committed; use the existing name, or another one"
+                )
         return self._altered(lambda alter: alter.add_columns(absent)) if absent else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:

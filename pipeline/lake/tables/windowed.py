@@ -244,17 +244,8 @@ class WindowedTable:
             self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
 
     def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
-        removed_at = to_us(self._clock.now()) // 1000
-        return [
-            RemoveAction(
-                path=file.path,
-                data_change=True,
-                deletion_timestamp=removed_at,
-                size=file.size,
-                partition_values={PARTITION: file.partition},
-            )
-            for file in self.table.files(windows, table)
-        ]
+        at_us = to_us(self._clock.now())
+        return [file.remove_action(PARTITION, at_us) for file in self.table.files(windows, table)]
 
     def _files_by_window(self, windows: set[str], table: DeltaTable | None) -> dict[str, frozenset[str]]:
         found = by_partition(self.table.files(windows, table))
