@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -110,7 +111,7 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
     of the `with` block. Raises OSError, LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     check_folder(path.parent)
-    made = [folder for folder in path.parents if not folder.exists()]
+    made = [*takewhile(lambda folder: not folder.exists(), path.parents)]
     path.parent.mkdir(parents=True, exist_ok=True)
     for folder in made:
         sync(folder.parent)

@@ -131,9 +131,9 @@ class KeptWindows:
     def since(self) -> datetime | None:
         """Return the start of the first window whose heartbeats are all kept; None if retention has deleted no
         heartbeats. Raises LakeError."""
-        if not (keys := self._notes.listed()):
+        if not (stored := self._stored()):
             return None
-        first, *hours = map(start_of, keys[-1].split(KEY_SEPARATOR))
+        first, *hours = stored
         noted = max([first, *(hour + self._lookback for hour in hours)])  # length and lookback may have changed
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
@@ -141,9 +141,12 @@ class KeptWindows:
     def heartbeats_from(self) -> datetime | None:
         """Return the first event hour of which retention has deleted no heartbeat; None if it has deleted none. Raises
         LakeError."""
+        return next(iter(self._stored()[1:]), None)
+
+    def _stored(self) -> list[datetime]:
+        """Return the stored window's start and, if there is one, the stored hour. Empty if nothing is stored."""
         keys = self._notes.listed()
-        _, *hours = keys[-1].split(KEY_SEPARATOR) if keys else [""]
-        return start_of(hours[0]) if hours else None
+        return [start_of(key) for key in keys[-1].split(KEY_SEPARATOR)] if keys else []
 
     def closed(self, watermark: datetime | None) -> range:
         """Return the numbers of all windows since `windows.first` that the watermark has passed and whose heartbeats
