@@ -105,7 +105,7 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
     """Delete the events that this pipeline's ticks reported before a moment, except the newest of each asset and check.
-    No tick reports a partition: those events are a person's.
+    Events of partitions stay, because no tick reports them.
 
     Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. The process
     may be killed at any point, and ticks may run at the same time. A SQLite file does not shrink, but its freed space

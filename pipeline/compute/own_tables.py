@@ -32,7 +32,8 @@ ROWS_OF_ONE_TASK = 300_000
 Python function always runs in several tasks, because its work per row is unknown."""
 
 COPIES_SENT = 100_000
-"""Maximum number of copies that are sent to Spark with the query. Each takes some 85 bytes, several times."""
+"""Maximum number of copies that are sent to Spark with the query. Each takes about 85 bytes in this
+process, and several times as much in Spark's driver."""
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
