@@ -15,7 +15,7 @@ from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.rounds import PLAN, ROUND_MESSAGES
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES
 from tidemark.pipeline.settings_sections import WatermarkSettings
-from tidemark.pipeline.upkeep.housekeeping import sorted_bytes, target_bytes
+from tidemark.pipeline.upkeep.table_chores import sorted_bytes, target_bytes
 from tools import costs
 
 Mode = Literal["ticks", "continuous"]

@@ -35,7 +35,7 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.upkeep.housekeeping import compact
+from tidemark.pipeline.upkeep.table_chores import compact
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 

@@ -2,208 +2,23 @@
 
 Housekeeping consists of chores, which run one after the other. A failed chore does not stop the later ones. A chore may
 be killed at any time, and may run concurrently with all other processes.
-
-Rewriting small files as larger ones makes no window stale, because the commit is marked `dataChange: false`. It
-disturbs no reader, because the replaced files are kept for VERSIONS_KEPT.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable
-
-from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, format_duration, iso, to_us
-from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TableConflict, TidemarkError
+from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
+from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.store.disk import why_unwritable
-from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, DataFile, LakeTable, by_partition, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
+from tidemark.pipeline.upkeep.table_chores import Done, Figures, compact, drop_partitions, of_each, trim
 from tidemark.pipeline.windows import DAY
-
-TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
-"""Minimum and maximum target size, in bytes, of the files in a rewritten partition. A file of the minimum size has the
-rows of 10,000 streams for a few minutes. So a run that reads one window can skip most files of an hour by their
-statistics. The target exceeds the minimum only if a partition would otherwise have more than FILES files."""
-
-FILES = 64
-"""Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Few files
-keep commits fast, because every commit goes through the list of all files of a table."""
-
-SMALL_BYTES = TARGET_BYTES // 2
-MANY = 8
-"""Thresholds for rewriting files: those smaller than SMALL_BYTES are rewritten, if a partition has at least MANY."""
-
-SORTED_FILES, SORTED_BYTES = 8, 512 << 20
-"""Maximum size in memory of the rows that are sorted together: as a multiple of a new file's target size, and in bytes.
-On disk, rows take about a fifth of that."""
-
-COMMIT_ATTEMPTS = 60
-"""Maximum number of commit attempts per rewritten partition. An attempt fails if another process commits first."""
-
-LEFT_BYTES = 256 << 20
-"""Minimum free disk space that a rewrite leaves. A rewrite that fills the disk fails, but its new files stay until they
-count as orphans."""
-
-SPARE = timedelta(days=1)
-"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
-files only by these records."""
-
-
-Figures = dict[str, int]
-"""The results of a chore as numbers by name. In a dry run, these are the expected results."""
-
-
-def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite the files of a table as fewer, larger files, in each partition up to `last` that has many small files.
-    The newest partition comes first, and each partition is a separate commit, so the caller may stop after any
-    partition.
-
-    Yields each partition with the number and the bytes of its files before and after the rewrite. With `dry_run`,
-    nothing is rewritten, and only the numbers before are yielded.
-
-    Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
-    the column `order`, in parts. Raises TableConflict if another process rewrites the same files, and LakeError. An
-    error about one partition is raised after the others are done.
-    """
-    current = table.current()
-    if current is None:
-        return
-    small = by_partition(file for file in table.files(at=current) if file.size < SMALL_BYTES)
-    columns = pa.schema(current.schema().to_arrow())
-    schema = columns.remove(columns.get_field_index(table.partition_column))
-
-    def rewrite(partition: str) -> Iterator[tuple[str, Figures]]:
-        files, size = small[partition], sum(file.size for file in small[partition])
-        figures = {"files": len(files), "bytes": size}
-        if dry_run:
-            yield partition, figures
-            return
-        if "://" not in table.uri and (problem := why_unwritable(Path(table.uri), size + LEFT_BYTES)):
-            raise LakeFull(f"{problem}, too few to rewrite partition {partition} of {table.uri}")
-        written = [*_rewritten(table, files, schema, order)]
-        _exchange(table, partition, files, written)
-        yield partition, {**figures, "files_after": len(written), "bytes_after": sum(file.size for file in written)}
-
-    many = (name for name, files in small.items() if len(files) >= MANY)
-    yield from _of_each(sorted((name for name in many if name <= last), reverse=True), rewrite)
-
-
-def sorted_bytes(target: int) -> int:
-    """Return the size in memory of the rows that are sorted together, for new files of this target size."""
-    return min(int(SORTED_FILES * target), SORTED_BYTES)
-
-
-def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, order: str) -> Iterator[NewFile]:
-    """Write the rows of these files of one partition to new, durable files, and yield these. They are of about the
-    target size, and their rows are sorted."""
-    size, new = sum(file.size for file in files), NewFiles(table, SystemClock())
-    target, row_bytes = target_bytes(size), max(1, size // max(1, sum(file.rows for file in files)))
-    in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
-    read = (rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order))
-    for rows in _parts(read, sorted_bytes(target)):
-        rest = rows.sort_by(order)
-        while len(rest):
-            file = new.write_part(files[0].partition, rest.slice(0, max(1, target // row_bytes)))
-            rest, row_bytes = rest.slice(file.rows), max(1, file.size // file.rows)
-            yield file
-
-
-def _parts(tables: Iterable[pa.Table], at_most: int) -> Iterator[pa.Table]:
-    held = list[pa.Table]()
-    for rows in tables:
-        if held and sum(each.nbytes for each in (*held, rows)) > at_most:
-            yield pa.concat_tables(held)
-            held = []
-        held.append(rows)
-    yield pa.concat_tables(held)
-
-
-def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
-    """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library would let two
-    rewrites of the same files succeed, and each row would be there twice. Raises TableConflict, LakeError."""
-    column, now_us = table.partition_column, to_us(SystemClock().now())
-    adds = [file.add_action(column, now_us, data_change=False) for file in written]
-    removes = [file.remove_action(column, now_us, data_change=False) for file in files]
-    for _ in range(COMMIT_ATTEMPTS):
-        current = table.current()
-        there = {file.path for file in table.files([partition], current)}
-        if current is None or not there.issuperset(file.path for file in files):
-            raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} meanwhile")
-        with suppress(TableConflict):
-            table.transact(current, [*adds, *removes], CommitProperties(max_commit_retries=0))
-            return
-    raise TableConflict(f"other writers committed to {table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again")
-
-
-def target_bytes(size: int) -> int:
-    """Return the target size in bytes of the files in a rewritten partition. `size` is the number of bytes in the
-    partition."""
-    return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
-
-
-def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
-    """Delete the files and commits that only belong to old versions of a table, and return the numbers of both. A
-    version is old if a later one replaced it more than `keep` ago. `keep` must be in whole hours. Also write a
-    checkpoint, so that the table opens quickly. With `dry_run`, only count the files.
-
-    Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
-    processes. Raises LakeError.
-    """
-    current = table.in_place()
-    if current is None:
-        return {"files": 0, "commits": 0}
-
-    # Delete only files that a commit has removed, never unlisted files, which may belong to a running run.
-    vacuum = partial(current.vacuum, keep // HOUR, enforce_retention_duration=False, full=False)
-    with table_errors(table.uri):  # the library also names the files that it has deleted in the last SPARE
-        stored = table.folder.get_file_info(pafs.FileSelector("", recursive=True))
-        files = len({info.path.lstrip("/") for info in stored}.intersection(vacuum(dry_run=True)))
-    if dry_run:
-        return {"files": files, "commits": 0}
-    before = table.log.versions()
-    _keep_commits_for(table, current, keep + SPARE)
-    with table_errors(table.uri):
-        if files:
-            vacuum(dry_run=False)
-        current.update_incremental()
-        current.create_checkpoint()
-        current.cleanup_metadata()
-    return {"files": files, "commits": len({*before}.difference(table.log.versions()))}
-
-
-def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
-    """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
-    Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict if another
-    process changes these partitions at the same time, and LakeError."""
-    current = table.in_place()
-    old = [file for file in table.files(at=current) if file.partition < before]
-    if old and current is not None and not dry_run:
-        with table_errors(table.uri):
-            current.delete(f"{table.partition_column} < '{before}'")
-        table.make_durable()
-    rows, size = sum(file.rows for file in old), sum(file.size for file in old)
-    return {"partitions": len({file.partition for file in old}), "rows": rows, "bytes": size}
-
-
-def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    interval = f"interval {keep // HOUR} hours"
-    wanted = {"delta.logRetentionDuration": interval, "delta.deletedFileRetentionDuration": interval}
-    if not wanted.items() <= current.metadata().configuration.items():
-        with table_errors(table.uri):
-            current.alter.set_table_properties(wanted)
-        table.make_durable()
-
 
 PACKED_AFTER = timedelta(hours=1)
 """Minimum age of the log entries that are archived. Users mostly look at younger entries."""
@@ -219,10 +34,6 @@ reader uses a version for that long, and users can still look at last week's row
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of
 partitions could delay all later chores by a day."""
-
-Done = tuple[str, Figures]
-"""The outcome of a chore: a sentence, and figures. If the chore had nothing to do, the figures are empty and the
-sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +130,7 @@ class Housekeeper:
             yield self._dropped(HEARTBEATS, hour.strftime(HOUR_FORMAT), f"of event hours before {iso(hour)}")
         if first is not None:
             before_key, what = windowing.containing(first).key, f"of windows before {iso(first)}"
-            yield from _of_each(self._lake.by_window(), lambda name: [self._dropped(name, before_key, what)])
+            yield from of_each(self._lake.by_window(), lambda name: [self._dropped(name, before_key, what)])
 
     def _drop_days(self, name: str, keep: timedelta | None, what: str) -> Iterator[Done]:
         if keep is None:
@@ -383,7 +194,7 @@ class Housekeeper:
         yield _done(did, f"{said_first}{says}", f"{said_first}no version {ended}")
 
     def _trim_own(self) -> Iterator[Done]:
-        return _of_each(self._lake.own_tables(), lambda name: self._trim(f"{OWN_TABLES}/{name}", f"{name}: "))
+        return of_each(self._lake.own_tables(), lambda name: self._trim(f"{OWN_TABLES}/{name}", f"{name}: "))
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now())
@@ -408,21 +219,6 @@ class Housekeeper:
         """Return the watermark, or the current time if that is earlier; None if there is no watermark."""
         watermark = self._lake.tracking_log().newest().watermark
         return None if watermark is None else min(watermark, self._clock.now())
-
-
-def _of_each(names: Iterable[str], do: Callable[[str], Iterable[Done]]) -> Iterator[Done]:
-    """Do a part of a chore for each table or partition. The first error is raised after the other parts are done. An
-    error of the lake's storage itself, such as a full disk, is raised immediately."""
-    failed: LakeError | None = None
-    for name in names:
-        try:
-            yield from do(name)
-        except REFUSALS:
-            raise
-        except LakeError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
 
 
 def _done(figures: Figures, says: str, otherwise: str) -> Done:

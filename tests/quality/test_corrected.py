@@ -21,8 +21,8 @@ from tidemark.pipeline.lake.tables.corrections import FOLLOWED, Corrections, Pos
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.upkeep.housekeeping import compact, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
+from tidemark.pipeline.upkeep.table_chores import compact, trim
 
 FIRST, SECOND = "2026-11-21T05-20Z", "2026-11-21T05-25Z"
 NOTICED = ManualClock(at(2000))

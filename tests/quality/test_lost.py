@@ -23,7 +23,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.lost import Audit, Outstanding, audit, landed_by_second, outstanding
-from tidemark.pipeline.upkeep.housekeeping import drop_partitions
+from tidemark.pipeline.upkeep.table_chores import drop_partitions
 from tidemark.pipeline.watermark.histogram import Histogram
 
 

@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.executors import ABLE, CONTRACT, PYTHON
 from tidemark.pipeline.spark.executors import WINDOWS as WINDOWS_NEED
-from tidemark.pipeline.upkeep.housekeeping import drop_partitions
+from tidemark.pipeline.upkeep.table_chores import drop_partitions
 from tidemark.pipeline.windows import Window, Windowing
 
 KINDS = {"temperature": FieldKind.NUMBER}

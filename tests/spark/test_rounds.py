@@ -76,6 +76,7 @@ def test_four_readers_land_a_whole_backlog_and_read_tracking_first(spark: SparkS
     assert not (world.lake / "landings").exists(), "rounds land in the tables, as a tick does"
 
 
+@pytest.mark.slow
 def test_readers_killed_at_any_step_lose_and_show_nothing_early(spark: SparkSession, world: PubSubWorld) -> None:
     settings = settings_of(world.settings, str(world.lake))
     steps = ("before write", "after write", "before base ends", "before tracking ends")

@@ -25,10 +25,10 @@ from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
-from tidemark.pipeline.upkeep import housekeeping
-from tidemark.pipeline.upkeep import housekeeping as compaction
-from tidemark.pipeline.upkeep.housekeeping import MANY, Chore, Housekeeper, compact, drop_partitions, trim
+from tidemark.pipeline.upkeep import housekeeping, table_chores
+from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.pipeline.upkeep.orphans import find_orphans
+from tidemark.pipeline.upkeep.table_chores import MANY, compact, drop_partitions, trim
 from tidemark.pipeline.windows import Windowing
 
 DAY, HOUR, MINUTE, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(0)
@@ -86,7 +86,7 @@ def test_a_partition_with_a_damaged_file_fails_after_the_earlier_ones_and_a_disk
     assert next(done)[0] == "2026-11-21T05Z"
     with pytest.raises(CorruptObject):
         next(done)
-    monkeypatch.setattr(compaction, "LEFT_BYTES", 1 << 60)
+    monkeypatch.setattr(table_chores, "LEFT_BYTES", 1 << 60)
     with pytest.raises(LakeFull, match="MiB are free on the disk"):
         next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
 
@@ -99,9 +99,9 @@ def test_a_large_partition_becomes_files_of_the_target_size_sorted_in_parts(
     rows, before = house.rows(), house.files(HEARTBEATS)
     if is_of_many_parts:
         in_memory = sum(pq.read_table(file).nbytes for file in before)
-        monkeypatch.setattr(compaction, "SORTED_FILES", in_memory / 3 / compaction.TARGET_BYTES)
+        monkeypatch.setattr(table_chores, "SORTED_FILES", in_memory / 3 / table_chores.TARGET_BYTES)
     else:
-        monkeypatch.setattr(compaction, "TARGET_BYTES", 5 * max(os.stat(file).st_size for file in before))
+        monkeypatch.setattr(table_chores, "TARGET_BYTES", 5 * max(os.stat(file).st_size for file in before))
     ((_, did),) = compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
     after = house.files(HEARTBEATS)
     assert (did["files"], did["files_after"]) == (15, len(after))
@@ -125,7 +125,7 @@ def test_two_rewrites_of_a_partition_at_once_leave_each_row_once(
         assert next(other)
         append_beats(house.lake.heartbeats(), columns_of([Beat("new", 1)]))
 
-    monkeypatch.setattr(compaction, "why_unwritable", room)
+    monkeypatch.setattr(table_chores, "why_unwritable", room)
     with pytest.raises(TableConflict, match="another process has rewritten partition 2026-11-21T05Z"):
         next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
     assert len(house.rows()) == len(rows) + 1
