@@ -261,7 +261,7 @@ def _text_of(name: str, path: Path) -> str:
         content = path.read_bytes()
         if len(content) > MOST_SOURCE_BYTES:
             raise InvalidSettings(f"tables.{name}: {path} has {len(content)} bytes; the maximum is {MOST_SOURCE_BYTES}")
-        return content.decode()
+        return content.decode("utf-8-sig")  # an editor may have written a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"tables.{name}: {path} cannot be read: {error}") from error
 
