@@ -164,7 +164,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     assert watermark is not None
     assert windows[-1].end <= watermark
     files = lake.heartbeats().files_between(windows[0].start - plan.lookback, windows[-1].end)
-    run = DiffRun(f"by-hand-{uuid.uuid4().hex[:8]}", keys, files.version, watermark, windows[-1].end)
+    run = DiffRun(f"by-hand-{uuid.uuid4().hex[:8]}", keys, files.version, watermark, lake._clock.now())
     diffs.leave_manifest(run)
     slices = cut(windows, files, plan.lookback, cores=1)
     work = Work(run.name, plan, slices, {}, diffs.files, status.files)

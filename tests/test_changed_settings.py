@@ -572,7 +572,7 @@ def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: 
     for table, length in tables:
         table.hold_to(length)
         fences.append(table.fence([KEY]))
-    runs = [DiffRun(name, [KEY], -1, at(0), at(0)) for name in ("short", "long")]
+    runs = [DiffRun(name, [KEY], -1, at(0), SystemClock().now()) for name in ("short", "long")]
     tables[0][0].replace(runs[0], fences[0])
     with pytest.raises(InvalidSettings, match=r"ask for windows of 1h, but .* has windows of 5m"):
         tables[1][0].replace(runs[1], fences[1])
@@ -583,7 +583,7 @@ def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: 
 def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, keys: list[str]) -> None:
     lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, SystemClock())
     table = lake.diffs()
-    table.replace(DiffRun("earlier", keys, -1, at(0), at(0)), table.fence(keys))
+    table.replace(DiffRun("earlier", keys, -1, at(0), SystemClock().now()), table.fence(keys))
     assert LENGTH not in lake.table(HEARTBEAT_DIFFS).complete(table.schema).metadata().configuration
     other = lake.diffs()
     other.hold_to(timedelta(hours=1))
@@ -591,7 +591,7 @@ def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, ke
         other.fence(keys)
     same = lake.diffs()
     same.hold_to(timedelta(minutes=5))
-    same.replace(DiffRun("now", keys, -1, at(0), at(0)), same.fence(keys))
+    same.replace(DiffRun("now", keys, -1, at(0), SystemClock().now()), same.fence(keys))
     current = lake.table(HEARTBEAT_DIFFS).current()
     assert current is not None
     assert current.metadata().configuration[LENGTH] == "5m", "it is noted with the next commit"

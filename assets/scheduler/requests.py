@@ -88,10 +88,11 @@ class OlderWindows:
     waits_since: datetime | None = None
     was_stale: bool = False
 
-    def stale(self, ended: Attempts, closed: range) -> Spans:
-        """Return the closed stale windows that none of the runs in `ended` has computed since the count."""
+    def stale(self, ended: Attempts, closed: range, now: datetime) -> Spans:
+        """Return the closed stale windows that none of the runs in `ended` has computed since the count. A run that
+        ended after `now` ended before the clock was set back."""
         counted, at = self.counted
-        computed = (run.windows.within(closed) for run in ended if not run.failed and run.ended_at > at)
+        computed = (run.windows.within(closed) for run in ended if not run.failed and at < run.ended_at <= now)
         return Spans(*counted.without(Spans(*chain.from_iterable(computed)), closed))
 
 
@@ -150,7 +151,7 @@ def next_request(
     reach = -(-windows.lookback // windows.length)
     for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
         taken.add(range(stretch.start - reach, stretch.stop + reach))  # neighbouring windows share input
-    older, stale = Spans(*due.within(range(front.first_live))), memory.stale(ended, range(front.first_open))
+    older, stale = Spans(*due.within(range(front.first_live))), memory.stale(ended, range(front.first_open), now)
     if is_stale := bool(stale) and not (older and memory.was_stale):
         older = stale
     waits_since = memory.waits_since = (memory.waits_since or now) if older else None

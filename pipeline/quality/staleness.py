@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pydantic import ConfigDict, TypeAdapter
 
@@ -24,7 +25,7 @@ from tidemark.pipeline.lake.store.notes import Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.heartbeats import range_of
-from tidemark.pipeline.lake.tables.table import DamagedFile, DataFile, microseconds
+from tidemark.pipeline.lake.tables.table import MOMENT, DamagedFile, DataFile, microseconds
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
 from tidemark.pipeline.quality.landings import (
     LANDINGS,
@@ -134,6 +135,7 @@ class Staleness:
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
+        self._kept = lake.kept_windows(windowing, lookback)
         self._notes = Notes(lake.objects(), CHECKPOINTS)
         self.checkpoint = self._stored = _newest_checkpoint(self._notes)
         self._missed = MissedHeartbeats()
@@ -295,6 +297,8 @@ class Staleness:
         known, there = self._version_of_run, {*self._runs[1].values()}
         self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
+        if len(unread) and (kept_from := self._kept.heartbeats_from()) is not None:  # the others count only this once
+            unread = unread.filter(pc.field("event_time") >= pa.scalar(kept_from, MOMENT))
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
         for key in checkpoint.unknown:

@@ -20,7 +20,7 @@ from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TableConflic
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
-from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles, refuse_old
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, table_errors
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
@@ -132,6 +132,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
     removes = [file.remove_action(column, now_us, data_change=False) for file in files]
     for _ in range(COMMIT_ATTEMPTS):
+        refuse_old(table, min(file.written_us for file in written), to_us(SystemClock().now()))
         current = table.current()
         there = {file.path for file in table.files([partition], current)}
         if current is None or not there.issuperset(file.path for file in files):

@@ -19,7 +19,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
         Simulation(seed).run()
 
 
-@pytest.mark.parametrize(("invariant", "seed"), [(0, 4), (1, 353)])
+@pytest.mark.parametrize(("invariant", "seed"), [(0, 4), (1, 5)])
 def test_a_run_misses_what_readers_acknowledge_before_the_commit(invariant: int, seed: int) -> None:
     """Durable files are not enough: what is acknowledged is to be visible to each run that begins later. If it no
     longer shows there, search with `found(…, invariant)`."""

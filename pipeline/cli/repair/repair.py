@@ -68,7 +68,7 @@ def repair(
     With --recompute: one run computes the whole range. The same input gives the same rows. If a window is not below the
     watermark, the run fails and writes nothing.
 
-    With --forget: stop the sensors first. A note replaces the lost entry. The watermark then holds until every message
+    With --forget: stop the pipeline first. A note replaces the lost entry. The watermark then holds until every message
     that the entry may have described has landed. It never goes back below the last watermark recorded outside the
     log, or below the end of a computed window.
     """

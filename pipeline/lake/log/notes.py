@@ -127,8 +127,8 @@ class WatermarkObject:
         if there.log_entry >= now.log_entry:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
-                    f"the object names log entry {there.log_entry}, but the log ends with {now.log_entry}; delete "
-                    "the object, and the next tick writes a new one"
+                    f"{self._notes.place(self.kind.key)} names log entry {there.log_entry}, but the log ends with "
+                    f"{now.log_entry}; delete this object, and the next tick writes a new one"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):

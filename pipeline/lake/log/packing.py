@@ -51,9 +51,11 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
-        """Archive the old entries of the log: all that precede the newest compacted entry that is older than `before`.
-        A compacted entry contains the state after all earlier entries. During the move, readers find every entry by its
-        number.
+        """Archive the old entries of the log: all that precede the last but one of the compacted entries that are older
+        than `before`. A compacted entry contains the state after all earlier entries. During the move, readers find
+        every entry by its number.
+
+        Guarantee: what was written since a tracker's last look stays in the log, however wrong the clocks are.
 
         Raises CorruptObject for a damaged or missing entry, which stays in the log with all later entries. Raises
         LakeError.
@@ -93,9 +95,8 @@ class LogPacking:
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
         """Yield the log entries of each archive to write. After an archive's last entry, the log always continues with
-        a compacted entry older than `before`."""
-        whole: dict[int, bytes] = {}
-        current: dict[int, bytes] = {}
+        a compacted entry older than `before`, and has a later one as well."""
+        whole, pending, current = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:
                 raise self._log.gap(expected)
@@ -105,7 +106,7 @@ class LogPacking:
             if decided_at is not None and before <= decided_at <= now:
                 break
             if isinstance(entry, Compacted) and (decided_at is None or decided_at < before):
-                whole, current = whole | current, {}
+                whole, pending, current = whole | pending, current, {}
                 if len(whole) >= ENTRIES:
                     yield whole
                     whole = {}

@@ -129,11 +129,7 @@ class NewFiles:
         if not files:
             return
         table, at_us = self._table, to_us(self._clock.now())
-        if (age_us := at_us - min(file.written_us for file in files)) > ADDED_WITHIN_US:
-            raise TableConflict(
-                f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them "
-                "as orphans; nothing was added, and the messages come again"
-            )
+        refuse_old(table, min(file.written_us for file in files), at_us)
         actions = [file.add_action(table.partition_column, at_us) for file in files]
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
         for changes in range(SCHEMA_CHANGES):
@@ -143,6 +139,16 @@ class NewFiles:
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
+
+
+def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:
+    """Raise TableConflict if files written since `since_us` may have been deleted as orphans, because the process slept
+    before it added them."""
+    if (age_us := now_us - since_us) > ADDED_WITHIN_US:
+        raise TableConflict(
+            f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them as "
+            "orphans; nothing was added, and all of it is done again"
+        )
 
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:

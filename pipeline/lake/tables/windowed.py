@@ -28,7 +28,7 @@ from tidemark.pipeline.errors import UNREADABLE, InvalidSettings, LakeError, Lak
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
-from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.new_files import NewFile, refuse_old
 from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, by_partition, of_partitions, table_errors
 from tidemark.pipeline.windows import start_of
 
@@ -209,6 +209,7 @@ class WindowedTable:
         self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
         for attempt in range(COMMIT_ATTEMPTS):
+            refuse_old(self.table, to_us(run.started_at), to_us(self._clock.now()))
             try:
                 table = self.table.complete(self.schema, as_open=attempt == 0)
                 self._refuse_other(table, self.schema)  # checked again: another run may have changed the table
