@@ -90,12 +90,11 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
 
 
 def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
-    """Return True if quarantined messages need not be judged again: they were last judged by the current contract,
-    there are none, or this is the lake's first check. The first check only records the contract, so that later changes
-    are noticed."""
+    """Return True if quarantined messages need not be judged again: they were last judged by the current contract, or
+    there are none. On the lake's first check, it is unknown by which contract they were judged, so they are judged
+    again."""
     judged_by, digest = lake.judged_by(), settings.judged_by
-    there = judged_by.digest()
-    if there is not None and there != digest and lake.quarantine().days():
+    if judged_by.digest() != digest and lake.quarantine().days():
         return False
     judged_by.note(digest, clock.now())
     return True

@@ -91,7 +91,7 @@ class Landing:
     """Judges messages of base, and keeps them in files.
 
     A heartbeat is late if it is below the `watermark` at the time of its batch. If the schema of a message does not
-    exist, the message stays undecided for `patience` after its publish time.
+    exist, the message stays undecided for `patience` after its publish time. At most `most_hours` event hours are kept.
     """
 
     heartbeats: Files
@@ -100,6 +100,7 @@ class Landing:
     watermark: Callable[[], datetime | None]
     clock: Clock
     patience: timedelta = PATIENCE
+    most_hours: int = HOURS_AT_ONCE
     _landed: Ingested = field(default_factory=Ingested)
     _hours: set[int] = field(default_factory=set)
 
@@ -108,7 +109,7 @@ class Landing:
 
     @property
     def is_full(self) -> bool:
-        return len(self._hours) >= HOURS_AT_ONCE
+        return len(self._hours) >= self.most_hours
 
     def keep(self, messages: Messages) -> Iterator[JudgedRows]:
         """Judge and keep messages. Yield their rows, part by part. Raises LakeError."""
@@ -121,11 +122,11 @@ class Landing:
 
     def _beyond_hours(self, event_us: Ints, owners: Ints) -> Ints:
         """Return the positions of the messages to give back: those with a heartbeat outside of the event hours that the
-        reader keeps, which are the newest ones, at most HOURS_AT_ONCE. Exception: if some of these messages also have
+        reader keeps, which are the newest ones, at most `most_hours`. Exception: if some of these messages also have
         heartbeats inside of these hours, the first of them is kept with all of its heartbeats."""
         hours = event_us // HOUR_US
         new = sorted(set(hours.tolist()) - self._hours, reverse=True)
-        self._hours.update(new[: HOURS_AT_ONCE - len(self._hours)])
+        self._hours.update(new[: self.most_hours - len(self._hours)])
         is_beyond = ~np.isin(hours, list(self._hours))
         left = np.unique(owners[is_beyond])
         across = np.intersect1d(left, owners[~is_beyond])

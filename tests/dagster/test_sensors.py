@@ -361,7 +361,6 @@ def test_a_manual_requeue_counts_and_an_empty_quarantine_rests(instance: dg.Dags
 def test_runs_that_keep_failing_are_requested_a_few_times(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world = ModelWorld(PUBSUB)
     wrong = Ticking(by_itself(tmp_path, WRONG), instance, world.clock, world)
-    requeues(wrong)
     park(world, wrong)
     ticking = Ticking(by_itself(tmp_path, RIGHT), instance, world.clock, world)
     for _ in range(MOST_REQUESTS):

@@ -1,6 +1,7 @@
 """Landing under a name: served when asked again, one winner of any number of readers, and nothing lost to a crash."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
 from tidemark.pipeline.ingest.source.named import land_named
-from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Budget
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -28,7 +29,9 @@ class PiecesWorld(World):
         super().__init__(folder, lake=lake)
         self.wait(1000)
 
-    def land_as(self, name: str, *, is_over: Callable[[], bool] = lambda: False) -> NamedLanding:
+    def land_as(
+        self, name: str, *, is_over: Callable[[], bool] = lambda: False, budget: Budget = BUDGET
+    ) -> NamedLanding:
         return land_named(
             name,
             self.base,
@@ -36,7 +39,7 @@ class PiecesWorld(World):
             quarantine=self.quarantine,
             watermark=at(902),
             reader=self.reader,
-            budget=BUDGET,
+            budget=budget,
             clock=self.clock,
             is_over=is_over,
         )
@@ -88,6 +91,15 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     assert landing.oldest_publish_time == at(1000)
     assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
+
+
+def test_a_landing_may_have_any_number_of_event_hours(world: PiecesWorld) -> None:
+    many = HOURS_AT_ONCE + 100
+    world.wait(3600 * many)
+    for hour in range(many):
+        world.topic.publish(3600 * hour)
+    landing = world.land_as(NAME, budget=replace(BUDGET, max_messages=many, batch_messages=many))
+    assert len(ids(landing, world.objects)) == many
 
 
 def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: PiecesWorld) -> None:

@@ -159,6 +159,8 @@ def test_databricks_columns_are_served_by_their_names_and_types(world: World) ->
     assert row["publishTimestampInMillis"] == published.publish_time.ToMilliseconds()
     rows = pa.table({"message_id": ["1"], "messageId": ["a field"]})
     assert as_asked(rows, pa.schema([pa.field("messageId", pa.string())]), {}).to_pylist() == [{"messageId": "a field"}]
+    text = pa.schema([pa.field("payload", pa.string())])
+    assert as_asked(pa.table({"payload": [b"\xff"]}), text, {})["payload"].cast(pa.binary()).to_pylist() == [b"\xff"]
 
 
 def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_planned() -> None:
@@ -166,6 +168,8 @@ def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_plan
     for plan in (source.reader, source.streamReader):
         with pytest.raises(InvalidSettings, match="has no column message; it has stream_id"):
             plan(spark_schema([pa.field("message", pa.string())]))
+        with pytest.raises(InvalidSettings, match="payload as binary, which may have"):
+            plan(spark_schema([pa.field("payload", pa.int32())]))
 
 
 def test_processed_batches_are_deleted_and_cannot_be_read_again(world: World) -> None:

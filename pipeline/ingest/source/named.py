@@ -5,6 +5,7 @@ If there is a manifest for a name, a reader returns the listed rows and pulls no
 order of steps: pull, make durable, create the manifest, acknowledge.
 """
 
+import sys
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -68,7 +69,8 @@ def land_named(
     if is_over():
         raise _over(name)
     pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
-    keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock)
+    # The pieces are not divided by event hour, so there is no need to give any hour back.
+    keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock, most_hours=sys.maxsize)
     taken = take(Batches(subscription, budget, clock), subscription, keeper, until)
     ack_ids = taken.ack_ids
     try:

@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.pubsub_v1 import SubscriberClient
+from pyarrow.types import is_binary, is_floating, is_string
 from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -181,6 +182,14 @@ class PubSubDataSource(DataSource):
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:
             raise InvalidSettings(f"the source pubsub has no column {unknown[0]}; it has {', '.join(known)}")
+        none = arrow_schema(source_schema(options)).empty_table()
+        for column in arrow_schema(schema):
+            found = _column(none, column, options.contract.fields).type
+            if column.type not in (found, pa.string()) and (is_binary(found) or is_string(found) or is_floating(found)):
+                raise InvalidSettings(
+                    f"the source pubsub has {column.name} as {found}, which may have values that are no {column.type}: "
+                    f"request {found} or string, and convert it in the query"
+                )
         return Connections(options)
 
 
@@ -363,7 +372,12 @@ def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.
     """
-    return pa.table([_column(rows, column, fields).cast(column.type) for column in columns], schema=columns)
+
+    def cast(column: pa.Field) -> pa.Array | pa.ChunkedArray:  # a payload may be requested as text, as in Spark's casts
+        options = pc.CastOptions(column.type, allow_invalid_utf8=True)
+        return _column(rows, column, fields).cast(options=options)
+
+    return pa.table([cast(column) for column in columns], schema=columns)
 
 
 def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -> pa.Array | pa.ChunkedArray:
@@ -375,6 +389,6 @@ def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -
     found = rows[DATABRICKS[column.name] if is_theirs else column.name]
     if is_theirs and column.name == "publishTimestampInMillis":
         return pc.divide(found.cast(pa.int64()), 1000)
-    if pa.types.is_map(found.type) and pa.types.is_string(column.type):
+    if pa.types.is_map(found.type) and is_string(column.type):
         return pa.chunked_array([[orjson.dumps(dict(pairs)).decode() for pairs in found.to_pylist()]], pa.string())
     return found
