@@ -268,8 +268,9 @@ class LostEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """The result of `check_log`. `damaged` lists the damaged or missing entries, and `forgotten` those that an operator
-    has declared lost. `lost_end` has a message if entries are missing at the end of the log."""
+    """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
+    operator has declared lost, and the first one of archives that are gone. `lost_end` has a message if entries are
+    missing at the end of the log."""
 
     entries_read: int = 0
     damaged: Sequence[LostEntry] = ()
@@ -339,7 +340,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
     for lost in survey.log.damaged:
         yield Flaw("log", f"entry {lost.entry}: {lost.why}", True)
     for lost in survey.log.forgotten:
-        yield Flaw("log", f"entry {lost.entry} was lost and replaced: {lost.why}")
+        yield Flaw("log", f"entry {lost.entry} was lost: {lost.why}")
     for text in survey.log.lost_end:
         yield Flaw("log", text, True)
     for orphan in survey.orphans:
@@ -397,7 +398,12 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     numbers = log.numbers()
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False
-    backwards = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
+    first = min(log.live_numbers(), default=0)
+    archived = [number for number in numbers if number < first]
+    if archived and (gone := first - archived[0] - len(archived)):
+        why = f"{gone} entries from there to entry {first} are in no archive. No tracker needs them, but replays do"
+        forgotten.append(LostEntry(archived[0], why))
+    backwards = (*range(numbers[-1], first - 1, -1), *reversed(archived)) if numbers else ()
     entries = read_ahead(partial(_entry_or_damage, log), backwards)
     for number, entry in track(entries, total=len(numbers), description="entries of the tracking log"):
         read += 1

@@ -135,7 +135,7 @@ def put(
     committed in one transaction."""
     of_windows = rows if isinstance(rows, Mapping) else dict.fromkeys(rows, ())
     fence = table.fence(of_windows) if fence is None else fence
-    run = DiffRun(name, sorted(of_windows), version, now, now)
+    run = DiffRun(name, sorted(of_windows), version, now, table._clock.now())
     with suppress(ObjectExists):  # one for both tables
         table.leave_manifest(run)
     columns = pa.schema([column for column in table.schema if column.name != PARTITION])

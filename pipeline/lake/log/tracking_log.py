@@ -327,13 +327,13 @@ class TrackingLog:
         """Replace an unrepairable entry with an entry that records the loss. No tracker may run at the same time.
 
         The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
-        watermark as `watermark_at_least`. Raises LakeError if the entry is archived, because no tracker needs it, or if
-        it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
+        watermark as `watermark_at_least`. Raises LakeError if the entry was archived, because no tracker needs it, or
+        if it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
         """
-        if self._archive.covers(number):
+        if self._archive.covers(number) or self._is_before_log(number):
             raise LakeError(
-                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES.prefix}, so nothing was changed. "
-                f"If the archive is damaged, {ARCHIVES.damaged}"
+                f"entry {number} was moved to an archive under {self._objects.uri}/{ARCHIVES.prefix}, so nothing was "
+                f"changed. If the archive is damaged, {ARCHIVES.damaged}"
             )
         newest, noted = max(self.numbers(), default=-1), self._witness.newest_number()
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
@@ -481,10 +481,17 @@ class TrackingLog:
         newest = max(self.live_numbers() or self.numbers(), default=-1)
         if newest < number:
             return CorruptObject(lost_end(Note(None, number), newest))
+        forget = f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
+        without = "do without replays of that time" if self._is_before_log(number) else forget
         return CorruptObject(
-            f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or "
-            f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
+            f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or {without}"
         )
+
+    def _is_before_log(self, number: int) -> bool:
+        """Return True if all entries up to this number were archived or dropped: the log now begins with a later
+        compacted entry."""
+        first = min(self.live_numbers(), default=0)
+        return number < first and isinstance(self._live_entry(first), Compacted)
 
     def _restored(self) -> WatermarkState:
         """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
