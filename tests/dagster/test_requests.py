@@ -149,6 +149,8 @@ def test_stale_and_due_windows_take_turns_and_no_stale_one_is_computed_twice_by_
     assert sorted(window.start for window in computed if window in wanted) == sorted(window.start for window in wanted)
     assert len({window.start for window in computed}) == len(computed) == 21
     assert len(world.ask(wanted).windows) == 4, "a later count finds them stale again"
+    world.now -= seconds(60)
+    assert len(world.ask(wanted).windows) == 4, "a run that ended in the future ended before the clock was set back"
     world.attempts.clear()
     tried = world.ask(wanted, counted_at)
     world.run(tried, failed=True)

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake
 from tests.lake.builders import Beat, lake_in, lake_of, put
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
@@ -22,7 +24,8 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.table import DamagedFile
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, Fence, Replaced, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced, WindowedTable
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Spans
 
 RUNS = 5
@@ -132,6 +135,15 @@ def test_a_lake_that_stays_away_is_reported_and_no_reader_sees_a_partial_window(
     with pytest.raises(LakeUnreachable):
         compute(faulty(lake, (False, away), (False, away)), "run", [SHARED])
     assert rows_by_window(lake) == {}
+
+
+def test_a_run_that_slept_until_its_files_may_be_gone_commits_nothing(tmp_path: Path) -> None:
+    diffs = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, clock := ManualClock(at(0))).diffs()
+    fence, run = diffs.fence([SHARED]), DiffRun("slept", [SHARED], 0, at(0), at(0))
+    clock.advance(timedelta(hours=13))
+    with pytest.raises(TableConflict, match="may have deleted them as orphans"):
+        diffs.replace(run, fence)
+    assert not diffs.computed()
 
 
 def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clock import ManualClock
 from tests.lake.builders import InMemory
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable
@@ -212,6 +213,31 @@ def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds
     log.append(Lost("nothing"))
     with pytest.raises(CorruptObject, match=entry_name(last)):
         log_on(objects).catch_up()
+
+
+def test_what_was_written_since_a_trackers_last_look_stays_however_wrong_the_clocks_are() -> None:
+    objects, clock = InMemory({}), ManualClock(at(0))
+    tracker, other = (TrackingLog(objects, checkpoint_every=8, clock=clock) for _ in range(2))
+    tracker.begin(Beginning(at(0)))
+    assert other.catch_up_to_append() == tracker.catch_up()
+    tell(tracker, 0, 4)
+    LogPacking(objects).pack(at(END) + timedelta(days=1))
+    other.append(Snapshot(mine := published([(50, 49)])))
+    assert mine.publish_bucket[0] in log_on(objects).catch_up().histogram.publish_bucket
+
+
+def test_an_archive_that_is_gone_needs_no_hand_and_its_entries_cannot_be_forgotten() -> None:
+    objects = InMemory({})
+    log = told(objects)
+    LogPacking(objects).pack(at(END))
+    gone = LogArchive(objects).ranges()[1]
+    LogArchive(objects).delete(gone)
+    health = check_log(log_on(objects), at(0))
+    assert (health.is_whole, health.forgotten[0].why.split()[0]) == (True, str(len(gone)))
+    with pytest.raises(LakeError, match="was moved to an archive"):
+        log_on(objects).forget(gone[0], "its archive is gone")
+    tell(log, TICKS, TICKS)
+    assert LogPacking(objects).pack(at(3 * END)).archives
 
 
 @pytest.mark.parametrize("hours", [(1, 0), (0, 1)], ids=["a machine that slept", "a clock that was set back"])

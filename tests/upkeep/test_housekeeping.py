@@ -22,6 +22,7 @@ from tests.watermark.builders import START, at
 from tidemark.pipeline.errors import CorruptObject, LakeFull, TableConflict, WindowExpired
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.observe.facts import read_waiting
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
@@ -129,6 +130,17 @@ def test_two_rewrites_of_a_partition_at_once_leave_each_row_once(
     with pytest.raises(TableConflict, match="another process has rewritten partition 2026-11-21T05Z"):
         next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
     assert len(house.rows()) == len(rows) + 1
+
+
+def test_a_rewrite_that_slept_until_its_files_may_be_gone_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    rows = house.rows()
+    monkeypatch.setattr(table_chores, "_rewritten", lambda *_: [NewFile("gone", "", 1, 1)])
+    with pytest.raises(TableConflict, match="may have deleted them as orphans"):
+        next(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
+    assert house.rows() == rows
 
 
 @pytest.mark.gcs
@@ -288,6 +300,11 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     assert kept is not None
     assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH
     assert house.lake.kept_windows(WINDOWING, LOOKBACK + HOUR).since() == kept + HOUR, "a longer lookback needs more"
+    checked = house.history.staleness()
+    house.history.land([Beat("too late", 30)])
+    assert checked.check().total == 1
+    house.history.land([Beat("new", 7000)])
+    assert checked.check().total == 0, "it is missed once, and no run can compute its window again"
     assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
     assert house.lake.kept_windows(WINDOWING, LOOKBACK + DAY).since() == kept + DAY, "the hour is still known"
     assert not house.history.staleness().check().stale
