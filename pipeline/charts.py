@@ -239,20 +239,19 @@ def round_step(least: float) -> float:
 
 def linear(low: float, high: float, title: str) -> Axis:
     """Return a linear axis for durations in seconds, with about six round ticks."""
-    span = (high - low) or 1.0
-    step = round_step(span / 6)
-    ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-    return Axis(title, lambda value: (value - low) / span, [(tick, _time(tick)) for tick in ticks])
+    return _even(low, high, round_step((high - low) / 6), title, _time)
 
 
 def moments(low: float, high: float, title: str) -> Axis:
     """Return a linear axis for times in seconds since the epoch, with about five round ticks in UTC."""
-    span = (high - low) or 1.0
-    step = max(round_step(span / 5), 1)
+    step = max(round_step((high - low) / 5), 1)
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < DAY else "%d %b"
-    ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
-    named = [(tick, datetime.fromtimestamp(tick, UTC).strftime(form)) for tick in ticks]
-    return Axis(title, lambda value: (value - low) / span, named)
+    return _even(low, high, step, title, lambda tick: datetime.fromtimestamp(tick, UTC).strftime(form))
+
+
+def _even(low: float, high: float, step: float, title: str, form: Callable[[float], str]) -> Axis:
+    ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+    return Axis(title, lambda value: (value - low) / ((high - low) or 1.0), [(tick, form(tick)) for tick in ticks])
 
 
 def stretched(low: float, high: float, title: str) -> Axis:
