@@ -39,18 +39,16 @@ KEEP_METADATA = [{"javascript_udf": {"function_name": "keepMetadata", "code": TR
 def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dict[str, Any]:
     """Return the request that creates the subscription at `path`: a pull subscription that never expires, with the
     filter from the settings."""
-    request: dict[str, Any] = {
+    drops_payload = settings.metadata_only and path == settings.tracking_path
+    return {
         "name": path,
         "topic": settings.topic_path,
         "ack_deadline_seconds": int(lease.total_seconds()),
         "message_retention_duration": settings.retention,
         "expiration_policy": {},  # present but without a TTL: it never expires
+        "filter": settings.filter,
+        "message_transforms": KEEP_METADATA if drops_payload else [],
     }
-    if settings.filter:
-        request["filter"] = settings.filter
-    if settings.metadata_only and path == settings.tracking_path:
-        request["message_transforms"] = KEEP_METADATA
-    return request
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
