@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tidemark.pipeline.clock import Clock, format_duration, iso
+from tidemark.pipeline.clock import Clock, iso, rough
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
@@ -124,8 +124,5 @@ def _older_backlog(
         yield f"tracking is new, and the backlog of {base} cannot be read ({error}): if it has older messages, {held}"
     else:
         if reading.names_a_message and reading.oldest_unacked < tracking_created_at:
-            age = timedelta(seconds=round((tracking_created_at - reading.oldest_unacked).total_seconds()))
-            yield (
-                f"{base} holds messages since {iso(reading.oldest_unacked)}, {format_duration(age)} before tracking "
-                f"was created: {held}"
-            )
+            since, age = iso(reading.oldest_unacked), rough(tracking_created_at - reading.oldest_unacked)
+            yield f"{base} holds messages since {since}, {age} before tracking was created: {held}"

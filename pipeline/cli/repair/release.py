@@ -16,6 +16,7 @@ from tidemark.pipeline.cli.options import AsJson, option, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, rough
 from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.figures import oldest_of
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.lost import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.settings import Settings
@@ -115,9 +116,9 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
     begin = without.watermark
     if begin is None:  # from the first message, tracked or landed: tracking may have begun later
-        tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
-        firsts = (None if tracked_us is None else from_us(tracked_us), landed)
-        begin = min((moment for moment in firsts if moment is not None), default=None)
+        tracked_us = state.histogram.oldest_event_us
+        tracked = None if tracked_us is None else from_us(tracked_us)
+        begin = oldest_of(tracked, heartbeats.extent().oldest_event_time)
     windowing, closing = settings.windowing, range(0)
     if begin is not None and released.watermark is not None:
         closing = range(windowing.number_of(begin), windowing.number_of(released.watermark))
