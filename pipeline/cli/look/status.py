@@ -80,18 +80,12 @@ def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], boo
     terminal.print(grid(2, rows))
 
 
-def normal_delay(windows: Sequence[Mapping[str, Any]]) -> timedelta | None:
-    """Return the median time from the end of a window until it was computed; None if no window is computed."""
-    known = [one["seconds_after_end"] for one in windows if one["state"] == "computed"]
-    return timedelta(seconds=median(known)) if known else None
-
-
 def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
-    facts, standing = found.facts, found.details.get("standing_still")
-    behind, normal = facts["behind_now"], normal_delay(found.details.get("windows", ()))
-    within = (
-        "" if normal is None else f"; half of the newest windows were last computed within {rough(normal)} of their end"
-    )
+    facts, standing, within = found.facts, found.details.get("standing_still"), ""
+    behind, windows = facts["behind_now"], found.details.get("windows", ())
+    if delays := [one["seconds_after_end"] for one in windows if one["state"] == "computed"]:
+        normal = rough(timedelta(seconds=median(delays)))
+        within = f"; half of the newest windows were last computed within {normal} of their end"
     if facts["decided"] is None:
         yield "yellow", "no decision yet: the first tick of the sensor `tracking` makes one"
     elif behind is None:

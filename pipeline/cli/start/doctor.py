@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.options import AsJson, only_with, option
@@ -49,25 +48,17 @@ def doctor(
         findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or running(settings)))]
     broken, warnings = (sum(one.level is level for one in findings) for level in (Level.BROKEN, Level.WARNING))
     terminal = printed({"findings": findings, "broken": broken, "warnings": warnings}, as_json=as_json)
-    _print(findings, terminal)
+    for subject, group in groupby(findings, key=lambda finding: finding.subject):
+        terminal.print(f"[bold]{safe(subject)}[/]")
+        for finding in group:
+            terminal.print(f"  {LEVEL_MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
     verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
     terminal.print(f"{verdict}, {counted(warnings, 'warning')}")
     if broken:
         raise typer.Exit(1)
 
 
-def _print(findings: Sequence[CheckFinding], terminal: Console) -> None:
-    for subject, group in groupby(findings, key=lambda finding: finding.subject):
-        terminal.print(f"[bold]{safe(subject)}[/]")
-        for finding in group:
-            terminal.print(f"  {LEVEL_MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
-
-
-VERDICT_MARKS = {
-    Verdict.AS_EXPECTED: "[green]as expected[/]",
-    Verdict.DIFFERS: "[bold red]differs[/]",
-    Verdict.NOT_MEASURED: "[yellow]not measured[/]",
-}
+VERDICT_STYLES = {Verdict.AS_EXPECTED: "green", Verdict.DIFFERS: "bold red", Verdict.NOT_MEASURED: "yellow"}
 
 
 def measured(settings: Settings, clock: Clock, *, writes: bool, as_json: bool) -> None:
@@ -99,7 +90,8 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     terminal.print(f"measured at {safe(facts.server)}, {iso(facts.at)}, in {rough(facts.took)}")
     table = columns("fact", "expected", "found", "", folds=True)
     for row in table_rows:
-        table.add_row(safe(row.fact), safe(row.expected), safe(row.found), VERDICT_MARKS[row.verdict])
+        verdict = f"[{VERDICT_STYLES[row.verdict]}]{row.verdict}[/]"
+        table.add_row(safe(row.fact), safe(row.expected), safe(row.found), verdict)
     terminal.print(table)
     terminal.print()
     called = ((name, one.count, one.p50, one.largest) for name, one in facts.calls.items())

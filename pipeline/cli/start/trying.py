@@ -1,7 +1,6 @@
 """`tidemark try`: show how the settings read sample messages, from files or from the topic."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -124,18 +123,15 @@ def _print(trial: Trial, settings: Settings, terminal: Console) -> None:
         if not verdict.is_heartbeat:
             text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
             terminal.print(text, soft_wrap=True)
-    warn(terminal, *_warnings(trial))
+    if trial.absent:
+        warn(terminal, f"no sample has a value for {', '.join(trial.absent)}: check [message.fields]")
+    if trial.of_another_kind:
+        others = ", ".join(trial.of_another_kind)
+        warn(terminal, f"every value of {others} has another type than [message.fields] says")
     terminal.print(
         f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
         f"{trial.rejected.total():,} rejected[/]"
     )
-
-
-def _warnings(trial: Trial) -> Iterator[str]:
-    if trial.absent:
-        yield f"no sample has a value for {', '.join(trial.absent)}: check [message.fields]"
-    if trial.of_another_kind:
-        yield f"every value of {', '.join(trial.of_another_kind)} has another type than [message.fields] says"
 
 
 def _field(verdict: SampleVerdict, name: str) -> str:
