@@ -8,6 +8,7 @@
   smaller event time, whichever is less.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -205,9 +206,7 @@ def lag_bound(lag: Distribution, band: timedelta, target: float) -> LagBound | N
     none."""
     total = sum(lag.counts)
     for bound in MAX_LAGS:
-        beyond = sum(
-            count for seconds, count in zip(lag.seconds, lag.counts, strict=True) if seconds > bound.total_seconds()
-        )
+        beyond = sum(lag.counts[bisect_right(lag.seconds, bound.total_seconds()) :])
         if bound >= 2 * band and beyond <= target * total:
             return LagBound(bound, beyond / total)
     return None
