@@ -33,8 +33,8 @@ up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=
 test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow and not wheel)'
 
-test-slow: setup ## the tests that kill every process there is, or start a cluster: minutes; WORKERS=2
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m slow
+test-slow: setup ## the tests that kill every process there is, or start a cluster: minutes; WORKERS=3
+	$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m slow
 
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))

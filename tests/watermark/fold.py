@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from tests.watermark.builders import at, reading
+from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.explain.explanation import Explanation, explain
@@ -48,6 +48,24 @@ class Log:
         """The newest decision, explained."""
         assert self.state.record is not None
         return explain(self.state.record, self.before)
+
+
+EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(100))
+
+
+def ticked(
+    *ticks: tuple[float | None, ...],
+    messages: Histogram = EVERY_SECOND,
+    policy: Policy | None = None,
+    known_from: float = -60,
+) -> Log:
+    """A log of these messages and of ticks, each with its time and the readings of base and of tracking."""
+    log = Log(policy, known_from)
+    log.publish(messages)
+    for now, *read in ticks:
+        assert now is not None
+        log.tick(now, *read)
+    return log
 
 
 def outcome(decision: Decision) -> tuple[Reason, datetime | None]:

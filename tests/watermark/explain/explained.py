@@ -4,46 +4,28 @@ A message is published each second and happens a second before, unless a log say
 """
 
 from tests.watermark.builders import empty_at, published, reading, seconds
-from tests.watermark.fold import Log
+from tests.watermark.fold import EVERY_SECOND, Log, ticked
 from tidemark.pipeline.watermark.policy import Policy
-
-EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(100))
 
 
 def steady() -> Log:
     """Both subscriptions near now, ticks every ten seconds."""
-    log = Log()
-    log.publish(EVERY_SECOND)
-    log.tick(90, base=88.25, tracking=89.25)
-    log.tick(100, base=98.25, tracking=99.25)
-    return log
+    return ticked((90, 88.25, 89.25), (100, 98.25, 99.25))
 
 
 def straggler(policy: Policy | None = None) -> Log:
     """Base does not land what was published at second 50."""
-    log = Log(policy)
-    log.publish(EVERY_SECOND)
-    log.tick(90, base=50.25)
-    log.tick(100, base=50.25)
-    return log
+    return ticked((90, 50.25), (100, 50.25), policy=policy)
 
 
 def tracking_behind() -> Log:
     """Tracking has read half a minute less than there is, and base nearly as much."""
-    log = Log()
-    log.publish(EVERY_SECOND)
-    log.tick(80, base=78.25, tracking=79.25)
-    log.tick(130, base=85.25, tracking=90.25)
-    return log
+    return ticked((80, 78.25, 79.25), (130, 85.25, 90.25))
 
 
 def idle(policy: Policy | None = None) -> Log:
     """Nothing has been published for three minutes."""
-    log = Log(policy)
-    log.publish(EVERY_SECOND)
-    log.tick(110)
-    log.tick(290)
-    return log
+    return ticked((110,), (290,), policy=policy)
 
 
 def idle_and_held() -> Log:
@@ -53,27 +35,21 @@ def idle_and_held() -> Log:
 
 def incomplete() -> Log:
     """Base holds two minutes that are older than tracking."""
-    log = Log(known_from=70)
-    log.publish(EVERY_SECOND)
-    log.tick(100, base=50.25)
-    return log
+    return ticked((100, 50.25), known_from=70)
 
 
 def hole() -> Log:
     """Base names a message that tracking has acknowledged and never counted."""
-    log = Log()
-    log.publish(published((second, second - 1) for second in range(100) if not 50 <= second < 53))
-    log.tick(80, base=49)
-    log.tick(100, base=50.5)
-    return log
+    return ticked(
+        (80, 49),
+        (100, 50.5),
+        messages=published((second, second - 1) for second in range(100) if not 50 <= second < 53),
+    )
 
 
 def no_data() -> Log:
     """The very beginning."""
-    log = Log()
-    log.publish(published((second + 0.25, second - 0.75) for second in range(5)))
-    log.tick(6, base=4.25)
-    return log
+    return ticked((6, 4.25), messages=published((second + 0.25, second - 0.75) for second in range(5)))
 
 
 def stale() -> Log:
@@ -95,11 +71,7 @@ def never_read() -> Log:
 
 def sought() -> Log:
     """Somebody sought base back by more than a minute."""
-    log = Log()
-    log.publish(EVERY_SECOND)
-    log.tick(100, base=95.25)
-    log.tick(110, base=20.25)
-    return log
+    return ticked((100, 95.25), (110, 20.25))
 
 
 def released() -> Log:
@@ -119,11 +91,12 @@ def pinned_after_a_release() -> Log:
 
 def frontier(policy: Policy | None = None) -> Log:
     """The tighter rule, with one stream that is half a minute late and one that is on time."""
-    log = Log(Policy(rule="frontier") if policy is None else policy)
-    log.publish(EVERY_SECOND + published((second + 0.5, second - 30) for second in range(0, 100, 5)))
-    log.tick(90, base=88.25)
-    log.tick(100, base=98.25)
-    return log
+    return ticked(
+        (90, 88.25),
+        (100, 98.25),
+        messages=EVERY_SECOND + published((second + 0.5, second - 30) for second in range(0, 100, 5)),
+        policy=Policy(rule="frontier") if policy is None else policy,
+    )
 
 
 def unchanged() -> Log:
@@ -148,45 +121,34 @@ def idle_and_unchanged() -> Log:
 
 def late_within_the_band() -> Log:
     """Base is behind, and what pins was published a moment ago, half a minute late."""
-    log = Log()
-    log.publish(EVERY_SECOND + published([(95.5, 40)]))
-    log.tick(100, base=50.25)
-    return log
+    return ticked((100, 50.25), messages=EVERY_SECOND + published([(95.5, 40)]))
 
 
 def sparse() -> Log:
     """Base is behind, and nothing has been published since what it holds."""
-    log = Log()
-    log.publish(published((second, second - 1) for second in range(0, 51, 10)))
-    log.tick(70, base=50)
-    return log
+    return ticked((70, 50), messages=published((second, second - 1) for second in range(0, 51, 10)))
 
 
 def frontier_within_the_backlog() -> Log:
     """The tighter rule; what base holds is the frontier itself."""
-    log = Log(Policy(rule="frontier"))
-    log.publish(published((second, second - 1) for second in range(0, 81, 10)))
-    log.tick(85, base=70)
-    log.tick(88, base=70)
-    return log
+    return ticked(
+        (85, 70),
+        (88, 70),
+        messages=published((second, second - 1) for second in range(0, 81, 10)),
+        policy=Policy(rule="frontier"),
+    )
 
 
 def frontier_after_a_seek() -> Log:
     """Tracking was sought back to below what is summed up."""
-    log = Log(Policy(rule="frontier", near_real_time=seconds(60)))
-    log.publish(EVERY_SECOND)
-    log.tick(100)
-    log.tick(110, tracking=40.25)
-    log.tick(115, tracking=80.25)
-    return log
+    return ticked(
+        (100,), (110, None, 40.25), (115, None, 80.25), policy=Policy(rule="frontier", near_real_time=seconds(60))
+    )
 
 
 def incomplete_on_the_service() -> Log:
     """Base is past where tracking begins, but by less than the slack."""
-    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)), known_from=70)
-    log.publish(EVERY_SECOND)
-    log.tick(100, base=75.25)
-    return log
+    return ticked((100, 75.25), policy=Policy(reading_slack=seconds(1), base_slack=seconds(10)), known_from=70)
 
 
 def on_the_service() -> Log:
