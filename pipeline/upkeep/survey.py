@@ -129,7 +129,8 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    closed = lake.kept_windows(windowing, lookback).closed(watermark)
+    kept = lake.kept_windows(windowing, lookback)
+    closed, since = kept.closed(watermark), kept.since()
     for stretch in lake.window_index(windowing, lookback).update().due(closed):
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
@@ -166,7 +167,7 @@ def check_windows(
     except CorruptObject as error:
         unknown.append(str(error))
     broken = [
-        Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
+        Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark, since))
         for key in sorted(faults)
     ]
     own, (first, last) = list[DamagedOwn](), (moment.strftime(KEY_FORMAT) for moment in (start, end))
@@ -224,8 +225,12 @@ def _damaged(
     return found
 
 
-def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime | None) -> list[str]:
+def _blocks(
+    window: Window, inputs: Iterable[DamagedInput], watermark: datetime | None, since: datetime | None
+) -> list[str]:
     blocks = [f"{damaged.file} is damaged" for damaged in inputs if window in damaged.windows]
+    if since is not None and window.start < since:
+        blocks.append("housekeeping has deleted heartbeats that it needs. Restore a copy of its file")
     if not window.is_closed_at(watermark):
         where = "is not known" if watermark is None else f"is at {iso(watermark)}"
         blocks.append(f"the watermark {where}, and a run computes only closed windows")
@@ -375,13 +380,12 @@ class Surveyor:
         return first.start, last.end
 
     def look(self, start: datetime, end: datetime, *, grace: timedelta = GRACE, track: Track = untracked) -> Survey:
-        """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)` whose input
-        retention has not deleted. Finds all orphans that are older than `grace`. Raises LakeError if the log of a table
-        cannot be read, or if the lake is unreachable."""
+        """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)`. Finds all
+        orphans that are older than `grace`. Raises LakeError if the log of a table cannot be read, or if the lake is
+        unreachable."""
         lake, watermark, now = self.lake, None, self._clock.now()
         with suppress(CorruptObject):  # `check_log` says what is damaged
             watermark = lake.tracking_log().newest().watermark
-        start = min(max(start, self._kept.since() or start), end)
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, track=track)

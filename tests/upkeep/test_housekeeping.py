@@ -29,6 +29,7 @@ from tidemark.pipeline.settings_sections import LakeSettings, TableSettings
 from tidemark.pipeline.upkeep import housekeeping, table_chores
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.pipeline.upkeep.orphans import find_orphans
+from tidemark.pipeline.upkeep.survey import Fault, Surveyor
 from tidemark.pipeline.upkeep.table_chores import MANY, compact, drop_partitions, trim
 from tidemark.pipeline.windows import Windowing
 
@@ -296,6 +297,9 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     assert done.figures["rows"] == 30
     assert house.lake.heartbeats().extent().rows == 0
     assert {window.key for window in WINDOWS} < house.lake.diffs().computed(), "what was computed stays"
+    Path(sorted(house.files(HEARTBEAT_DIFFS))[0]).unlink()
+    (damaged,) = Surveyor(house.settings(), house.clock).look(START, START + HOUR).integrity.blocked
+    assert (damaged.fault, "Restore a copy" in damaged.blocked_by[0]) == (Fault.DAMAGED, True)
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
     assert kept is not None
     assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH

@@ -15,10 +15,14 @@ from tidemark.pipeline.watermark.state import Beginning, Entry, Released, Snapsh
 class Log:
     """The fold of a log, written to by hand."""
 
-    def __init__(self, policy: Policy | None = None, known_from: float = -60) -> None:
+    def __init__(
+        self, policy: Policy | None = None, known_from: float = -60, messages: Histogram | None = None
+    ) -> None:
         self.policy = Policy() if policy is None else policy
         self.state = self.before = WatermarkState()
         self.write(Beginning(at(known_from)))
+        if messages is not None:
+            self.publish(messages)
 
     def write(self, entry: Entry) -> None:
         """Append an entry, as it comes back from the lake."""
@@ -60,8 +64,7 @@ def ticked(
     known_from: float = -60,
 ) -> Log:
     """A log of these messages and of ticks, each with its time and the readings of base and of tracking."""
-    log = Log(policy, known_from)
-    log.publish(messages)
+    log = Log(policy, known_from, messages=messages)
     for now, *read in ticks:
         assert now is not None
         log.tick(now, *read)

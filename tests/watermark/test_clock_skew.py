@@ -21,9 +21,7 @@ def ticks(log: Log, ahead: float, *servers: float) -> list[Reason]:
 
 
 def live() -> Log:
-    log = Log()
-    log.publish(EVERY_SECOND)
-    return log
+    return Log(messages=EVERY_SECOND)
 
 
 def test_a_clock_that_is_15_s_ahead_is_told_from_a_backlog_at_the_second_tick() -> None:

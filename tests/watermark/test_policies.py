@@ -57,8 +57,7 @@ def test_the_recent_lag_holds_the_idle_watermark_back_up_to_max_idle_lag() -> No
 
 def outage(policy: Policy) -> Log:
     """Base is read at second 100 for the last time, and traffic goes on."""
-    log = Log(policy)
-    log.publish(published(beats(0, 100)))
+    log = Log(policy, messages=published(beats(0, 100)))
     log.tick(100)
     log.publish(published(beats(100, 400)))
     return log
@@ -79,8 +78,7 @@ def test_without_a_reading_the_last_one_counts_until_it_is_too_old() -> None:
 
 def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overdue() -> None:
     """So that readings may be rare, by the budget of snapshots, and an outage of readings still shows."""
-    log = Log(Policy(max_reading_age=seconds(200)))
-    log.publish(published(beats(0, 100)))
+    log = Log(Policy(max_reading_age=seconds(200)), messages=published(beats(0, 100)))
     log.read(100, replace(reading(100), next_within=seconds(1000)), reading(100))
     log.publish(published(beats(100, 400)))
     assert log.read(1290, None, reading(1290)).reason is Reason.ADVANCED
@@ -100,8 +98,7 @@ def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overd
 
 @pytest.mark.parametrize(("fall", "is_seek"), [(29.9, False), (30, False), (30.1, True)])
 def test_a_reading_that_falls_by_more_than_the_tolerance_is_a_seek_for_one_decision(fall: float, is_seek: bool) -> None:
-    log = Log(Policy(seek_tolerance=seconds(30)))
-    log.publish(published(beats(0, 200)))
+    log = Log(Policy(seek_tolerance=seconds(30)), messages=published(beats(0, 200)))
     before = log.tick(100, base=95)
     fallen = log.tick(110, base=95 - fall)
     assert (fallen.reason is Reason.HELD_SEEK) == is_seek
@@ -140,8 +137,7 @@ def test_a_slack_waits_for_what_a_subscription_shows_late(
 
 def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:
     for band, reason in ((10, Reason.ADVANCED), (11, Reason.HELD_TRACKING_BEHIND)):
-        log = Log(Policy(band=seconds(band)))
-        log.publish(published(beats(0, 100)))
+        log = Log(Policy(band=seconds(band)), messages=published(beats(0, 100)))
         assert log.tick(120, base=80, tracking=90).reason is reason
 
 
@@ -150,8 +146,7 @@ MINUTE = timedelta(minutes=1)
 
 def test_what_lags_exactly_max_lag_holds_and_what_lags_two_seconds_more_does_not() -> None:
     for lag, watermark in ((60.0, 35.25), (62.0, 88)):
-        log = Log(Policy(max_lag=MINUTE))
-        log.publish(EVERY_SECOND + published([(95.25, 95.25 - lag)]))
+        log = Log(Policy(max_lag=MINUTE), messages=EVERY_SECOND + published([(95.25, 95.25 - lag)]))
         assert log.tick(100).watermark == at(watermark)
 
 
@@ -166,15 +161,13 @@ def test_the_anchor_that_holds_is_never_pruned() -> None:
 
 
 def test_where_everything_lags_more_the_explanation_says_so() -> None:
-    log = Log(Policy(max_lag=MINUTE))
-    log.publish(published((second, second - 600) for second in range(100)))
+    log = Log(Policy(max_lag=MINUTE), messages=published((second, second - 600) for second in range(100)))
     assert log.tick(120).reason is Reason.HELD_NO_DATA
     assert "All 100 messages that tracking knows of lag more than 1m (max_lag)" in " ".join(log.explain().moves)
 
 
 def test_the_explanation_counts_what_is_passed_over_and_tries_a_bound() -> None:
-    log = Log(Policy(max_lag=timedelta(minutes=10)))
-    log.publish(EVERY_SECOND + published([(95.5, -3600), (96.5, -90)]))
+    log = Log(Policy(max_lag=timedelta(minutes=10)), messages=EVERY_SECOND + published([(95.5, -3600), (96.5, -90)]))
     assert log.tick(100).watermark == at(-90)
     (text,) = [one.text for one in log.explain().conditions if one.rule == "data"]
     assert text.endswith("These include at most 1 message passed over for a lag of more than 10m (max_lag).")
@@ -191,14 +184,12 @@ def test_before_the_first_watermark_its_age_counts_from_the_begin_of_tracking() 
 
 @pytest.mark.parametrize(("base", "is_ready"), [(98, False), (88, True)])
 def test_tracking_has_to_be_a_band_ahead_of_base_as_it_was_read_whatever_its_slack(base: float, is_ready: bool) -> None:
-    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
-    log.publish(published(beats(0, 100)))
+    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)), messages=published(beats(0, 100)))
     assert (log.tick(1300, base=base, tracking=99).reason is not Reason.HELD_TRACKING_BEHIND) == is_ready
 
 
 def test_a_late_stream_that_base_has_passed_is_not_called_a_backlog() -> None:
-    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
-    log.publish(published(beats(0, 89)))
+    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)), messages=published(beats(0, 89)))
     log.tick(90)
     log.publish(published([*beats(89, 112), (99.5, 60.0)]))
     assert log.tick(112, base=108).reason is Reason.UNCHANGED

@@ -20,8 +20,7 @@ EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(200)
 @pytest.fixture
 def pinned() -> Log:
     """At second 100: all is tracked, base holds the straggler."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     assert log.tick(100, base=STRAGGLER).watermark == at(49.25)
     return log
 
@@ -85,8 +84,7 @@ def test_a_hole_is_found_although_an_older_release_lies_within_the_slack_of_it()
 
 
 def test_a_message_that_tracking_never_saw_no_longer_holds_once_it_is_let_go() -> None:
-    log = Log()
-    log.publish(published((second, second - 1) for second in range(200) if not 50 <= second < 53))
+    log = Log(messages=published((second, second - 1) for second in range(200) if not 50 <= second < 53))
     hole = log.tick(100, base=50.5)
     assert (hole.reason, hole.complete_from) == (Reason.HELD_INCOMPLETE, at(53))
     log.release(52)
@@ -96,8 +94,7 @@ def test_a_message_that_tracking_never_saw_no_longer_holds_once_it_is_let_go() -
 
 
 def test_an_incomplete_histogram_is_overridden_only_as_far_as_it_is_let_go() -> None:
-    log = Log(known_from=70)
-    log.publish(EVERY_SECOND)
+    log = Log(known_from=70, messages=EVERY_SECOND)
     assert log.tick(100, base=STRAGGLER).reason is Reason.HELD_INCOMPLETE
     log.release(69.9)
     assert log.tick(101, base=STRAGGLER).reason is Reason.HELD_INCOMPLETE

@@ -54,8 +54,7 @@ def no_data() -> Log:
 
 def stale() -> Log:
     """Base could not be read for seven minutes."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     log.tick(100, base=95.25)
     log.read(520, None, reading(520))
     return log
@@ -63,8 +62,7 @@ def stale() -> Log:
 
 def never_read() -> Log:
     """No reading was ever to be had of base."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     log.read(100, None, reading(100))
     return log
 
@@ -101,8 +99,7 @@ def frontier(policy: Policy | None = None) -> Log:
 
 def unchanged() -> Log:
     """A late stream is in the band, and the watermark came further before."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     log.tick(100)
     log.publish(published([(101, 60)]))
     log.tick(105)
@@ -111,8 +108,7 @@ def unchanged() -> Log:
 
 def idle_and_unchanged() -> Log:
     """Silence after a message that was minutes behind the others."""
-    log = Log()
-    log.publish(published((second, second) for second in range(100)))
+    log = Log(messages=published((second, second) for second in range(100)))
     log.tick(104)
     log.publish(published([(105, -195)]))
     log.tick(230)
@@ -158,8 +154,7 @@ def on_the_service() -> Log:
 
 def clock_ahead() -> Log:
     """The machine's clock is 15 s ahead of Pub/Sub's."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     for server in (90, 100):
         log.read(server + 15, empty_at(server + 0.05, ahead=15), empty_at(server, ahead=15))
     return log
@@ -167,8 +162,7 @@ def clock_ahead() -> Log:
 
 def clock_set_back() -> Log:
     """The machine's clock was an hour ahead, and is right again."""
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     log.read(90 + 3600, empty_at(90.05, ahead=3600), empty_at(90, ahead=3600))
     log.read(100, empty_at(100.05, ahead=0), empty_at(100, ahead=0))
     return log

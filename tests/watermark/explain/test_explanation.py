@@ -105,20 +105,17 @@ def test_a_lost_entry_is_distinguished_from_a_hole() -> None:
 
 def test_a_smaller_band_takes_the_slack_with_it_that_follows_it() -> None:
     """On the service base_slack is the band unless it is set."""
-    log = Log(Policy(base_slack=seconds(10)))
-    log.publish(EVERY_SECOND)
+    log = Log(Policy(base_slack=seconds(10)), messages=EVERY_SECOND)
     log.tick(100, base=60.25)
     assert changes(log.explain())["band = 5s"] == 5
     for policy in (Policy(base_slack=seconds(9)), Policy(base_slack=seconds(10), reading_slack=seconds(10))):
-        log = Log(policy)
-        log.publish(EVERY_SECOND)
+        log = Log(policy, messages=EVERY_SECOND)
         log.tick(100, base=60.25)
         assert "band = 5s" not in changes(log.explain())
 
 
 def test_a_bound_that_names_no_message_is_explained_as_such() -> None:
-    log = Log()
-    log.publish(EVERY_SECOND)
+    log = Log(messages=EVERY_SECOND)
     log.read(100, reading(100, 60, names=False), reading(100))
     assert f"Base has acknowledged everything that was published before {iso(at(60))}" in text_of(
         log.explain(), "readings"
@@ -291,8 +288,7 @@ def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
 
 
 def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> None:
-    log = Log()
-    log.publish(published([], rejected=range(20, 50)))
+    log = Log(messages=published([], rejected=range(20, 50)))
     assert log.tick(60).reason is Reason.HELD_NO_DATA
     rejected, until = log.explain().moves
     assert rejected.startswith(
