@@ -297,7 +297,8 @@ def _blocks(item: Walk, values: int) -> Walk:
 def _record(fields: Mapping[str, AvroType]) -> Read:
     def read(value: Any) -> Any:
         held = _expected(isinstance(value, dict), value, "a record")
-        return {name: field.read(held[name]) if name in held else None for name, field in fields.items()}
+        # Absent fields stay absent, so that an object makes no more values than its text has.
+        return {name: fields[name].read(one) for name, one in held.items() if name in fields}
 
     return read
 

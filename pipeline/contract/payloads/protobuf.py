@@ -43,6 +43,7 @@ class MessageType:
 
     The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is
     the number of values of a message: one for itself and one per field. Values inside nested messages are not included.
+    Exception: an entry of a map includes `_made`, the values of its message, because the library makes an absent one.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:
@@ -58,6 +59,10 @@ class MessageType:
                 self._packed[field.number] = WIDTHS.get(field.type, 0)
             self._fields.append(_Field(field, known))
         self.values = len(self._fields) + 1
+        self._made = 0
+        if descriptor.GetOptions().map_entry and self._messages:
+            self._made = len(kind.fields) + 1
+            self.values += self._made
 
     def of(self, message: Any, depth: int = 0) -> dict[str, Any]:
         """Convert a message to a mapping from field names to values. `depth` is the number of messages that it is
@@ -89,6 +94,7 @@ class MessageType:
                     size, at = varint(data, at)
                     stop = min(at + size, end)
                     if number in self._messages:
+                        budget.left += self._made  # counted with the entry
                         self._messages[number]._walk(data, at, stop, budget)
                     elif number in self._packed:
                         width = self._packed[number]

@@ -224,9 +224,17 @@ def test_a_compiled_descriptor_set_needs_no_compiler(tmp_path: Path) -> None:
 
 def test_many_empty_messages_in_few_bytes_are_rejected() -> None:
     fields = "".join(f"int32 f{number} = {number}; " for number in range(1, 200))
-    text = f'syntax = "proto3"; message A {{ repeated B b = 1; }} message B {{ {fields} }}'
-    with pytest.raises(Unreadable, match="more than 1000000 values"):
-        ProtobufCodec(definition(text, Encoding.PROTOBUF)).binary(b"\x0a\x00" * 10_000)
+    text = f'syntax = "proto3"; message A {{ repeated B b = 1; map<int32, B> m = 2; }} message B {{ {fields} }}'
+    codec = ProtobufCodec(definition(text, Encoding.PROTOBUF))
+    for few in (b"\x0a\x00", b"\x12\x00", b"\x12\x02\x12\x00"):  # the last two: entries of a map
+        assert codec.binary(few * 4_900)
+        with pytest.raises(Unreadable, match="more than 1000000 values"):
+            codec.binary(few * 10_000)
+
+
+def test_an_absent_field_of_avro_s_json_makes_no_value() -> None:
+    codec = AvroCodec(definition(record("int", {"type": "array", "items": {**record("int", "long"), "name": "S"}})))
+    assert codec.text(b'{"f1": [{}, {"f1": 2, "other": 3}]}') == {"f1": [{}, {"f1": 2}]}
 
 
 @pytest.mark.parametrize(
