@@ -66,10 +66,8 @@ class Judged:
 def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[Judged]:
     """Decode and judge messages. Yield them in order, in parts whose memory is bounded."""
     each, first = reader.contract.each, 0
-    while first < len(messages):
-        rest = messages.between(first, len(messages))
-        decoded = reader.decoder.decode(rest, asking)
-        part = rest.between(0, len(decoded.payloads))
+    for decoded in reader.decoder.decode(messages, asking):
+        part = messages.between(first, first + len(decoded.payloads))
         first += len(part)
         if each is None:
             yield judge(part, decoded, reader)

@@ -101,4 +101,4 @@ def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
 
 def read_payload(data: bytes) -> Any:
     """A payload of JSON as it is decoded: an object, or a Rejection."""
-    return JSON.decode(messages_of([PubsubMessage(data=data)._pb]), LATER).payloads[0]
+    return next(JSON.decode(messages_of([PubsubMessage(data=data)._pb]), LATER)).payloads[0]

@@ -71,9 +71,10 @@ class SlowDecoder(PayloadDecoder):
         super().__init__(contract.payload, may_be_array=contract.each is not None)
         self._clock = clock
 
-    def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        self._clock.advance(timedelta(seconds=3))
-        return super().decode(messages, asking)
+    def decode(self, messages: Messages, asking: Asking) -> Iterator[Decoded]:
+        for part in super().decode(messages, asking):
+            self._clock.advance(timedelta(seconds=3))
+            yield part
 
 
 def slow_reader(contract: MessageContract, clock: ManualClock) -> HeartbeatReader:

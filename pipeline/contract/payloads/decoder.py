@@ -45,28 +45,26 @@ PART_BYTES = 8 << 20
 """A part of a batch ends when this many bytes are decoded. As Python objects, decoded JSON usually takes 4 times as
 much memory, and at most 30 times."""
 
-DENSEST = 1032
-"""Maximum number of bytes to which a byte of gzip decompresses. Source: zlib's FAQ."""
+VALUE_BYTES = 24
+"""Number of bytes that a value of an Avro or protobuf payload counts in a part, beside its encoded bytes. Reason: an
+absent value takes no bytes, and about 70 as a Python object."""
 
 Read = Callable[[int, bytes], Any]
 """Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
 
 
 class _Room:
-    """The number of bytes that may still be decoded in a part of a batch. If a payload cannot be decompressed, its size
-    is unknown, and the largest possible size is subtracted."""
+    """The number of bytes that may still be decoded in a part of a batch."""
 
     def __init__(self) -> None:
         self.left = PART_BYTES
 
     def inflated(self, data: bytes) -> bytes:
-        try:
-            content = inflated(data)
-        except Unreadable:
-            self.left -= min(PART_BYTES, DENSEST * len(data))
-            raise
-        self.left -= len(content)
-        return content
+        parts = list[bytes]()
+        for part in inflated(data):  # also counts those of a payload that turns out to be unreadable
+            self.left -= len(part)
+            parts.append(part)
+        return b"".join(parts)
 
 
 class Decoded(NamedTuple):
@@ -96,24 +94,28 @@ class PayloadDecoder:
         """True if a payload is decompressed when it begins like gzip. False for Avro, because its records may begin
         with the same bytes."""
 
-    def decode(self, messages: Messages, asking: Asking) -> Decoded:
-        """Decode messages, beginning with the first one, until their content reaches `PART_BYTES`. Decode at least one.
+    def decode(self, messages: Messages, asking: Asking) -> Iterator[Decoded]:
+        """Decode messages. Yield them in order, in parts. A part ends when its content reaches `PART_BYTES`.
 
         Never raises because of the content of a message. The result for a message does not depend on other messages.
         Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         written, is_enveloped = self._format, self._format.envelope is not Envelope.NONE
         if not is_enveloped and not written.is_read:
-            return Decoded(messages.attributes, [None] * len(messages))
+            yield Decoded(messages.attributes, [None] * len(messages))
+            return
         held = messages.attributes.dicts() if is_enveloped else None
-        room, payloads = _Room(), list[Any]()
-        for payload in self.each(messages, asking, room, held):
+        room, payloads, first = _Room(), list[Any](), 0
+        for end, payload in enumerate(self.each(messages, asking, room, held), 1):
             payloads.append(payload)
-            if room.left <= 0:
-                break
-        if held is not None:
-            return Decoded(Attributes.of_dicts(held[: len(payloads)]), payloads)
-        return Decoded(messages.between(0, len(payloads)).attributes, payloads)
+            if room.left > 0 and end < len(messages):
+                continue
+            if held is None:
+                yield Decoded(messages.between(first, end).attributes, payloads)
+            else:
+                yield Decoded(Attributes.of_dicts(held[first:end]), payloads)
+                held[first:end] = [{}] * len(payloads)  # frees the attributes of the envelopes
+            room.left, payloads, first = PART_BYTES, [], end
 
     def each(
         self, messages: Messages, asking: Asking, room: _Room | None = None, held: list[Mapping[str, str]] | None = None
@@ -137,6 +139,8 @@ class PayloadDecoder:
                 payload = Rejection(RejectionReason.UNREADABLE_PAYLOAD, detail)
             except Unknown as unknown:
                 payload = Undecided(str(unknown))
+            if self._format.has_schema:
+                room.left -= VALUE_BYTES * _values(payload)
             yield payload
 
     def _of_json(self, room: _Room) -> Read:
@@ -196,6 +200,12 @@ class PayloadDecoder:
         if compression is not Compression.AUTO:
             return compression is Compression.GZIP
         return attributes.get(CONTENT_ENCODING, "").lower() == GZIP
+
+
+def _values(payload: Any) -> int:
+    """Return the number of values inside a decoded payload."""
+    held = payload.values() if type(payload) is dict else payload if type(payload) is list else ()
+    return len(held) + sum(_values(one) for one in held if type(one) is dict or type(one) is list)
 
 
 CE_PREFIX = "ce-"

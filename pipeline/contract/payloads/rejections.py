@@ -6,6 +6,7 @@ The limits depend only on the bytes of the payload. They are checked before a pa
 
 import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -111,6 +112,10 @@ LARGEST = 4 * LARGEST_MESSAGE
 """Maximum size of a decompressed payload in bytes. Telemetry compresses to a tenth at best, so compressed payloads
 of 4 MB still fit. Larger ones are rare."""
 
+AT_ONCE = 1 << 20
+"""Maximum number of bytes that are decompressed in one step. Reason: zlib does not say how many bytes an invalid gzip
+gave in its last step, so these are not counted."""
+
 MOST_MEMBERS = 16
 """Maximum number of members in a gzip stream. Publishers write one member. Many small members would take
 quadratic time, because reading a member copies all bytes that follow it."""
@@ -129,24 +134,27 @@ class ValueBudget:
             raise Unreadable(f"more than {MOST_VALUES} values")
 
 
-def inflated(data: bytes) -> bytes:
-    """Decompress gzip. Raises Unreadable as soon as the result has more than `LARGEST` bytes."""
-    parts: list[bytes] = []
+def inflated(data: bytes) -> Iterator[bytes]:
+    """Decompress gzip, and yield the result in parts of at most `AT_ONCE` bytes. Raises Unreadable as soon as the
+    result has more than `LARGEST` bytes."""
     room = LARGEST
     for _ in range(MOST_MEMBERS):
         stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        try:
-            part = stream.decompress(data, room + 1)
-        except zlib.error as error:
-            raise Unreadable(f"not gzip: {error}") from error
-        parts.append(part)
-        data, room = stream.unused_data, room - len(part)
-        if room < 0:
-            raise Unreadable(f"the decompressed gzip is larger than {LARGEST} bytes")
-        if not stream.eof:
-            raise Unreadable("truncated gzip")
+        while not stream.eof:
+            most = min(AT_ONCE, room + 1)
+            try:
+                part = stream.decompress(data, most)
+            except zlib.error as error:
+                raise Unreadable(f"not gzip: {error}") from error
+            yield part
+            data, room = stream.unconsumed_tail, room - len(part)
+            if room < 0:
+                raise Unreadable(f"the decompressed gzip is larger than {LARGEST} bytes")
+            if len(part) < most and not stream.eof:
+                raise Unreadable("truncated gzip")
+        data = stream.unused_data
         if not data:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return
     raise Unreadable(f"the gzip has more than {MOST_MEMBERS} members")
 
 

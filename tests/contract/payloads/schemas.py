@@ -135,10 +135,7 @@ def decoded(
         PubsubMessage(data=data or b"", attributes=dict(held))._pb
         for held, data in zip(attributes, payloads, strict=True)
     ]
-    found, table = list[Decoded](), table_of(messages)
-    while len(table):
-        found.append(decoder.decode(Messages(table), asking))
-        table = table.slice(len(found[-1].payloads))
+    found = list(decoder.decode(Messages(table_of(messages)), asking))
     held = [one for part in found for one in part.attributes.dicts()]
     return Decoded(Attributes.of_dicts(held), [one for part in found for one in part.payloads])
 
