@@ -47,10 +47,14 @@ def demo(
 
     source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
     where = script.IN_THE_FOLDER
-    if lake != where.uri:
+    if lake != where.uri or lake_endpoint:
+        refused = typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
         if not lake.startswith("gs://"):
-            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
-        where = LakeSettings(uri=lake, endpoint=lake_endpoint)
+            raise refused
+        try:
+            where = LakeSettings(uri=lake, endpoint=lake_endpoint)
+        except ValueError as error:
+            raise refused from error
     summary = script.run_demo(
         folder.resolve(),
         source,
