@@ -78,9 +78,11 @@ class WatermarkReader:
         self._lake, self._windowing, self._clock = settings.lake.uri, settings.windowing, clock
 
     def read(self) -> Watermark:
-        """Read the current watermark. Raises CorruptObject if a log entry is damaged, NewerFormat if a later version of
-        tidemark has written the lake, and LakeError."""
+        """Read the current watermark. Raises CorruptObject if a log entry is damaged or the log is lost, NewerFormat if
+        a later version of tidemark has written the lake, and LakeError."""
         newest = self._log.newest()
+        if newest.record is None:
+            self._log.catch_up_to_append()
         decision = None if newest.record is None else newest.record.decision
         return Watermark(self._lake, newest.watermark, decision, self._windowing)
 

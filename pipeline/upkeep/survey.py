@@ -366,13 +366,15 @@ class Surveyor:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
         window that is computed or has a landed heartbeat, and whose heartbeats are all kept; `last` is the last closed
         window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
-        if the end of the tracking log, which says which windows are closed, is damaged."""
+        if the end of the tracking log, which says which windows are closed, is damaged or lost."""
         if first is None or last is None:
-            watermark = self.lake.tracking_log().newest().watermark
+            log = self.lake.tracking_log()
+            watermark = log.newest().watermark
             windowing, closed = self._settings.windowing, self._kept.closed(watermark)
             index = self.lake.window_index(windowing, self._settings.windows.lookback).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
             if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
+                log.catch_up_to_append()
                 return None
             first, last = first or windowing.numbered(closed[0]), last or windowing.numbered(closed[-1])
         if last < first:

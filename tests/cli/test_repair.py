@@ -109,7 +109,7 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
 def test_the_loss_of_the_whole_log_is_not_taken_for_a_pipeline_that_has_not_begun(house: Repairing) -> None:
     newest = noted(house, 20)
     cut(house, 0)
-    for command in ("status", "explain", "repair"):
+    for command in ("status", "explain", "repair", "watermark"):
         said = house.place.tidemark(command)
         assert (said.code, f"once had entry {newest.number}" in said.err) == (1, True), (command, said)
 

@@ -166,7 +166,6 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     except CorruptObject as error:
         raise CorruptObject(f"{error}. To survey windows before that, name them with --from and --to") from error
     if found is None:
-        surveyor.lake.tracking_log().catch_up_to_append()  # raises CorruptObject if the log's end was lost
         raise LakeError(
             f"no window of {settings.lake.uri} is known to be closed: no heartbeat has landed, or the tracking log has "
             "no watermark above the first window's end. Name the windows with --from and --to"
