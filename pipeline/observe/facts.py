@@ -28,7 +28,6 @@ from tidemark.pipeline.quality.recent import RECENT, NullField, read_null_fields
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import IngestSettings
-from tidemark.pipeline.watermark.histogram import passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -322,15 +321,14 @@ def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the messages for which the watermark does not wait, because they lag more than the newest decision's
-    `max_lag`. One count covers the histogram. Another covers the rows published in the last hour, per stream. Empty if
-    there is no `max_lag`."""
+    """Count the rows published in the last hour for which the watermark does not wait, because they lag more than the
+    newest decision's `max_lag`: in all, and per stream. Empty if there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)
     return {
         "max_lag": max_lag,
-        "passed_over": passed_over(state.histogram, max_lag),
+        "passed_over": found.total,
         "passed_over_by_stream": found.by_stream,
         **unknown_facts(passed_over=found.damaged),
     }

@@ -36,6 +36,7 @@ from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.observe.outlet import SCRIPT, STYLE
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.quality.failing import is_overdue, read_ticks
+from tidemark.pipeline.quality.lost import untracked_sentence
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.page import TEMPLATES
 from tidemark.pipeline.watermark.decision import Decision
@@ -272,16 +273,20 @@ def verdict_of(
 ) -> PageVerdict:
     """Return the state of the pipeline at a glance.
 
-    The level is `bad` if decisions are overdue or something fails. It is `hold` if the watermark waits, pulling is
-    behind or heartbeats are missing. `why` contains the facts that explain the newest decision, `status` the facts of
-    the tables.
+    The level is `bad` if decisions are overdue, something fails or tracking lacks messages. It is `hold` if the
+    watermark waits, pulling is behind, heartbeats are missing or figures are unknown. `why` contains the facts that
+    explain the newest decision, `status` the facts of the tables.
     """
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]
+    if facts.get("untracked"):
+        said.append(untracked_sentence(facts["untracked"]))
+    unknown = [fact for name, fact in facts.items() if name.endswith(("_unknown", "_not_checked"))]
     if "at" not in why:
         headline = "Something is wrong" if said else "No decision yet"
         return PageVerdict("bad" if said else "new", headline, said or ["The first tick of tracking makes one."])
-    sentences = [*said, f"{'The newest decision was ' if said else ''}{why['explanation'][0]}"]
+    more = [*said, *unknown]
+    sentences = [*more, f"{'The newest decision was ' if more else ''}{why['explanation'][0]}"]
     if is_overdue(why["at"], settings.watermark.tick, now):
         return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", sentences)
     if said:
@@ -296,6 +301,8 @@ def verdict_of(
         return PageVerdict("hold", reading.partition(":")[0].capitalize(), [reading, *sentences])
     if facts.get("missed") or facts.get("lost_at_least"):
         return PageVerdict("hold", "Live, but heartbeats are missing", sentences)
+    if unknown:
+        return PageVerdict("hold", "Live, but some figures are unknown", sentences)
     return PageVerdict("good", "All is well", sentences)
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidemark.pipeline.observe.facts import (
     log_facts,
     loss_details,
     lost_facts,
+    passed_over_facts,
     read_losses,
     read_report,
     read_status,
@@ -93,12 +95,24 @@ def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_f
         show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
         assert said in told.getvalue()
         assert ("find out who else" in told.getvalue()) == (least == 1)
+    found.groups["lost"] |= {"untracked": 6, "lost_at_most": 0}
+    show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
+    assert "lost       tracking never received 6" in told.getvalue()
+    assert "who else reads tracking" in told.getvalue()
 
 
 def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(history: History) -> None:
     state, ticks = history.lake.tracking_log().catch_up(), TicksNow(())
     facts = log_facts(state, ticks, Settings(), at(595))["watermark"]
     assert facts["behind_now"] == seconds(10)
+
+
+def test_what_max_lag_passes_over_is_counted_among_the_landed_rows(history: History) -> None:
+    state = history.lake.tracking_log().catch_up()
+    assert state.record is not None
+    record = replace(state.record, policy=Policy(max_lag=seconds(0.5)))
+    facts = passed_over_facts(replace(state, record=record), history.lake, at(601))
+    assert (facts["passed_over"], facts["passed_over_by_stream"]) == (3, {"a": 2, "b": 1})
 
 
 def test_a_window_has_a_figure_at_the_very_moment_of_its_end(history: History) -> None:
@@ -201,7 +215,9 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     facts = status(history, monkeypatch)
     assert (facts["landed_rows"], facts["quarantined"]) == (4, {})
     assert "run `tidemark repair`, which names it" in facts["quarantined_unknown"]
-    assert "rejected messages are not counted" in CliRunner().invoke(app, ["status"]).output
+    told = CliRunner().invoke(app, ["status"]).output
+    assert "rejected messages are not counted" in told
+    assert "`tidemark repair` names the damaged files" in told
     file.unlink()
     assert "messages of 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
     said = CliRunner().invoke(app, ["status"]).output

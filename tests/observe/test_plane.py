@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 
@@ -98,9 +99,12 @@ def test_a_backlog_that_is_being_read_is_the_headline() -> None:
     reading, now = "catching up: 8,200 messages/s, about 4m left; the oldest message of base is 12m old", at(0)
     why = {"at": now, "explanation": ["ADVANCED"], "holds": [], "reason": Reason.ADVANCED, "watermark": now}
 
-    def verdict(facts: dict[str, str]) -> PageVerdict:
+    def verdict(facts: dict[str, Any]) -> PageVerdict:
         return verdict_of(Settings(), why, LakeStatus({"": facts}, {}), [], now)
 
     assert (verdict({}).level, verdict({}).headline) == ("good", "All is well")
     behind = verdict({"reading": reading})
     assert (behind.level, behind.headline, behind.sentences[0]) == ("hold", "Catching up", reading)
+    lacking, unknown = verdict({"untracked": 6}), verdict({"lost_unknown": "not counted"})
+    assert (lacking.level, lacking.sentences[0][:33]) == ("bad", "tracking never received 6 message")
+    assert (unknown.level, unknown.sentences[0]) == ("hold", "not counted")

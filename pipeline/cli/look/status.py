@@ -110,7 +110,7 @@ def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
     elif most:
         yield "red", lost
-    elif not unknown:
+    elif not (unknown or facts["untracked"]):
         yield "green", "nothing"
     if facts["untracked"]:
         yield "red", untracked_sentence(facts["untracked"])
@@ -173,6 +173,10 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
         yield "`tidemark explain` says what the watermark waits for"
     if facts.get("lost_at_least"):
         yield "find out who else acknowledges on base, or seeks base (docs/concepts/late-and-missed.md)"
+    if facts.get("untracked"):
+        yield "find out who else reads tracking, or seeks tracking (docs/concepts/late-and-missed.md)"
+    if any(name.endswith("_unknown") for name in facts):
+        yield "`tidemark repair` names the damaged files"
     if facts.get("windows_stale"):
         yield "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"
     if facts.get("late") or facts.get("missed"):
