@@ -16,6 +16,7 @@ import importlib.util
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -214,7 +215,10 @@ def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServe
         def log_message(self, *_: object) -> None:
             """Log nothing, because a probe every few seconds would fill the log."""
 
-    server = ThreadingHTTPServer(address, Handler, bind_and_activate=True)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        daemon_threads = True
+
+    server = Server(address, Handler, bind_and_activate=True)
     Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server

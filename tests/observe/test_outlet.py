@@ -231,6 +231,14 @@ def asked(port: int, *hosts: str, path: str = "/metrics", method: str = "GET") -
     return said
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6_is_served() -> None:
+    metrics = MetricsSettings(listen=f"[::1]:{free_port()}")
+    (outlet := outlet_of(metrics)).listen()
+    socket.create_connection(metrics.address, 5).close()
+    outlet.close()
+
+
 def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_answered() -> None:
     metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
     outlet, port = outlet_of(metrics, ["metrics.example"]), metrics.address[1]
