@@ -23,7 +23,7 @@ from tidemark.local.demo.verification import compare
 from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
-from tidemark.pipeline.errors import InvalidSettings, LakeError, ServiceFailed
+from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
@@ -196,11 +196,11 @@ def run_demo(
     """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
     the progress and the summary, and stop all started services.
 
-    The lake is kept, in `root` or in a bucket. Raises InvalidSettings if a variable of the environment would override
-    the demonstration's settings, ToolMissing before it starts anything if Java is missing, LakeError if a bucket has
-    objects under the lake's prefix, and ServiceFailed if `root` has files that are not an earlier demonstration's.
+    The lake is kept, in `root` or in a bucket. Raises ToolMissing before it starts anything if Java is missing,
+    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not an
+    earlier demonstration's.
     """
-    refuse_variables()
+    ignore_variables()
     find_java()
     refuse_used(lake)
     folder = DemoFolder(root)
@@ -304,14 +304,14 @@ def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: S
     )
 
 
-def refuse_variables() -> None:
-    """Raise InvalidSettings if the environment overrides settings: with another lake or topic, the demonstration would
-    play on a real pipeline's data."""
+def ignore_variables() -> None:
+    """Remove the variables that override settings from the environment: with another lake or topic, the demonstration
+    would play on a real pipeline's data."""
     overriding = (one for one in os.environ if one.upper().startswith(PREFIX) and "__" in one)
     if found := sorted({*overriding, *({"PUBSUB_EMULATOR_HOST"} & os.environ.keys())}):
-        raise InvalidSettings(
-            f"the demonstration has its own settings, which {', '.join(found)} would override: unset these variables"
-        )
+        print(f"the demonstration has its own settings: {', '.join(found)} are ignored")
+        for name in found:
+            del os.environ[name]
 
 
 def refuse_used(lake: LakeSettings) -> None:
