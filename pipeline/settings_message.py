@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -199,10 +200,10 @@ class MessageSettings(Section):
         """The schema's file or folder; empty if it is in Pub/Sub."""
         return self.schema_ if isinstance(self.schema_, str) and not self.schema_names else ""
 
-    @property
+    @cached_property
     def schema_content(self) -> bytes:
         """The bytes that stand for the schema in a digest: the content of the schema's file, or the path of its folder.
-        Empty if there is neither."""
+        Empty if there is neither. Read once, so that the digest and all decoders have the same bytes."""
         path = self.schema_path
         with suppress(OSError):
             return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()
@@ -224,7 +225,7 @@ class MessageSettings(Section):
             paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
             event_time_unit=self.event_time_unit,
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
-            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_path),
+            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_path, self.schema_content),
             max_age=self.max_age,
             each=None if self.each is None else Place.of(self.each),
         )

@@ -88,7 +88,7 @@ class PayloadDecoder:
         self._format = written
         self._may_be_array = may_be_array
         if found_in is None or (written.schema and written.has_schema):
-            found_in = SchemaFiles(written.schema, written.encoding)
+            found_in = SchemaFiles(written)
         self._revisions = Revisions(written.encoding, found_in)
         self._may_be_gzip = written.compression is Compression.AUTO and written.encoding is not Encoding.AVRO
         """True if a payload is decompressed when it begins like gzip. False for Avro, because its records may begin

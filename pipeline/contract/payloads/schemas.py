@@ -5,7 +5,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,12 +49,14 @@ class Envelope(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PayloadFormat:
     """The format of payloads. `schema` is the path of a schema file, or of a folder of such files. An empty `schema`
-    means the topic's schema in Pub/Sub."""
+    means the topic's schema in Pub/Sub. `content` is the content of the file, as it is in the contract's digest. If it
+    is empty, a decoder reads the file when it needs it."""
 
     encoding: Encoding = Encoding.JSON
     compression: Compression = Compression.AUTO
     envelope: Envelope = Envelope.NONE
     schema: str = ""
+    content: bytes = field(default=b"", repr=False)
 
     @property
     def is_read(self) -> bool:
@@ -123,9 +125,10 @@ class SchemaFiles:
     """Finds schemas in one file for all messages, or in a folder with one file per revision. A file in a folder is
     named by the id of its revision. A missing or invalid file raises an error only when it is needed."""
 
-    def __init__(self, path: str, encoding: Encoding) -> None:
-        self._path, self._encoding = Path(path), encoding
+    def __init__(self, written: PayloadFormat) -> None:
+        self._path, self._encoding = Path(written.schema), written.encoding
         self._is_folder = self._path.is_dir()
+        self._content = b"" if self._is_folder else written.content
 
     def name(self, attributes: Mapping[str, str]) -> str:
         return revision_of(attributes) if self._is_folder else str(self._path)
@@ -133,7 +136,7 @@ class SchemaFiles:
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
         in_folder = [self._path / f"{name}{suffix}" for suffix in SUFFIXES[self._encoding]]
         for path in in_folder if self._is_folder else [self._path]:
-            found = _read(path, self._encoding)
+            found = _read(path, self._encoding, self._content)
             if found is not None:
                 return found, at_us
         if not self._is_folder:
@@ -176,10 +179,11 @@ def is_json(attributes: Mapping[str, str]) -> bool:
     return encoding == "JSON"
 
 
-def _read(path: Path, encoding: Encoding) -> Definition | None:
+def _read(path: Path, encoding: Encoding, content: bytes) -> Definition | None:
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_DEFINITION + 1)
+        if not content:
+            with path.open("rb") as file:
+                content = file.read(LARGEST_DEFINITION + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

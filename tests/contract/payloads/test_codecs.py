@@ -1,6 +1,7 @@
 """Avro and protobuf: their forms, logical and well-known types, and the schemas that are refused."""
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tidemark.pipeline.contract.payloads.protobuf import ProtobufCodec, compiled
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Encoding, PayloadFormat
 from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings_message import MessageSettings
 
 
 def record(*types: Any) -> dict[str, Any]:
@@ -153,6 +155,15 @@ def test_a_file_that_is_no_schema_is_a_wrong_setting_and_no_message_s_fault(tmp_
     (tmp_path / "beat.avsc").unlink()
     with pytest.raises(InvalidSettings, match="no such file"):
         one(decoder, b"")
+
+
+def test_each_decoder_of_a_contract_has_the_schema_file_s_content_that_is_in_the_digest(tmp_path: Path) -> None:
+    by_file(tmp_path, AVRO)
+    message = MessageSettings(payload=Encoding.AVRO, schema=str(tmp_path / "beat.avsc"))
+    assert message.schema_content == json.dumps(AVRO).encode()
+    by_file(tmp_path, record("int"))
+    contract = message.contract_from(datetime(2026, 1, 1, tzinfo=UTC))
+    assert one(PayloadDecoder(contract.payload), avro(AVRO, BEAT)) == PLAIN
 
 
 JSON = (
