@@ -24,6 +24,10 @@ from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, f
 LEAST_BYTES = 2
 """Minimum number of bytes of a submessage: its tag and its length."""
 
+FIELDS_A_VALUE = 16
+"""Number of the library's fields that take as much memory as a value. A field takes at most 16 bytes, also if it is not
+set, and a value about 300."""
+
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
 
@@ -31,6 +35,9 @@ WIDTHS = {1: 8, 2: 4, 6: 8, 7: 4, 15: 4, 16: 8}
 
 ENDS = bytes(range(128, 256))
 """All bytes with the high bit set. In a varint, every byte except the last one has this bit set."""
+
+EXACT = 1 << 53
+"""Whole numbers below this one are exact as `double`."""
 
 Convert = Callable[[Any, int], Any]
 """Function that converts a value of the library to a plain value. Its second argument is the number of messages that
@@ -162,9 +169,19 @@ def _itself(value: Any, _: int) -> Any:
     return value
 
 
-def _in_order(value: Any) -> Any:
-    """Return the value with the keys of all dicts sorted."""
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+def _dynamic(value: Any) -> Any:
+    """Convert a Struct, a Value or a ListValue. All its numbers are `double`, so whole ones become whole numbers."""
+    match value.DESCRIPTOR.name if isinstance(value, message.Message) else "":
+        case "Struct":
+            return {key: _dynamic(value.fields[key]) for key in sorted(value.fields)}
+        case "ListValue":
+            return [_dynamic(one) for one in value.values]
+        case "Value":
+            kind = value.WhichOneof("kind")
+            return None if kind in (None, "null_value") else _dynamic(getattr(value, kind))
+    if type(value) is float:
+        return int(value) if value.is_integer() and abs(value) < EXACT else finite(value)
+    return value
 
 
 def _wrapped(convert: Convert) -> Convert:
@@ -175,7 +192,7 @@ WELL_KNOWN: Mapping[str, Convert] = {
     f"google.protobuf.{name}": convert
     for names, convert in (
         ("Timestamp Duration FieldMask", lambda message, _: message.ToJsonString()),
-        ("Struct Value ListValue", lambda message, _: _in_order(json_format.MessageToDict(message))),
+        ("Struct Value ListValue", lambda message, _: _dynamic(message)),
         ("DoubleValue FloatValue", _wrapped(finite)),
         ("BytesValue", _wrapped(as_base64)),
         ("Int32Value Int64Value UInt32Value UInt64Value BoolValue StringValue", _wrapped(_itself)),
@@ -227,12 +244,16 @@ class ProtobufCodec:
     def text(self, data: bytes) -> Any:
         """Decode a message in protobuf's JSON form. Field names may be as in the .proto file or in camel case."""
         try:
-            refuse_many_values(data, self._most)
-            orjson.dumps(orjson.loads(data))  # bounds the levels: the next parser recurses as far as its caller allows
+            refuse_many_values(data, 1 + self._most // FIELDS_A_VALUE)
+            value = orjson.loads(data)
+            orjson.dumps(value)  # bounds the levels: the next parser recurses as far as its caller allows
+            if type(value) is not dict:
+                raise TypeError("it is not an object")
             message, pool = self._message(), self._message.DESCRIPTOR.file.pool
-            return self._type.of(json_format.Parse(data, message, ignore_unknown_fields=True, descriptor_pool=pool))
+            json_format.Parse(data, message, ignore_unknown_fields=True, descriptor_pool=pool)
         except UNFIT as error:
             raise Unreadable(f"not valid protobuf JSON for the schema {self._origin}: {error}"[:300]) from error
+        return self.binary(message.SerializePartialToString())  # counts the values as in the binary form
 
     def value(self, value: Any) -> Any:
         """Decode a message in protobuf's JSON form from an already parsed JSON value."""

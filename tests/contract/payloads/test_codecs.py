@@ -201,6 +201,21 @@ def test_both_forms_are_read_as_the_same_plain_values(codec: ProtobufCodec) -> N
         codec.text(b'{"unknown": ' + b"[" * 500 + b"]" * 500 + b"}")
 
 
+def test_the_numbers_of_a_struct_are_whole_or_null_as_they_would_be_elsewhere(codec: ProtobufCodec) -> None:
+    message = codec._message()
+    message.more.update({"whole": 7, "half": 0.5, "none": float("nan"), "large": 2.0**53, "inside": {"list": [-1]}})
+    read = codec.binary(message.SerializeToString())["more"]
+    assert (
+        repr(read) == "{'half': 0.5, 'inside': {'list': [-1]}, 'large': 9007199254740992.0, 'none': None, 'whole': 7}"
+    )
+
+
+@pytest.mark.parametrize("payload", [b"[]", b'""'])
+def test_json_that_is_not_an_object_is_not_an_empty_message(codec: ProtobufCodec, payload: bytes) -> None:
+    with pytest.raises(Unreadable, match="not an object"):
+        codec.text(payload)
+
+
 def test_the_entries_of_a_map_are_in_the_order_of_their_keys(codec: ProtobufCodec) -> None:
     entries = {f"k{number:02}": 1 for number in range(40)}
     read = codec.text(json.dumps({"tags": entries, "more": entries}).encode())
@@ -241,6 +256,12 @@ def test_many_empty_messages_in_few_bytes_are_rejected() -> None:
         assert codec.binary(few * 4_900)
         with pytest.raises(Unreadable, match="more than 1000000 values"):
             codec.binary(few * 10_000)
+    with pytest.raises(Unreadable, match="more than 1000000 values"):
+        codec.text(b'{"b": [' + b"{}," * 10_000 + b"{}]}")
+    narrow = ProtobufCodec(
+        definition(text.replace("A {", "A { B wide = 3; repeated C c = 4;") + "message C {}", Encoding.PROTOBUF)
+    )
+    assert narrow.text(b'{"c": [' + b"{}," * 10_000 + b"{}]}"), "an object counts as its own type"
 
 
 def test_an_absent_field_of_avro_s_json_makes_no_value() -> None:
