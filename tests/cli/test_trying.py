@@ -107,6 +107,15 @@ BEAT = {
 }
 
 
+def test_a_sample_with_a_schema_that_landing_does_not_accept_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(AVRO_CONFIG.replace("beat.avsc", "projects/p-1/schemas/beat"))
+    (tmp_path / "beat").write_bytes(b"")
+    names = ("--attribute", "googclient_schemaname=projects/p-1/schemas/other")
+    revision = ("--attribute", "googclient_schemarevisionid=1a2b3c4d")
+    said = Place(tmp_path).tidemark("try", str(tmp_path / "beat"), *names, *revision)
+    assert "its schema 'projects/p-1/schemas/other' is not accepted" in " ".join(said.out.split())
+
+
 def test_each_record_of_an_avro_container_file_is_a_sample(tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text(AVRO_CONFIG)
     (tmp_path / "beat.avsc").write_text(json.dumps(BEAT))

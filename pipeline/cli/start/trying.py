@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
 from tidemark.pipeline.cli.output import columns, console, counted, printed, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
+from tidemark.pipeline.lake.owner import AcceptedSchemas
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -67,10 +69,21 @@ def try_(
         attributes = dict(map(_attribute, attribute or ()))
         reading = SampleReading(now, attributes, published, settings.message.payload)
         samples = read_samples(files or (), reading)
-    trial = try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now() if sample else now)
+    accepted = None
+    if settings.contract.payload.asks_for_schemas:  # no other trial needs the lake
+        accepted = AcceptedHere(lake_of(settings).objects(), settings.message.schema_names)
+    reader = reader_of(settings.contract, settings.pubsub, accepted)
+    trial = try_samples(samples, reader, clock.now() if sample else now)
     _print(trial, settings, printed(trial_facts(trial), as_json=as_json, exact=True))
     if trial.rejected or not trial.heartbeats:
         raise typer.Exit(NOT_ALL_PASS)
+
+
+class AcceptedHere(AcceptedSchemas):
+    """The schemas that landing accepts. The first schema of a sample is accepted without a note in the lake."""
+
+    def accept(self, name: str) -> None:
+        self._names |= {name}
 
 
 def _attribute(written: str) -> tuple[str, str]:
