@@ -157,6 +157,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 for as long as the process lives
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # for what the terminal's encoding lacks
     when_stopped(signal.default_int_handler)
     code = run_command(sys.argv[1:])
     # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.

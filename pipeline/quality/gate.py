@@ -171,6 +171,6 @@ def words(stage: Stage, window: Window) -> str:
         Stage.WAITING: f"window {key} is closed but not computed yet; {waits}, and `tidemark status` shows what fails",
         Stage.COMPUTED: f"window {key} is computed; `tidemark diffs --window {key}` prints its rows",
         Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it contains no heartbeat",
-        Stage.EXPIRED: f"window {key} is not computed and will never be: housekeeping has deleted heartbeats from "
-        "which it would be computed",
+        Stage.EXPIRED: f"window {key} has no rows and will not be computed: housekeeping has deleted its rows, or "
+        "heartbeats from which they would be computed",
     }[stage]

@@ -194,6 +194,7 @@ def test_diffs_are_those_of_a_window_by_its_key_or_a_time_in_it_or_the_newest_of
     of_stream = rows("--stream", stream)
     assert {row["stream_id"] for row in of_stream} == {stream}
     assert rows("--stream", stream, "--limit", "1") == of_stream[-1:]
+    assert "newest window" not in built.place.tidemark("diffs", "--stream", "").out
     table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
     assert f"1 of {len(of_stream)} rows" in table.out
     assert of_stream[-1]["window"] in table.out, "its key is never cut"

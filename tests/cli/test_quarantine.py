@@ -146,6 +146,7 @@ def test_the_newest_are_shown_first_with_what_differs_and_harmlessly(corrected: 
     assert ["gap_seconds", "—", "→", "12.5"] in lines
     assert ["stream_id", "a"] in lines
     assert not any(line[0] == "late" for line in lines), "what did not change is left out"
+    assert "\\u2192 12.5" in corrected.program("diffs", "--corrections", PYTHONIOENCODING="latin-1").out
 
 
 def test_table_window_time_and_number_say_what_is_shown(corrected: Place) -> None:
@@ -153,7 +154,7 @@ def test_table_window_time_and_number_say_what_is_shown(corrected: Place) -> Non
         return [row["window"] for row in corrections(corrected, *arguments)]
 
     assert windows() == [KEYS[1], KEYS[0]]
-    assert windows("--window", KEYS[0]) == [KEYS[0]]
+    assert windows("--window", KEYS[0]) == windows("--window", f"{KEYS[0][:13]}:{KEYS[0][14:16]}:30Z") == [KEYS[0]]
     assert windows("--limit", "1") == [KEYS[1]]
     assert windows("--table", HEARTBEAT_DIFFS, "--since", "1h") == [KEYS[1], KEYS[0]]
     assert windows("--since", "2099-01-01T00:00:00Z") == []

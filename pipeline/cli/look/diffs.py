@@ -1,6 +1,7 @@
 """`tidemark diffs`: print rows of heartbeat_diffs or of a custom table, or the changes in either."""
 
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from tidemark.pipeline.cli.options import (
     InWindow,
     Limit,
     apart_from,
+    moment,
     only_with,
     option,
     since_option,
@@ -22,6 +24,7 @@ from tidemark.pipeline.cli.options import (
 )
 from tidemark.pipeline.cli.output import console, grid, print_json, print_rows, safe
 from tidemark.pipeline.clock import iso
+from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings, LakeError, WindowNotComputed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
@@ -70,7 +73,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
     stored = table.current()
     if stored is None:
         raise no_window(at.settings)
-    key = named.key if named else None if stream else max(at.lake.diffs().computed(), default=None)
+    key = named.key if named else None if stream is not None else max(at.lake.diffs().computed(), default=None)
     every, wanted = [field.name for field in stored.schema().fields], pc.field("stream_id") == stream
     found = table.rows(stored, every, None if stream is None else wanted, None if key is None else [key])
     nothing = ""
@@ -98,7 +101,7 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
         raise LakeError(
             f"no window of {name} is computed in {at.settings.lake.uri}; `tidemark status --all` lists the tables"
         )
-    key = max(made) if window is None else window
+    key = max(made) if window is None else _key(at, name, window)
     if key not in made:
         raise LakeError(f"window {key} of {name} is not computed; the newest is {max(made)}")
     found: pa.Table = table.read([key])
@@ -117,7 +120,7 @@ def _corrections(
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
         raise InvalidSettings(f"there is no table {table}; the tables are {', '.join(sorted(known))}")
-    sought = Sought(table, window and _key(window), since)
+    sought = Sought(table, window and _key(at, table, window), since)
     rows = lake.corrections().newest(sought, limit)
     if as_json:
         for row in rows:
@@ -133,14 +136,17 @@ def _corrections(
         terminal.print(f"no corrections were recorded{off}")
 
 
-def _key(text: str) -> str:
-    """Check that `text` has the form of a window's key, and return it. Nothing else is checked, because a custom
-    table's windows may have any length."""
-    try:
+def _key(at: Here, table: str | None, text: str) -> str:
+    """Return the key of a window of `table`, given by its key or by a time in it. The form of a key is all that is
+    checked, because a custom table may have had windows of any length."""
+    with suppress(ValueError):
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} is not a window key, such as 2026-11-21T05-20Z") from error
-    return text
+        return text
+    settings = at.settings
+    windowing = settings.windowing
+    if table is not None and table in settings.tables:
+        windowing = read_table(settings, table).windowing(settings.windows)
+    return windowing.containing(moment(text, "neither a window's key nor a time")).key
 
 
 def _title(row: dict[str, Any]) -> str:
