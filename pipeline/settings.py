@@ -59,6 +59,9 @@ the base subscription is the whole band, because only the slack protects a messa
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """Advice in an error message if no settings file is named and the current folder has none."""
 
+SECRET = re.compile(r"(?<=://)\S*(?=@)|(?<=token=)[^;'\"]+")
+"""Matches the login and the token in an address, which no error message repeats."""
+
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """Matches the bound of a duration in pydantic's error messages."""
 
@@ -250,7 +253,11 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     except ValidationError as error:
         raise InvalidSettings(_explain(error, file, prefix)) from error
     except SettingsError as error:
-        raise InvalidSettings(f"a variable {prefix}... cannot be read: {error}; write a table as JSON") from error
+        text = getattr(error.__cause__, "doc", None)  # what is no JSON
+        found = [one for one, value in os.environ.items() if one.upper().startswith(prefix) and value == text]
+        raise InvalidSettings(
+            f"the variable {' or '.join(found) or prefix} cannot be read: {error}; write a list or a table as JSON"
+        ) from error
     settings._read_from = read_from
     return _with_absolute_paths(settings, file.parent)
 
@@ -267,10 +274,11 @@ def _read_toml(file: Path, how_to_name_it: str) -> tuple[dict[str, Any], ReadFro
 
 def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
     for name, value in environ.items():
-        of_kubernetes = OF_KUBERNETES.fullmatch(f"{PREFIX}{name.removeprefix(prefix)}={value}")
-        if not name.startswith(prefix) or name in NOT_SETTINGS or of_kubernetes:
+        upper = name.upper()  # a variable in lower case counts, too
+        of_kubernetes = OF_KUBERNETES.fullmatch(f"{PREFIX}{upper.removeprefix(prefix)}={value}")
+        if not upper.startswith(prefix) or upper in NOT_SETTINGS or of_kubernetes:
             continue
-        section, _, key = name.removeprefix(prefix).lower().partition("__")
+        section, _, key = upper.removeprefix(prefix).lower().partition("__")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
             raise InvalidSettings(f"the variable {name} is not a setting; unset it, or write one of {known}")
@@ -285,8 +293,8 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
             rule = IN_WORDS.get(problem["ctx"]["pattern"], rule)
         if problem["type"] == "extra_forbidden":
             rule = f"there is no such setting{_nearest(place)}"
-        # The value of a whole section may contain secrets.
-        value = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+        # The value of a whole section may contain secrets, and an address a login or a token.
+        value = "" if isinstance(problem["input"], dict) else f" = {SECRET.sub('***', repr(problem['input']))}"
         where = f"{'.'.join(place)}{value} (from {_source(place, file, prefix)})" if place else file
         lines.append(f"{where}: {rule}")
     return "; ".join(lines)

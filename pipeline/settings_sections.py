@@ -51,7 +51,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 def is_address(text: str) -> bool:
     """Return True for an address with a scheme, such as gs://bucket/x. False for a path on this machine."""
-    return len(urlparse(text).scheme) > 1
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text) is not None
 
 
 def _duration(value: object) -> timedelta:

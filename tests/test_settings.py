@@ -109,6 +109,7 @@ def test_an_unknown_key_or_section_is_refused_with_a_suggestion_or_with_those_th
         "TIDEMARK_WATERMARK",
         "TIDEMARK_WATERMARK_BAND",
         "TIDEMARK_WATERMRK__BAND",
+        "tidemark_watermrk__band",
         "TIDEMARK_DAGSTER_WEB_PORT",
     ],
 )
@@ -137,8 +138,9 @@ def test_a_variable_wins_over_the_file_but_not_the_section(written: Written, mon
 
 
 def test_an_unreadable_table_in_a_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", "{")
-    assert "write a table as JSON" in refusal(written(""))
+    monkeypatch.setenv("TIDEMARK_DAGSTER__OWNERS", "team:x")
+    assert refusal(written("")).startswith("the variable TIDEMARK_DAGSTER__OWNERS cannot be read: ")
+    assert "write a list or a table as JSON" in refusal(written(""))
 
 
 def test_the_emulator_s_own_variable_wins_over_the_file(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +160,12 @@ def test_an_error_names_setting_value_source_and_rule(written: Written, monkeypa
     assert refusal(file) == f"watermark.band = '10' (from {file}): {rule}"
     monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "30")
     assert refusal(file) == f"watermark.band = '30' (from $TIDEMARK_WATERMARK__BAND): {rule}"
+
+
+def test_an_error_shows_no_login_and_no_token(written: Written) -> None:
+    said = refusal(written('[dagster]\nurl = "http://me:secret@a"\n[spark]\nremote = "sc://a:99999/;token=secret"\n'))
+    assert "url = 'http://***@a'" in said
+    assert "secret" not in said
 
 
 def test_every_wrong_setting_is_named_at_once(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
