@@ -80,7 +80,7 @@ def publish(
         now_us = to_us(clock.now())
         if speed_up is None:
             return now_us
-        return min(now_us, to_us(start) + int((clock.monotonic() - began) * 1e6 * speed_up))
+        return int(min(now_us, to_us(start) + (clock.monotonic() - began) * 1e6 * speed_up))
 
     with TruthFile(truth_path) as truth, _Sender(source, publisher, topic_path, clock, truth) as sender:
         for batch in _when_due(messages(source, start, end), horizon_us, clock, stop):

@@ -4,6 +4,7 @@ Housekeeping consists of chores, which run one after the other. A failed chore d
 be killed at any time, and may run concurrently with all other processes.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -34,6 +35,9 @@ reader uses a version for that long, and users can still look at last week's row
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of
 partitions could delay all later chores by a day."""
+
+DONE = re.compile(r"\b(remove|delete|drop|move)(?:d|ped)(?= \d)")
+"""Matches what a chore says that it has done. In a dry run, `would` and the infinitive replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,8 @@ class Housekeeper:
         ]
         for name, about, do in every:
             try:
-                for says, figures in do():
+                for did, figures in do():
+                    says = DONE.sub(r"would \1", did) if self._dry_run else did
                     yield Chore(name, about, says, figures, is_idle=not figures)
             except TidemarkError as error:
                 yield Chore(name, about, "", failed=str(error))

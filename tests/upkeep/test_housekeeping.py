@@ -339,6 +339,8 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     house.decide(600, read=0)
     assert all(chore.is_idle for chore in of(house.tidy(quarantine="1d"), "retention", QUARANTINE))  # a fast clock
     house.decide(600, read=3 * DAY.total_seconds())
+    would = of(house.tidy(dry_run=True, quarantine="1d"), "retention", QUARANTINE)
+    assert [one.says[:14] for one in would] == ["would remove 2", "would delete 2"]
     dropped, forgotten = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
     assert (dropped.figures["rows"], forgotten.figures) == (2, {"notes": 2})
     assert [key.partition("/")[0] for key in requeued.between()] == ["2026-11-23"]
