@@ -1,5 +1,6 @@
 """Publishing the synthetic source: its pace, its truth, and what is left when it is interrupted."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -96,6 +97,7 @@ def test_a_speed_up_limits_how_fast_the_past_is_sent(run: Run) -> None:
     run(publisher, clock, speed_up=10.0)
     assert (planned_us() - to_us(START) <= (moments_us(publisher) - to_us(now)) * 10).all()
     assert clock.now() - now >= timedelta(minutes=1)
+    assert run(RecordingPublisher(clock), clock, speed_up=math.inf).messages == len(planned_us())
 
 
 def test_stopping_leaves_a_truth_of_exactly_what_was_confirmed(run: Run, truth_path: Path) -> None:

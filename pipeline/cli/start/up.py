@@ -123,8 +123,9 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
         return
     state, there, lake = up_state(settings), None, "the owner is unknown"
     with suppress(LakeError):
-        there, *_ = ownership.look()
-        lake = "no pipeline has written this lake yet" if there is None else ownership.sentence(there)
+        there, _, is_damaged = ownership.look()
+        nobody = "owner.json is damaged" if is_damaged else "no pipeline has written this lake yet"
+        lake = nobody if there is None else ownership.sentence(there)
     facts = {
         "running": state.owner is not None,
         **_named(state.owner),
