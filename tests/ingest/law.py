@@ -23,6 +23,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader, MessageContract
+from tidemark.pipeline.contract.payloads import avro as avro_payloads
 from tidemark.pipeline.contract.payloads import decoder, rejections
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_REVISION, Definition, Encoding, PayloadFormat
@@ -38,6 +39,7 @@ SMALL = {
     (rejections, "LARGEST"): 20_000,
     (decoder, "PART_BYTES"): 6_000,
     (rejections, "MOST_VALUES"): 400,
+    (avro_payloads, "MOST_VALUES"): 400,
     (elements, "MOST_ELEMENTS"): 50,
     (elements, "ROWS_AT_ONCE"): 60,
 }

@@ -4,10 +4,9 @@ Values that JSON cannot represent are converted: times to RFC 3339 text, bytes t
 null. tidemark gives each of these types a private logical type, and registers a converter for it. fastavro calls the
 converters while it reads.
 
-fastavro trusts the counts in the bytes, and reads the index -1 of a union as its last branch. So values are counted and
-indexes checked before fastavro reads them, and schemas that allow many values in few bytes are refused. fastavro's
-decoder of the JSON encoding is not used, because it accepts values of any type, and takes time quadratic in the length
-of an array.
+fastavro trusts the counts in the bytes. So values are counted before fastavro reads them, and schemas that allow many
+values in few bytes are refused. fastavro's decoder of the JSON encoding is not used, because it accepts values of any
+type, and takes time quadratic in the length of an array.
 """
 
 import math
@@ -23,7 +22,7 @@ from fastavro import block_reader, schemaless_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from tidemark.pipeline.contract.payloads.rejections import DEEPEST, Unreadable, ValueBudget, parsed
+from tidemark.pipeline.contract.payloads.rejections import DEEPEST, MOST_VALUES, Unreadable, ValueBudget, parsed
 from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding, as_base64, finite, varint
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)
@@ -142,6 +141,7 @@ class _Checking:
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._named: dict[str, AvroType | None] = {}  # None: its definition has begun
+        self.densest = 0.0
 
     def refusal(self, why: str) -> Unreadable:
         return Unreadable(f"the schema {self._origin} {why}, so it cannot be used")
@@ -178,6 +178,7 @@ class _Checking:
     def _repeats(self, values: int, least: int) -> None:
         if values > MOST_VALUES_A_BYTE * least:
             raise self.refusal(f"repeats a type that allows more than {MOST_VALUES_A_BYTE} values per byte")
+        self.densest = max(self.densest, values / least)
 
     def _union(self, schema: list[Any], depth: int) -> AvroType:
         if not schema or any(isinstance(branch, list) for branch in schema):
@@ -196,9 +197,8 @@ class _Checking:
         if kind == "enum":
             symbols = schema["symbols"]
             made = {"type": kind, "name": name, "symbols": symbols}
-            count = _branch([_fixed(0)] * len(symbols))
             return AvroType(
-                made, 1, 1, count, lambda value: _expected(value in symbols, value, "a symbol of its enum"), name
+                made, 1, 1, _varint, lambda value: _expected(value in symbols, value, "a symbol of its enum"), name
             )
         if kind == "fixed":
             made, size = {"type": kind, "name": name, "size": schema["size"]}, schema["size"]
@@ -266,8 +266,8 @@ def _each(fields: list[Walk]) -> Walk:
 def _branch(branches: list[Walk]) -> Walk:
     def walk(data: bytes, at: int, budget: ValueBudget) -> int:
         index, at = _long(data, at)
-        if not 0 <= index < len(branches):
-            raise ValueError("the bytes name a branch or a symbol that the schema does not have")
+        if index < 0:
+            raise ValueError(f"the number of a union's branch is negative: {index}")
         return branches[index](data, at, budget)
 
     return walk
@@ -395,12 +395,16 @@ class AvroCodec:
             self.schema = parse_schema(self._record.schema, named_schemas={})
         except BROKEN as error:
             raise Unreadable(f"the schema {definition.origin} is not a valid Avro schema: {error!r}"[:300]) from error
+        self._values_a_byte = checking.densest  # beyond MOST_OF_A_RECORD
 
     def binary(self, data: bytes) -> Any:
         """Decode a record in Avro's binary encoding, without a header."""
         stream = BytesIO(data)
         try:
-            self._record.count(data, 0, ValueBudget())
+            if len(data) * self._values_a_byte > MOST_VALUES - MOST_OF_A_RECORD:
+                budget = ValueBudget()
+                budget.take(1)
+                self._record.count(data, 0, budget)
             value = schemaless_reader(stream, self.schema, None)
         except UNFIT as error:
             raise self._unreadable(data, fault_text(error)) from error
@@ -429,8 +433,10 @@ class AvroCodec:
 
 def fault_text(error: BaseException) -> str:
     """Describe, for users, the fault in the bytes that made fastavro raise this error."""
-    if isinstance(error, EOFError | LookupError):
+    if isinstance(error, EOFError):
         return "the bytes end too soon"
+    if isinstance(error, LookupError):  # an index into a union or an enumeration
+        return "the bytes name a branch or a symbol that the schema does not have"
     return f"{error}"[:200] or type(error).__name__
 
 

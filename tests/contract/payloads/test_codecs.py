@@ -70,15 +70,6 @@ def test_what_only_begins_as_a_container_file_is_refused() -> None:
             list(records_of(content, "beats.avro"))
 
 
-def test_an_index_that_a_union_or_an_enum_does_not_have_is_unreadable() -> None:
-    enum = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
-    codec = AvroCodec(definition(record(enum, ["null", "int"])))
-    assert codec.binary(b"\x02\x00") == {"f0": "B", "f1": None}
-    for data in (b"\x01\x00", b"\x04\x00", b"\x02\x03", b"\x02\x04"):  # -1 and 2, -2 and 2
-        with pytest.raises(Unreadable, match="a branch or a symbol that the schema does not have"):
-            codec.binary(data)
-
-
 def test_null_in_a_union_and_numbers_that_json_has_not_are_null() -> None:
     schema = record(["null", "double"], "float", "double")
     codec = AvroCodec(definition(schema))
