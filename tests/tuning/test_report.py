@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
-from tests.watermark.builders import START, START_US, ints
+from tests.tuning.tuning_traces import MemoryTrace, Source
+from tests.watermark.builders import START
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
 from tidemark.pipeline.settings import Settings
@@ -46,37 +42,6 @@ def report_on(
     return make_report(workload, disorder, "a trace", asked)
 
 
-class WellFormed(HTMLParser):
-    """Every element that is opened is closed, in order."""
-
-    NEVER_CLOSED = frozenset({"meta", "br", "line", "rect", "circle", "path"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.NEVER_CLOSED:
-            self.open.append(tag)
-
-    def handle_startendtag(self, _tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.NEVER_CLOSED:
-            assert self.open.pop() == tag
-
-
-def assert_page(report: TuningReport) -> str:
-    page = page_of(report)
-    parser = WellFormed()
-    parser.feed(page)
-    assert parser.open == []
-    assert "nan" not in page.replace("quantile", "")
-    assert page.count("<svg") == 5
-    return page
-
-
 def test_the_report_describes_disorder_names_the_band_that_is_enough_and_the_streams_to_blame() -> None:
     report = report_on(Source(slow=2, slow_by=45, left=0, rate=10, streams=100).trace())
     said = sentences(report)
@@ -89,6 +54,7 @@ def test_the_report_describes_disorder_names_the_band_that_is_enough_and_the_str
         said[-2].endswith("They are stream-0000 and stream-0001.") or "They are stream-0001 and stream-0000" in said[-2]
     )
     assert said[-1].startswith("No stream is fast")
+    assert page_of(report).count("<svg") == 5
 
 
 def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_else_has_one() -> None:
@@ -99,21 +65,6 @@ def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_els
     assert sentences(report)[-2].endswith(("stream-0000 and stream-0001.", "stream-0001 and stream-0000."))
     alike = report_on(Source(slow=9, slow_by=45, late=0.004, late_by=30, rate=40).trace(), bands=PRESENT_ALONE)
     assert sentences(alike)[-2].endswith("they are from too many streams to name a few as the cause.")
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 90), st.integers(-50, 140), st.integers(0, 40)), min_size=1, max_size=30),
-    st.sampled_from([0.0, 0.0001, 0.5]),
-)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_page_and_the_words_agree_on_any_source(messages: list[tuple[int, int, int]], target: float) -> None:
-    publish = ints(START_US + publish * SECOND_US for publish, _, _ in messages)
-    event = ints(START_US + event * SECOND_US for _, event, _ in messages)
-    landed = ints(START_US + (publish + delay) * SECOND_US for publish, _, delay in messages)
-    stream = ints(number % 3 for number in range(len(messages)))
-    report = report_on(MemoryTrace(publish, event, publish, landed, stream, 3), target=target, bands=BANDS[:2])
-    assert all(sentences(report))
-    assert_page(report)
 
 
 BAND = timedelta(seconds=10)

@@ -30,11 +30,6 @@ Cells = dict[tuple[int, int], tuple[int, int | None]]
 histograms = st.builds(histogram_of, message_lists, rejected_lists)
 
 
-def messages_between(histogram: Histogram, low: int, high: int) -> int:
-    """In the whole buckets low to high."""
-    return histogram.messages_at(histogram.since(low * BUCKET_US, high))
-
-
 def brute(messages: Sequence[Times], rejected: Sequence[int]) -> Cells:
     cells: Cells = {}
     for publish, event in messages:
@@ -85,27 +80,6 @@ def test_a_message_counts_with_the_lesser_of_event_and_publish_time(messages: li
     counted = [(publish, min(publish, event)) for publish, event in messages]
     assert histogram_of(messages, rejected) == histogram_of(counted, rejected)
     assert disorder(counted) <= disorder(messages)
-
-
-# ------------------------------------------------------------------------------------------- what it is asked
-
-
-@bounded
-@given(message_lists, rejected_lists, buckets, buckets)
-def test_counts_and_occupied_cells_equal_those_of_a_dictionary(
-    messages: list[Times], rejected: list[int], bucket: int, other: int
-) -> None:
-    histogram, cells = histogram_of(messages, rejected), brute(messages, rejected)
-    occupied = {publish for publish, _ in cells}
-    valid = {publish for publish, event in cells if event != NO_EVENT}
-    assert histogram.next_occupied(bucket) == min((b for b in occupied if b >= bucket), default=None)
-    assert histogram.newest_valid_bucket(before=bucket) == max((b for b in valid if b < bucket), default=None)
-    assert messages_between(histogram, bucket, other) == sum(
-        count for (publish, event), (count, _) in cells.items() if bucket <= publish <= other and event != NO_EVENT
-    )
-
-
-# ---------------------------------------------------------------------------------------------- rejected ones
 
 
 # ------------------------------------------------------------------------------------------- within a bucket
