@@ -36,7 +36,7 @@ MOST_BYTES = 64 << 20
 10 MB."""
 
 MESSAGE_KEYS = frozenset(("data", "attributes", "messageId", "publishTime", "orderingKey"))
-ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"))
+ENVELOPE_KEYS = frozenset(("ackId", "ackStatus", "message", "deliveryAttempt", "subscription"))
 """Keys of the object that contains a pulled or pushed message."""
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
@@ -127,12 +127,12 @@ def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sam
     in_lines = [_messages_in(_parsed(line)) for line in islice(lines.values(), MOST_SAMPLES + 1)]
     if reading.encoding is Encoding.AVRO and content.startswith(CONTAINER):
         yield from _records(path, content, reading)
-    elif messages := _messages_in(whole):
+    elif (messages := _messages_in(whole)) is not None:
         for number, message in enumerate(messages, 1):
             yield _message(f"{path.name}#{number}", message, reading)
-    elif whole is None and in_lines and all(in_lines):
+    elif whole is None and in_lines and None not in in_lines:
         for at, messages in zip(lines, in_lines, strict=False):
-            for message in messages:
+            for message in messages or ():
                 yield _message(at, message, reading)
     elif whole is None and has_lines and isinstance(_parsed(next(iter(lines.values()))), dict | list):
         for at, line in lines.items():
@@ -158,14 +158,14 @@ def _parsed(content: bytes) -> Any:
         return None
 
 
-def _messages_in(value: Any) -> list[dict[str, Any]]:
-    """Return the messages in a JSON value, if it has one of the forms that Google's API and tools print. Otherwise
-    return an empty list."""
+def _messages_in(value: Any) -> list[dict[str, Any]] | None:
+    """Return the messages in a JSON value, if it has one of the forms that Google's API and tools print; there is none
+    in the answer to an empty pull. Otherwise return None."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
     messages = [message for message in found if message is not None]
-    return messages if len(messages) == len(found) else []
+    return messages if len(messages) == len(found) else None
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:

@@ -50,6 +50,7 @@ def row_of(sample: Sample) -> dict[str, Any]:
     [
         PULLED,
         [{"ackId": "a", "message": PULLED}],
+        [{"ackId": "a", "ackStatus": "SUCCESS", "message": PULLED}],
         {"receivedMessages": [{"ackId": "a", "message": PULLED}]},
         {"message": PUSHED, "subscription": "projects/p/subscriptions/s", "deliveryAttempt": 5},
     ],
@@ -103,6 +104,9 @@ def test_files_are_bounded_in_number_and_size(tmp_path: Path, monkeypatch: pytes
         read_samples([tmp_path / "nothing-here"], READING)
     with pytest.raises(SampleUnusable, match="no message found"):
         read_samples([tmp_path], READING)
+    for empty in ([], {"receivedMessages": []}):
+        with pytest.raises(SampleUnusable, match="no message found"):
+            read(tmp_path, empty)
     monkeypatch.setattr(samples, "MOST_SAMPLES", 2)
     with pytest.raises(SampleUnusable, match="more than 2 samples"):
         read(tmp_path, b"{}\n{}\n{}")
