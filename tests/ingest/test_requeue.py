@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_the_reason_of_the_last_requeue_counts_although_the_clock_was_set_back_s
         world.reader = reader
         world.requeue()
     assert read_reasons(world.lake()).waiting == {"NO_STREAM_ID": TICKS * A_TICK, "UNREADABLE_EVENT_TIME": 1}
+
+
+def test_a_message_that_was_rejected_for_two_reasons_counts_under_the_newest(tmp_path: Path) -> None:
+    world, reasons = World(tmp_path), [RejectionReason.NO_STREAM_ID, RejectionReason.NO_EVENT_TIME]
+    world.wait(10)
+    world.topic.publish(1.0, publisher_id="p", payload={})
+    world.fails["acknowledge base"] = PubSubUnreachable("x")
+    for world.reader in (WRONG, HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:ts")))):
+        with suppress(PubSubUnreachable):
+            world.land()
+        world.restart()
+        world.clock.advance(timedelta(minutes=5))
+    assert [row["reason"] for row in world.rows("quarantine")] == sorted(reasons)
+    assert [read_reasons(world.lake(), Rejected(one)).waiting for one in reasons] == [{}, {"NO_EVENT_TIME": 1}]
 
 
 def test_what_is_landed_at_once_is_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,16 +272,20 @@ class Quarantine(LakeTable):
         of requeued messages. `rejudged` contains the messages with a newer reason than the one in the table, by day.
         Memory is proportional to the number of messages, not to their size."""
         rejudged = rejudged or {}
+        columns, of_any = ["reason", "message_id", "landed_at"], Rejected(since=selection.since)
         found = [
-            rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
+            rows
             for day in self.days(selection.since)
-            for rows in self.rejected(["reason", "message_id"], selection, day, rejudged.get(day, NONE_REJUDGED))
+            for rows in self.rejected(columns, of_any, day, rejudged.get(day, NONE_REJUDGED))
         ]
         if not found:
             return Reasons({}, {})
-        each = pa.concat_tables(found).group_by(["reason", "message_id"], use_threads=False).aggregate([])
+        ordered = pa.concat_tables(found).sort_by("landed_at")
+        each = ordered.group_by("message_id", use_threads=False).aggregate([("reason", "last")])
+        if selection.reason is not None:
+            each = each.filter(pc.equal(each["reason_last"], selection.reason.value))
         is_gone = pc.is_in(each["message_id"], requeued)
-        return Reasons(*(_counted(each.filter(those)["reason"]) for those in (pc.invert(is_gone), is_gone)))
+        return Reasons(*(_counted(each.filter(those)["reason_last"]) for those in (pc.invert(is_gone), is_gone)))
 
 
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
