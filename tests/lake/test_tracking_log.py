@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clock import ManualClock
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline import errors
 from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from tidemark.pipeline.lake.log.notes import NOTED
-from tidemark.pipeline.lake.log.tracking_log import FOLDER, UNUSED, PastEntries, TrackingLog, entry_name
+from tidemark.pipeline.lake.log.tracking_log import FOLDER, PastEntries, TrackingLog, entry_name
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -234,17 +233,6 @@ def test_what_one_log_of_a_process_has_written_or_read_another_does_not_read_aga
     for path in (tmp_path / FOLDER).iterdir():
         path.write_bytes(b"")
     assert [reader.entry(number) for number in range(len(expected))] == [entry for _, _, entry in expected]
-
-
-def test_past_entries_that_are_not_used_are_dropped() -> None:
-    clock = ManualClock(at(0))
-    past = PastEntries(1 << 20, clock)
-    for number in (0, 1):
-        past.add(number, b"entry")
-    for _ in range(2):
-        clock.advance(UNUSED * 0.6)
-        assert past.get(0) == b"entry"
-    assert past.get(1) is None
 
 
 def test_a_damaged_entry_is_read_again_once_a_backup_of_it_is_restored(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Starting what stands in for Pub/Sub."""
 
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import pytest
 
 from tests.official_emulator import free_port
 from tidemark.local.services import stack
-from tidemark.local.services.processes import Supervisor, page_sentence
+from tidemark.local.services.processes import Supervisor
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client
@@ -94,14 +93,6 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     metrics = Settings().metrics
     assert (metrics.listens, metrics.address, metrics.has_page) == (True, address, has_page)
     assert not MetricsSettings().listens
-
-
-def test_up_says_where_the_page_is_or_that_its_port_is_taken() -> None:
-    port = free_port()
-    metrics = MetricsSettings(listen=f"127.0.0.1:{port}")
-    assert page_sentence(metrics) == f"the status page, from the first tick on: http://127.0.0.1:{port}/"
-    with socket.create_server(("127.0.0.1", port)):
-        assert page_sentence(metrics).startswith(f"no status page: something listens at 127.0.0.1:{port} already")
 
 
 def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
