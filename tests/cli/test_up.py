@@ -114,8 +114,7 @@ def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None
     assert facts["lake"]["owner"]["topic"] == house.settings.pubsub.topic_path
     assert facts["ui"] == f"http://127.0.0.1:{house.settings.dagster.web_port}"
     assert (facts["running"], facts["services"]) == (False, []), "this process asks, so it is not the one that runs"
-    (owner,) = house.folder.rglob("owner.json")
-    owner.write_text("{")
+    (house.folder.parent / "lake" / NAME).write_text("{")
     assert "owner.json is damaged" in house.here("up", "--status").out
 
 

@@ -172,9 +172,9 @@ def test_a_worker_reads_by_a_schema_file_that_was_replaced(tmp_path: Path, monke
     monkeypatch.setattr(module, "Reader", Counting)
     monkeypatch.setattr(Counting, "made", 0)
     schema, numbers = tmp_path / "beat.avsc", pa.RecordBatch.from_pydict({"id": [0]})
-    settings = Settings(message=MessageSettings(payload=Encoding.AVRO, schema=str(schema)))
     for content, made in (("old", 1), ("old", 1), ("new", 2)):
         schema.write_text(content)
+        settings = Settings(message=MessageSettings(payload=Encoding.AVRO, schema=str(schema)))  # of a new driver
         list(read_share(Share(settings, timedelta(seconds=1), BOTH), [numbers]))
         assert Counting.made == made
 
