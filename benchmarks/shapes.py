@@ -91,7 +91,7 @@ def _prepared(shape: Shape, folder: Path) -> Prepared:
         Beat(newest_ms - number % 5000, f"stream-{number % STREAMS:05d}", str(number), 9, 20.5, "ok", "heartbeat")
         for number in range(BEATS)
     ]
-    made = shape.messages([shape.said(beat) for beat in beats])
+    made = shape.messages([shape.expressible(beat) for beat in beats])
     messages = [
         PubsubMessage(data=message.payload, attributes=message.attributes, message_id=str(number), publish_time=NOW)._pb
         for number, message in enumerate(made)
