@@ -11,7 +11,6 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tests.clock import ManualClock
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, stream_status
 from tidemark.pipeline.compute.micro_batch import MicroBatch
 from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
@@ -211,6 +210,6 @@ def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> M
         plan=PLAN,
         watermark=watermark,
         run="run",
-        clock=ManualClock(at(2000)),
+        clock=lake._clock,
         refuse_expired=lambda _: None,
     )
