@@ -404,7 +404,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     numbers = log.numbers()
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False
-    first = min(log.live_numbers(), default=0)
+    first = min(log.live_numbers(), default=numbers[-1] + 1 if numbers else 0)
     archived = [number for number in numbers if number < first]
     if archived and (gone := first - archived[0] - len(archived)):
         why = f"{gone} entries from there to entry {first} are in no archive. No tracker needs them, but replays do"

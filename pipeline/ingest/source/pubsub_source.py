@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.pubsub_v1 import SubscriberClient
-from pyarrow.types import is_binary, is_floating, is_string
+from pyarrow.types import is_binary, is_string
 from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -185,7 +185,7 @@ class PubSubDataSource(DataSource):
         none = arrow_schema(source_schema(options)).empty_table()
         for column in arrow_schema(schema):
             found = _column(none, column, options.contract.fields).type
-            if column.type not in (found, pa.string()) and (is_binary(found) or is_string(found) or is_floating(found)):
+            if is_binary(found) and column.type not in (found, pa.string()):
                 raise InvalidSettings(
                     f"the source pubsub has {column.name} as {found}, which may have values that are no {column.type}: "
                     f"request {found} or string, and convert it in the query"
