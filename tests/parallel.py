@@ -49,7 +49,7 @@ TEST_BY_TEST = (
 """Long files whose tests share nothing that is expensive to set up."""
 
 LONGEST_FIRST = (
-    *("tests/test_tutorial.py", "tests/spark/test_cluster.py"),
+    *("tests/test_tutorial.py", "tests/spark/test_cluster.py", "tests/upkeep/test_play.py::test_many_seeds"),
     *("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py"),
     "tests/observe/test_alerts.py",
 )
