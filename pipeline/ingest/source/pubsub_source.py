@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.pubsub_v1 import SubscriberClient
-from pyarrow.types import is_binary, is_string
 from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -182,14 +182,12 @@ class PubSubDataSource(DataSource):
         known = [*source_schema(options).names, *DATABRICKS]
         if unknown := [name for name in schema.names if name not in known]:
             raise InvalidSettings(f"the source pubsub has no column {unknown[0]}; it has {', '.join(known)}")
-        none = arrow_schema(source_schema(options)).empty_table()
-        for column in arrow_schema(schema):
-            found = _column(none, column, options.contract.fields).type
-            if is_binary(found) and column.type not in (found, pa.string()):
-                raise InvalidSettings(
-                    f"the source pubsub has {column.name} as {found}, which may have values that are no {column.type}: "
-                    f"request {found} or string, and convert it in the query"
-                )
+        payload = next((column.type for column in arrow_schema(schema) if column.name == "payload"), pa.binary())
+        if payload not in (pa.binary(), pa.string()):
+            raise InvalidSettings(
+                f"the source pubsub has payload as binary, which may have values that are no {payload}: request binary "
+                "or string, and convert it in the query"
+            )
         return Connections(options)
 
 
@@ -372,12 +370,9 @@ def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.
     """
-
-    def cast(column: pa.Field) -> pa.Array | pa.ChunkedArray:  # a payload may be requested as text, as in Spark's casts
-        options = pc.CastOptions(column.type, allow_invalid_utf8=True)
-        return _column(rows, column, fields).cast(options=options)
-
-    return pa.table([cast(column) for column in columns], schema=columns)
+    to = partial(pc.CastOptions, allow_invalid_utf8=True)  # a payload may be requested as text, as in Spark's casts
+    cast = [_column(rows, column, fields).cast(options=to(column.type)) for column in columns]
+    return pa.table(cast, schema=columns)
 
 
 def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -> pa.Array | pa.ChunkedArray:
@@ -389,6 +384,6 @@ def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -
     found = rows[DATABRICKS[column.name] if is_theirs else column.name]
     if is_theirs and column.name == "publishTimestampInMillis":
         return pc.divide(found.cast(pa.int64()), 1000)
-    if pa.types.is_map(found.type) and is_string(column.type):
+    if pa.types.is_map(found.type) and pa.types.is_string(column.type):
         return pa.chunked_array([[orjson.dumps(dict(pairs)).decode() for pairs in found.to_pylist()]], pa.string())
     return found

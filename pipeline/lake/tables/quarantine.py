@@ -270,7 +270,7 @@ class Quarantine(LakeTable):
     ) -> Reasons:
         """Count the distinct messages that match the filter `selection`, by newest reason. `requeued` contains the ids
         of requeued messages. `rejudged` contains the messages with a newer reason than the one in the table, by day.
-        Memory is proportional to the number of messages, not to their size."""
+        Memory is proportional to the number of rows, not to their size."""
         rejudged = rejudged or {}
         columns, of_any = ["reason", "message_id", "landed_at"], Rejected(since=selection.since)
         found = [
