@@ -150,7 +150,7 @@ def frontier_alone(s: Situation) -> Verdict:
     return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
 
 
-@plant("idle without the lag", silence, 20, idle)
+@plant("idle without the lag", silence, 13, idle)
 def silence_without_the_lag(s: Situation) -> Verdict:
     verdict = silence(s)
     if not (isinstance(verdict, Candidate) and isinstance(verdict.evidence, SilenceEvidence)):
@@ -267,7 +267,7 @@ def frontier_at_the_end_of_its_cell(histogram: Histogram, limit_us: int, not_bef
     return cell and replace(cell, min_event_time=cell.min_event_time + timedelta(microseconds=BUCKET_US))
 
 
-@plant("idle by the least lag", f"{HISTOGRAM}.greatest_lag_us", 783, idle)
+@plant("idle by the least lag", f"{HISTOGRAM}.greatest_lag_us", 1187, idle)
 def least_lag(histogram: Histogram, publish_bucket: int) -> int:
     """The least lag of the newest second instead of the greatest."""
     cells = histogram._valid(publish_bucket, publish_bucket)

@@ -225,7 +225,7 @@ def move_deleting_first(packing: LogPacking, entries: dict[int, bytes]) -> None:
     packing._keep(entries)
 
 
-@plant("what was archived is deleted from the newest on", "packing._move", 5, packed)
+@plant("what was archived is deleted from the newest on", "packing._move", 47, packed)
 def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """A reader that has read one of the oldest entries finds nothing after it."""
     packing._keep(entries)
@@ -258,7 +258,7 @@ def oldest_decision(log: TrackingLog) -> Newest:
     return replace(NEWEST(log), record=next(decided, None))
 
 
-@plant("archives are listed before the log", "log.numbers", 243, packed)
+@plant("archives are listed before the log", "log.numbers", 487, packed)
 def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     """What moves to an archive meanwhile is in neither list."""
     archived = [number for numbers in log._archive.ranges() for number in numbers]
@@ -344,7 +344,7 @@ def track_taking_unknown_for_empty(
     return track(subscription, clock=clock, **others | both)  # type: ignore[arg-type]
 
 
-plant("a reading put off is nothing outstanding", "track", 158, budgeted, about="budgets")(
+plant("a reading put off is nothing outstanding", "track", 81, budgeted, about="budgets")(
     partial(track_taking_unknown_for_empty, problem=ReadingPostponed)
 )
 
@@ -393,7 +393,7 @@ class NotLoadedAgain(MicroBatch):
         return seen
 
 
-@plant("no fence", "micro_batch", 14, two_runners)
+@plant("no fence", "micro_batch", 48, two_runners)
 class Unfenced(MicroBatch):
     """A commit adds to the rows that are there by now, as first computations do where commits are retried blindly."""
 

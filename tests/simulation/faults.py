@@ -3,7 +3,8 @@
 `broken_estimates.py`, `broken_parts.py` and `broken_rounds.py` plant them, each by its name, where it stands.
 
 `first_shown` is the seed in which it showed first when it was measured. Where a change of the product deals that seed
-other cards, `search.py` looks through others, and leaves out those that `where` says cannot show it.
+other cards, the test fails with the next such seed: a search in each run would take minutes. `search.py` leaves out
+those that `where` says cannot show it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
