@@ -14,7 +14,7 @@ from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish, windows_of
 from tests.lake.builders import put, version_of
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline import settings_sections
-from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.clock import EPOCH, SystemClock, to_us
 from tidemark.pipeline.observe.instruments import Instrument, Kind
 from tidemark.pipeline.observe.outlet import outlet_of
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS
@@ -143,10 +143,11 @@ def get(metrics: settings_sections.MetricsSettings, path: str) -> str:
 
 @contextmanager
 def an_hour(folder: Path, *, export: str = "prometheus", **more: Any) -> Iterator[Hour]:
-    """A pipeline before its first minute; its port is closed afterwards."""
+    """A pipeline before its first minute, which is the first of a window; its port is closed afterwards."""
     metrics = settings_sections.MetricsSettings(export=export, listen=f"{HOST}:{free_port()}")
     settings = settings_with(folder, metrics, **more)
-    world = ModelWorld(settings.pubsub)
+    now = SystemClock().now()
+    world = ModelWorld(settings.pubsub, now - (now - EPOCH) % settings.windows.length)
     with dg.DagsterInstance.ephemeral() as instance:
         try:
             yield Hour(Ticking(settings, instance, world.clock, world), world)

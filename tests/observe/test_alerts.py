@@ -20,8 +20,9 @@ from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
-CLEAN, CLEAN_ALONE = 20, 5
-"""Minutes before the first fault, longer than any rule waits; and before one that is planted alone."""
+MINUTES = 50
+CLEAN_ALONE = 5
+"""Minutes before a fault that is planted alone."""
 
 QUIET: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN_ALONE)}
 """No alert in the clean minutes before a fault that is planted alone."""
@@ -98,18 +99,18 @@ def somebody_lists_the_bucket(hour: Hour) -> None:
 
 Plant = Callable[[Hour], None]
 
-ONE_AFTER_ANOTHER: dict[str, tuple[Plant, int]] = {
-    "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 16),
-    "TidemarkSnapshotsOverBudget": (readings_get_dear, 14),
-    "TidemarkMissed": (some_are_missed, 22),
-    "TidemarkLost": (somebody_else_acknowledges, 17),
-    "TidemarkQuarantineJumps": (garbage_is_published, 8),
-    "TidemarkLate": (some_are_late, 10),
-    "TidemarkRunsFail": (spark_is_gone, 8),
-    "TidemarkSensorSilent": (the_ingest_sensor_is_off, 8),
+IN_TURN: dict[str, tuple[Plant, int, int]] = {
+    "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 20, 32),
+    "TidemarkSnapshotsOverBudget": (readings_get_dear, 20, 30),
+    "TidemarkMissed": (some_are_missed, 20, 35),
+    "TidemarkLost": (somebody_else_acknowledges, 25, 40),
+    "TidemarkQuarantineJumps": (garbage_is_published, 36, 39),
+    "TidemarkLate": (some_are_late, 36, 41),
+    "TidemarkRunsFail": (spark_is_gone, 36, 37),
+    "TidemarkSensorSilent": (the_ingest_sensor_is_off, 46, 49),
 }
-"""For each alert its fault, and the minutes after which it has fired. A fault stays when the next one is planted; the
-sensor that reports runs is stopped last."""
+"""For each alert its fault, the minute in which it is planted, and the one from which the alert fires. Each fault stays.
+The clean minutes before the first are more than any rule waits. The sensor that reports runs is stopped last."""
 
 ALONE: dict[str, tuple[Plant, int, dict[str, int]]] = {
     "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 20, {"TidemarkWatermarkOld": 1}),
@@ -133,18 +134,16 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_alert_fires_on_a_clean_pipeline_and_then_each_on_its_fault_and_not_before(tmp_path: Path) -> None:
+    expected = {
+        minute: {alert: 1 for alert, (_, _, fires) in IN_TURN.items() if fires <= minute} for minute in range(MINUTES)
+    }
     with an_hour(tmp_path, pubsub=PubSubSettings(snapshot_budget=5000)) as hour:
-        hour.play(CLEAN)
-        assert hour.value("tidemark_heartbeats_landed_total") == CLEAN * STREAMS
+        for minute in expected:
+            for plant, planted, _ in IN_TURN.values():
+                if planted == minute:
+                    plant(hour)
+            hour.play(1)
         assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success")
-        expected: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN)}
-        fired = dict[str, int]()
-        for alert, (plant, minutes) in ONE_AFTER_ANOTHER.items():
-            expected[hour.minutes - 1] = dict(fired)
-            plant(hour)
-            hour.play(minutes)
-            fired[alert] = 1
-        expected[hour.minutes - 1] = fired
     check(tmp_path, hour.series, expected)
 
 
