@@ -128,7 +128,7 @@ def test_it_follows_commits_of_others_and_its_own_become_the_tables(place: Path,
     assert len(content(table)[1]) == 16
     assert json.loads((place / LAST_CHECKPOINT).read_bytes())["version"] == 14  # its own commit; it skipped none
     assert sorted(path.name[:20] for path in place.rglob("*.checkpoint.parquet")) == [f"{at:020}" for at in (4, 9, 14)]
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not list((tmp_path / "temporary").glob("tidemark-log-*"))
 
 
 def test_a_commit_that_another_writer_was_first_with_is_a_conflict_and_nothing_of_it_stays(place: Path) -> None:
@@ -321,6 +321,47 @@ def test_commits_of_this_process_are_not_read_again_by_those_who_follow_them(pla
     for version in range(3):
         (place / commit_name(version)).unlink()
     assert TableLog(DiskObjects(place), partial(DeltaTable, place), copies=True).since(0) == contents
+
+
+def damaged(_: Path, file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b" ")
+
+
+def open_to_all(_: Path, file: Path) -> None:
+    file.parent.chmod(0o777)
+
+
+def gone(_: Path, file: Path) -> None:
+    file.unlink()
+
+
+def of_the_table_before(place: Path, _: Path) -> None:
+    shutil.rmtree(place)
+    created(place)
+    for number in range(8):
+        add(DeltaTable(place), f"later-{number}")
+
+
+def of_long_ago(place: Path, _: Path) -> None:
+    for number in range(3 * EVERY):
+        add(DeltaTable(place), f"later-{number}")
+
+
+@pytest.mark.parametrize("happens", [None, damaged, open_to_all, gone, of_the_table_before, of_long_ago])
+def test_a_process_does_not_read_again_what_another_one_has_handed_on(
+    place: Path, happens: Callable[[Path, Path], None] | None
+) -> None:
+    log, table = opened(place)
+    for number in range(8):
+        commit(log, table, f"ours-{number}")
+    table_log._read.clear()  # as in another process
+    if happens is not None:
+        (file,) = (place.parent / "temporary").glob("tidemark-commits-*/*")
+        happens(place, file)
+    objects = Stopping(place, lambda: None)
+    assert content(opened(place, objects)[1]) == content(DeltaTable(place))
+    # The pointer, the checkpoint, the commit that was handed on last, and none after it.
+    assert (1_000 - objects.calls_left == 4) is (happens is None)
 
 
 @pytest.mark.parametrize("is_writer", [False, True])

@@ -42,6 +42,7 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
+from tidemark.pipeline.lake.tables.handed_commits import hand_on, handed
 
 LOG_FOLDER = "_delta_log"
 COMMIT_FILE = re.compile(r"\d{20}\.json")
@@ -141,19 +142,23 @@ class TableLog:
 
         At the end, the last cached commit is read again. Commits are deleted oldest first. So if it is still in the
         log, no commit between it and the later ones was deleted, and all are of one table."""
-        start, kept = _read.get(self._objects.uri, (first, []))
+        start, kept = _read.get(self._objects.uri) or (self._copies and handed(self._objects.uri)) or (first, [])
         if not start <= first <= start + len(kept):
             start, kept = first, []
         found = [*kept, *read_from(start + len(kept))]
         if kept and not self._has(start + len(kept) - 1, kept[-1]):
-            _read.pop(self._objects.uri, None)
+            _read[self._objects.uri] = first, []
             return self._with_cached(first, read_from)
         self._cache(start, found)
         return found[first - start :]
 
     def _cache(self, start: int, commits: list[bytes]) -> None:
         fitting = bisect_right([*accumulate(map(len, reversed(commits)))], CACHED_BYTES)
-        _read[self._objects.uri] = start + len(commits) - fitting, commits[len(commits) - fitting :]
+        cached = start + len(commits) - fitting, commits[len(commits) - fitting :]
+        is_new = cached != _read.get(self._objects.uri)
+        _read[self._objects.uri] = cached
+        if self._copies and is_new:
+            hand_on(self._objects.uri, *cached)
 
     def _has(self, version: int, content: bytes) -> bool:
         """Return True if the commit of this version has this content. If not, it was deleted, or the table was deleted
@@ -265,8 +270,9 @@ class TableLog:
         them."""
 
         def in_parallel(first: int) -> Iterator[bytes]:
+            ahead = AHEAD if first == version else 1  # few commits follow the cached ones
             with suppress(ObjectMissing):
-                for _, content in read_ahead(self.read, count(first), AHEAD):
+                for _, content in read_ahead(self.read, count(first), ahead):
                     yield content
 
         checkpoint, version = dict[str, bytes](), 0
