@@ -1,8 +1,7 @@
 """The assets that runs compute by window: `heartbeat_diffs` and `stream_status`."""
 
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
+from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
@@ -93,11 +93,11 @@ def compute_and_report(
     # Yielded at once: an event that is only logged is lost if the run fails later.
     rows = lake.of("run").stream_status().rows(done.rows)
     yield from diffs.reports(lake, context.instance, done, partial(diffs_metadata, done, rows))
-    report = silence_report(lake, done.rows, rows)
-    yield from status.reports(lake, context.instance, done, partial(status_metadata, report))
+    _, silence = silence_in(lake, done.rows, rows)
+    yield from status.reports(lake, context.instance, done, partial(status_metadata, silence, rows))
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
     yield from corrections_noted(lake, followed)
-    return report.windows
+    return silence
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:
@@ -145,18 +145,19 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     def report_again(context: Context, windows: Sequence[Window]) -> Iterator[Event]:
         lake, keys = lake_of(context, settings), [window.key for window in windows]
         stored = lake.of("run").stream_status()
-        report = silence_report(lake, keys, stored.rows(keys))
+        rows = stored.rows(keys)
+        known, silence = silence_in(lake, keys, rows)
         for partition, held in partitions.holding(windows).items():
-            said = window_keys(held) | status_metadata(report, held)
+            said = window_keys(held) | status_metadata(silence, rows, held)
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if behind := stored.behind(lake.of("run").diffs(), keys):
             context.log.warning(
                 f"{len(behind)} windows have no stream_status, or an outdated one: {', '.join(behind[:NAMED])}. To "
                 "recompute them, materialize heartbeat_diffs for these windows"
             )
-        stops = sum(window.stopped for window in report.windows)
-        context.log.info(f"{report.streams} streams are known; streams stopped {stops} times in these windows")
-        yield evaluation_of(stopped_result(settings, report.windows))
+        stops = sum(window.stopped for window in silence)
+        context.log.info(f"{len(known.rows)} streams are known; streams stopped {stops} times in these windows")
+        yield evaluation_of(stopped_result(settings, silence))
 
     few_stopped = dg.AssetCheckSpec(
         FEW_STOPPED,
@@ -177,36 +178,13 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceReport:
-    """Figures about silent streams, for each of a run's windows.
-
-    - `streams` is the number of known streams.
-    - `named` maps a window's key to rows about its streams, at most NAMED per `StatusKind`.
-    """
-
-    windows: Sequence[WindowSilence]
-    streams: int
-    named: Mapping[str, Sequence[dg.TableRecord]] = field(default_factory=dict)
-
-
-def silence_report(lake: LakeResource, windows: Iterable[str], rows: pa.Table) -> SilenceReport:
-    """Update the table `streams`, and return the figures about silent streams in these windows. `rows` has the rows of
-    `stream_status` for the windows. Raises TidemarkError."""
+def silence_in(
+    lake: LakeResource, windows: Iterable[str], status: pa.Table
+) -> tuple[KnownStreams, Sequence[WindowSilence]]:
+    """Update the table `streams`. Return all known streams, and the counts of silent streams in each of these windows.
+    `status` has the rows of `stream_status` for the windows. Raises TidemarkError."""
     known = lake.of("run").streams().save()
-    found = silence_of(lake.of("run").diffs(), rows, known, lake.settings.windowing, sorted(windows))
-    return SilenceReport(found, known.rows.num_rows, _named(rows))
-
-
-def _named(rows: pa.Table) -> Mapping[str, Sequence[dg.TableRecord]]:
-    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
-    ordered = pl.DataFrame(rows).sort(PARTITION, kind, most_missed, "stream_id")
-    named = defaultdict[str, list[dg.TableRecord]](list)
-    for row in ordered.group_by(PARTITION, "kind", maintain_order=True).head(NAMED).iter_rows(named=True):
-        last, first = (row[name] and iso(row[name]) for name in ("last_event_time", "first_event_time"))
-        values = (row["stream_id"], row["kind"], last, first, row["missed_heartbeats"])
-        named[row[PARTITION]].append(dg.TableRecord(dict(zip(NAMED_COLUMNS, values, strict=True))))
-    return named
+    return known, silence_of(lake.of("run").diffs(), status, known, lake.settings.windowing, sorted(windows))
 
 
 def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
@@ -232,16 +210,29 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
     return result._replace(asset_key=key_of(settings, STREAM_STATUS), check_name=FEW_STOPPED)
 
 
-def status_metadata(report: SilenceReport, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition: the report's figures for the newest of these windows that the report has.
-    Empty if it has none of them."""
+def status_metadata(silence: Sequence[WindowSilence], status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
+    """Return the metadata of a partition: the counts of the newest of these windows that is in `silence`, and some of
+    its streams. `status` has the rows of `stream_status`. Empty if `silence` has none of the windows."""
     held = {window.key for window in windows}
-    last = max((found for found in report.windows if found.window in held), key=lambda one: one.window, default=None)
+    last = max((found for found in silence if found.window in held), key=lambda one: one.window, default=None)
     if last is None:
         return {}
     figures = asdict(last)
     metadata = {"of_window": figures.pop("window"), **figures, "stopped_share": last.stopped_share}
-    if records := report.named.get(last.window):
+    if records := _named(status.filter(pc.field(PARTITION) == last.window)):
         columns = [dg.TableColumn(name, kind) for name, kind in NAMED_COLUMNS.items()]
         metadata["first_of_each_kind"] = dg.TableMetadataValue(records, dg.TableSchema(columns))
     return metadata
+
+
+def _named(status: pa.Table) -> Sequence[dg.TableRecord]:
+    """Return the first streams of a window, at most NAMED of each `StatusKind`: those that missed the most heartbeats
+    come first."""
+    most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
+    first = pl.DataFrame(status).sort(kind, most_missed, "stream_id").group_by("kind", maintain_order=True).head(NAMED)
+    records = []
+    for row in first.iter_rows(named=True):
+        times = (row[name] and iso(row[name]) for name in ("last_event_time", "first_event_time"))
+        values = (row["stream_id"], row["kind"], *times, row["missed_heartbeats"])
+        records.append(dg.TableRecord(dict(zip(NAMED_COLUMNS, values, strict=True))))
+    return records

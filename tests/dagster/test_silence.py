@@ -13,7 +13,7 @@ from tests.dagster.test_repair import told
 from tests.tuning.tuning_traces import Source, ending_before, record
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_report, stopped_result, stream_status_asset
+from tidemark.assets.jobs.heartbeat_diffs import FEW_STOPPED, silence_in, stopped_result, stream_status_asset
 from tidemark.assets.jobs.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import SystemClock, to_us
@@ -51,8 +51,8 @@ def test_counts_the_first_streams_and_the_worst_window_are_told_and_again_withou
             resources={"lake": resource},
         )
     assert result.success
-    report = silence_report(resource, WINDOWS, house.lake.stream_status().rows(WINDOWS))
-    found = {one.window: one for one in report.windows}
+    _, silence = silence_in(resource, WINDOWS, house.lake.stream_status().rows(WINDOWS))
+    found = {one.window: one for one in silence}
     counts = ("streams", "absent", "stopped", "started", "new", "missing", "missed_heartbeats")
     assert [[getattr(found[key], name) for name in counts] for key in WINDOWS] == [
         [4, 0, 0, 4, 4, 0, 0],
