@@ -23,7 +23,7 @@ from tidemark.pipeline.lake.store.address import (
     spark_storage_config,
     storage_options,
 )
-from tidemark.pipeline.lake.store.admission import FORMATS, Admission
+from tidemark.pipeline.lake.store.admission import FORMATS, admit, claim
 from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects, check_folder, storage_error
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, counted_calls
@@ -274,9 +274,9 @@ def test_a_folder_is_for_its_user_alone_and_the_service_is_logged_in_to_within_b
 def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
-    for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
+    for refuses in (admit, claim):
         with pytest.raises(errors.NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
-            refuses()
+            refuses(LakeSettings(uri=f"file:{tmp_path}"))
 
 
 TABLE = "gs://bucket/lake/heartbeats"

@@ -28,7 +28,7 @@ from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.messages import MOMENT as MOMENT
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
-from tidemark.pipeline.lake.store.admission import admission_to
+from tidemark.pipeline.lake.store.admission import admit, claim
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.tables.commit_sync import CommitSync
 from tidemark.pipeline.lake.tables.table_log import TableLog
@@ -129,13 +129,12 @@ class LakeTable:
 
     def __init__(self, lake: LakeSettings, name: str, partition_column: str, kept_bytes: int = 0) -> None:
         """Prepare the table `name` of a lake. `kept_bytes` is the size of the cache for its files in a bucket."""
-        self.uri, self.storage_options = table_uri(lake, name), storage_options(lake)
+        self._lake, self.uri, self.storage_options = lake, table_uri(lake, name), storage_options(lake)
         self.folder = arrow_files(lake, name, kept_bytes)
         self.partition_column = partition_column
         self.properties = CHECKPOINTS
         """The table properties to set when the table is created. If a table lacks one of them, the next write sets them
         all."""
-        self._admission = admission_to(lake)
         self._table: DeltaTable | None = None
         in_place = partial(DeltaTable, self.uri, storage_options=self.storage_options)
         self.log = TableLog(open_objects(lake, name), in_place, copies=lake.folder is None)
@@ -150,7 +149,7 @@ class LakeTable:
         """
         if as_open and self._table is not None:
             return self._table
-        self._admission.admit()
+        admit(self._lake)
         with table_errors(self.uri):
             if self._table is not None and not self.log.is_worn(self._table) and self.log.update(self._table):
                 return self._readable(self._table)
@@ -398,7 +397,7 @@ class LakeTable:
         exist. If the table has an older format or lacks a property, sets the current format and the properties. With
         `as_open`, a table that is already open and still valid is not updated to its newest version first. Raises
         TableConflict, NewerFormat, LakeError."""
-        self._admission.claim()
+        claim(self._lake)
         table = (self._open() if as_open else None) or self._created(schema)
         self.check()
         there = {column.name.lower(): column.name for column in table.schema().fields}
