@@ -58,7 +58,7 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
             context.log.warning(f"{finding.kind}: {finding.text}")
         removed = survey.orphans if config.remove_orphans and not config.dry_run else []
         remove_orphans(removed, surveyor.lake.objects())
-        own = [] if config.dry_run else survey.integrity.own
+        own = [] if config.dry_run else survey.own
         forget_damaged(surveyor.lake, own)
         computed, silence = 0, list[WindowSilence]()
         for windows in () if config.dry_run else survey.runs(WINDOWS_PER_RUN):
@@ -67,12 +67,12 @@ def repair_job(settings: Settings, partitions: Partitions) -> dg.JobDefinition:
         if silence:
             yield evaluation_of(stopped_result(settings, silence))
         figures: dict[str, Any] = {
-            "windows_looked_at": survey.integrity.windows,
-            "files_looked_at": survey.integrity.files,
+            "windows_looked_at": survey.windows,
+            "files_looked_at": survey.files,
             "log_entries_read": survey.log.entries_read,
-            "windows_broken": len(survey.integrity.broken),
+            "windows_broken": len(survey.broken),
             "windows_computed": computed,
-            "windows_blocked": len(survey.integrity.blocked),
+            "windows_blocked": len(survey.blocked),
             "windows_of_own_tables_taken_out": len(own),
             "orphans": len(survey.orphans),
             "orphans_removed": len(removed),

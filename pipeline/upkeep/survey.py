@@ -9,7 +9,7 @@ window again, which needs its heartbeats to be readable.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -79,23 +79,50 @@ class DamagedOwn:
     why: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LostEntry:
+    """A lost entry of the tracking log, by its number, and why it counts as lost."""
+
+    entry: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
-class Integrity:
-    """The result of `check_windows` for the windows in `[start, end)`. `windows` and `files` are the numbers of checked
-    windows and of their files.
+class LogHealth:
+    """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
+    operator has declared lost, and the first one of archives that are gone. `lost_end` has a message if entries are
+    missing at the end of the log."""
+
+    entries_read: int = 0
+    damaged: Sequence[LostEntry] = ()
+    forgotten: Sequence[LostEntry] = ()
+    lost_end: Sequence[str] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damaged and not self.lost_end
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The result of a survey of the windows in `[start, end)`, and of the rest of the lake. `windows` and `files` are
+    the numbers of checked windows and of their files.
 
     `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables.
-    `unknown` contains a sentence for each question that could not be answered.
+    `unknown` contains a sentence for each question that could not be answered. `watermark` is that of the lake.
     """
 
     start: datetime
     end: datetime
     windows: int
     files: int
-    broken: Sequence[Broken] = ()
-    inputs: Sequence[DamagedInput] = ()
-    unknown: Sequence[str] = ()
-    own: Sequence[DamagedOwn] = ()
+    broken: Sequence[Broken]
+    inputs: Sequence[DamagedInput]
+    unknown: Sequence[str]
+    own: Sequence[DamagedOwn]
+    log: LogHealth = LogHealth()
+    orphans: Sequence[Orphan] = ()
+    watermark: datetime | None = None
 
     @property
     def repairable(self) -> list[list[Window]]:
@@ -106,12 +133,28 @@ class Integrity:
     def blocked(self) -> list[Broken]:
         return [broken for broken in self.broken if broken.blocked_by]
 
+    @property
+    def is_sound(self) -> bool:
+        return not (self.needs_a_hand or self.broken or self.own or self.orphans)
+
+    @property
+    def needs_a_hand(self) -> bool:
+        """True if a person has to act, because computing windows and deleting orphans does not repair everything."""
+        return bool(self.inputs or self.blocked or self.unknown) or not self.log.is_whole
+
+    def runs(self, most: int) -> Iterator[Sequence[Window]]:
+        """Yield the windows of each run that is needed to compute the broken windows again. A run has a contiguous
+        range of at most `most` windows."""
+        for stretch in self.repairable:
+            for number in range(0, len(stretch), most):
+                yield stretch[number : number + most]
+
 
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, track: Track
-) -> Integrity:
-    """Check the windows that are completely in `[start, end)`. `watermark` determines which of them are closed. `track`
-    shows the progress.
+) -> Survey:
+    """Survey the windows that are completely in `[start, end)`. `watermark` determines which of them are closed.
+    `track` shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
@@ -179,7 +222,7 @@ def check_windows(
                 own.append(DamagedOwn(name, file.partition, f"{table.uri}/{file.path}: {why}"))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
-    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
+    return Survey(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
@@ -263,56 +306,6 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
         return f"it cannot be read: {text[0][:200] if text else type(error).__name__}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LostEntry:
-    """A lost entry of the tracking log, by its number, and why it counts as lost."""
-
-    entry: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogHealth:
-    """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
-    operator has declared lost, and the first one of archives that are gone. `lost_end` has a message if entries are
-    missing at the end of the log."""
-
-    entries_read: int = 0
-    damaged: Sequence[LostEntry] = ()
-    forgotten: Sequence[LostEntry] = ()
-    lost_end: Sequence[str] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.damaged and not self.lost_end
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The result of a survey: the checks of windows and log, the orphans, and the lake's watermark."""
-
-    integrity: Integrity
-    log: LogHealth
-    orphans: Sequence[Orphan]
-    watermark: datetime | None
-
-    @property
-    def is_sound(self) -> bool:
-        return not (self.needs_a_hand or self.integrity.broken or self.integrity.own or self.orphans)
-
-    @property
-    def needs_a_hand(self) -> bool:
-        """True if a person has to act, because computing windows and deleting orphans does not repair everything."""
-        return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
-
-    def runs(self, most: int) -> Iterator[Sequence[Window]]:
-        """Yield the windows of each run that is needed to compute the broken windows again. A run has a contiguous
-        range of at most `most` windows."""
-        for stretch in self.integrity.repairable:
-            for number in range(0, len(stretch), most):
-                yield stretch[number : number + most]
-
-
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """One finding of a survey. `kind` is one word, such as "stale", and `text` a sentence. `is_grave` is true if the
@@ -325,12 +318,12 @@ class Flaw:
 
 def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
     """Yield all findings of a survey. `now` is used for the age of orphans."""
-    for broken in survey.integrity.broken:
+    for broken in survey.broken:
         for reason in broken.reasons:
             yield Flaw(str(broken.fault), f"{broken.window.key}: {reason}")
         for block in broken.blocked_by:
             yield Flaw(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
-    for damaged in survey.integrity.inputs:
+    for damaged in survey.inputs:
         effect = "Its rows cannot be read"
         if damaged.windows:
             first, last = damaged.windows[0].key, damaged.windows[-1].key
@@ -338,9 +331,9 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
             effect = f"{made} on it and cannot be computed"
         remedy = "restore a backup of the file, or the object's earlier generation"
         yield Flaw("damaged", f"{damaged.file}: {damaged.why}. {effect}: {remedy}", True)
-    for own in survey.integrity.own:
+    for own in survey.own:
         yield Flaw("damaged", f"{own.window} of {own.table}: {own.why}")
-    for text in survey.integrity.unknown:
+    for text in survey.unknown:
         yield Flaw("unknown", text, True)
     for lost in survey.log.damaged:
         yield Flaw("log", f"entry {lost.entry}: {lost.why}", True)
@@ -390,11 +383,11 @@ class Surveyor:
             watermark = lake.tracking_log().newest().watermark
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
-        integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, track=track)
+        of_windows = check_windows(lake, self._settings, start, end, watermark=closed_at, track=track)
         log = check_log(lake.tracking_log(), start, track)
         for place in track([self._settings.lake], total=1, description="orphans"):
             orphans = find_orphans(lake, place, now, grace)
-        return Survey(integrity, log, orphans, watermark)
+        return replace(of_windows, log=log, orphans=orphans, watermark=watermark)
 
 
 def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> LogHealth:

@@ -114,7 +114,7 @@ def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(tm
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance, computed)
         house.file_of(WINDOWS[1], "stream_status").unlink()
-        assert [(one.window.key, one.fault) for one in house.look().integrity.broken] == [(WINDOWS[1], Fault.DAMAGED)]
+        assert [(one.window.key, one.fault) for one in house.look().broken] == [(WINDOWS[1], Fault.DAMAGED)]
         assert materialized(house.repair()) == [WINDOWS[1]]
         assert house.look().is_sound
 
@@ -129,14 +129,14 @@ def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance, computed)
         house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
-        assert [one.fault for one in house.look().integrity.broken] == [Fault.STALE]
+        assert [one.fault for one in house.look().broken] == [Fault.STALE]
         entry = house.folder / "tracking" / "log" / f"{0:012d}.parquet"
         entry.unlink()
         result = house.repair()
         assert not result.success
         assert f"{entry.relative_to(house.folder)} and all earlier entries are missing" in failure_of(result)
         assert materialized(result) == [WINDOWS[2]]
-        assert house.look().integrity.broken == []
+        assert house.look().broken == []
 
 
 # sockets that py4j leaves to the collector

@@ -59,7 +59,7 @@ def house(tmp_path: Path) -> House:
 
 def broken(survey: Survey) -> dict[int, Fault]:
     """The broken windows by their number."""
-    return {WINDOWS.index(one.window): one.fault for one in survey.integrity.broken}
+    return {WINDOWS.index(one.window): one.fault for one in survey.broken}
 
 
 # Damaged windows
@@ -72,7 +72,7 @@ def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(h
     manifest.write_bytes(b"{}")
     survey = house.look()
     assert broken(survey) == dict.fromkeys(range(5), Fault.DAMAGED)
-    said = [one.reasons[0] for one in survey.integrity.broken]
+    said = [one.reasons[0] for one in survey.broken]
     assert f"the manifest of its run {house.run_of(0)} is gone, so the window's input is not known" in said[0]
     assert f"the manifest of its run {house.run_of(2)} cannot be read" in said[2]
 
@@ -84,10 +84,10 @@ def test_a_late_heartbeat_makes_windows_stale_and_a_closed_window_not_computed_i
     house.history.land([Beat("late", 70)])
     house.history.land([Beat("a", 310), Beat("a", 610)])
     survey = Surveyor(house.settings(), house.clock).look(START, at(660))
-    assert survey.integrity.windows == 11
+    assert survey.windows == 11
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
-    assert survey.integrity.repairable == [WINDOWS[1:3], WINDOWS[5:]]
-    assert survey.integrity.broken[0].reasons == [
+    assert survey.repairable == [WINDOWS[1:3], WINDOWS[5:]]
+    assert survey.broken[0].reasons == [
         "computed from version 5 of heartbeats; since then, 1 landed in the window and 0 in its lookback"
     ]
 
@@ -101,8 +101,8 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
     (house.folder / "streams/_delta_log" / f"{1:020d}.json").write_text("{no json")
     survey = house.look()
     assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
-    assert "/streams: the next run makes the table again" in "".join(survey.integrity.unknown)
-    assert "tables/mine away and run the repair: every window can be" in "".join(survey.integrity.unknown)
+    assert "/streams: the next run makes the table again" in "".join(survey.unknown)
+    assert "tables/mine away and run the repair: every window can be" in "".join(survey.unknown)
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(
         CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: every window can be recomputed"
@@ -122,16 +122,16 @@ def test_a_damaged_file_of_heartbeats_is_named_and_windows_that_need_it_are_not_
     (rejected,) = house.folder.glob("quarantine/*/*.parquet")
     rejected.unlink()
     survey = house.look()
-    damaged, apart = survey.integrity.inputs
+    damaged, apart = survey.inputs
     assert (damaged.file, damaged.why) == (str(file), "it is gone")
     assert (apart.file, apart.windows) == (str(rejected), ())
     assert any("gone. Its rows cannot be read" in flaw.text for flaw in findings(survey, house.clock.now()))
     assert damaged.windows == WINDOWS[1:4]  # its own, and those whose lookback of 90 s reaches 70 s to 100 s
     assert broken(survey) == {1: Fault.DAMAGED, 4: Fault.DAMAGED}  # what is computed stands
     assert survey.needs_a_hand
-    assert [one.window for one in survey.integrity.blocked] == [WINDOWS[1]]
-    assert survey.integrity.blocked[0].blocked_by == [f"{file} is damaged"]
-    assert survey.integrity.repairable == [[WINDOWS[4]]]
+    assert [one.window for one in survey.blocked] == [WINDOWS[1]]
+    assert survey.blocked[0].blocked_by == [f"{file} is damaged"]
+    assert survey.repairable == [[WINDOWS[4]]]
 
 
 # Orphans
@@ -267,7 +267,7 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
         content = short.read()
     padding = size - len(content)
     file.write_bytes(content[:4] + bytes(padding) + content[4:])  # the offsets are wrong by then, the footer is not
-    (first,), (second,) = (one.reasons for one in house.look().integrity.broken)
+    (first,), (second,) = (one.reasons for one in house.look().broken)
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
     assert second == f"{file}: it has 1 rows, but should have 2"
     landed = house.lake.heartbeats().in_place()

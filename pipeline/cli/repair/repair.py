@@ -102,15 +102,15 @@ def repair(
     remove_orphan_files(removed, surveyor.lake.objects())
     if removed:
         say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
-    own = [] if dry_run else survey.integrity.own
+    own = [] if dry_run else survey.own
     forget_damaged(surveyor.lake, own)
     if own:
         say(f"removed {len(own)} damaged windows of custom tables; the sensor `tables` requests them again")
-    wanted = [window.key for stretch in survey.integrity.repairable for window in stretch]
+    wanted = [window.key for stretch in survey.repairable for window in stretch]
     diffs = surveyor.lake.diffs()
     before = diffs.fence(wanted)
     requested: list[dict[str, str]] = []
-    problem, repaired = None, not survey.integrity.broken
+    problem, repaired = None, not survey.broken
     if not dry_run:
         try:
             for stretch in survey.runs(WINDOWS_PER_RUN):
@@ -126,7 +126,7 @@ def repair(
     if survey.is_sound:
         say("nothing is wrong")
     elif dry_run and wanted:
-        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
+        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.repairable]
         say(f"would recompute: {', '.join(stretches)}")
     elif requested and wait:
         say("recomputed" if repaired else "some windows are not computed yet: look at the runs in Dagster")
@@ -180,7 +180,7 @@ def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
 
 
 def _show(survey: Survey, now: datetime, out: Console) -> None:
-    integrity, shown = survey.integrity, Counter[str]()
+    shown = Counter[str]()
     for finding in findings(survey, now):
         shown[finding.kind] += 1
         if shown[finding.kind] <= NAMED_OF_A_KIND:
@@ -189,26 +189,25 @@ def _show(survey: Survey, now: datetime, out: Console) -> None:
     for kind, count in shown.items():
         if count > NAMED_OF_A_KIND:
             out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
-    windows = counted(integrity.windows, "window")
+    windows = counted(survey.windows, "window")
     out.print(
-        f"[dim]checked {windows} from {iso(integrity.start)} to {iso(integrity.end)}, "
-        f"{integrity.files} files of these windows, and {survey.log.entries_read} entries of the tracking log[/]"
+        f"[dim]checked {windows} from {iso(survey.start)} to {iso(survey.end)}, "
+        f"{survey.files} files of these windows, and {survey.log.entries_read} entries of the tracking log[/]"
     )
 
 
 def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str, Any]:
-    integrity = survey.integrity
     return {
-        "from": integrity.start,
-        "to": integrity.end,
+        "from": survey.start,
+        "to": survey.end,
         "watermark": survey.watermark,
         "sound": survey.is_sound,
-        "windows": integrity.windows,
-        "files": integrity.files,
-        "broken": integrity.broken,
-        "damaged_heartbeats": integrity.inputs,
-        "damaged_windows_of_own_tables": integrity.own,
-        "unknown": integrity.unknown,
+        "windows": survey.windows,
+        "files": survey.files,
+        "broken": survey.broken,
+        "damaged_heartbeats": survey.inputs,
+        "damaged_windows_of_own_tables": survey.own,
+        "unknown": survey.unknown,
         "log": survey.log,
         "orphans": [
             {
