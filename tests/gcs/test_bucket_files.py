@@ -41,9 +41,11 @@ def test_a_file_is_found_listed_and_read_also_in_another_process_and_never_writt
     assert abs(found.mtime - datetime.now(UTC)) < timedelta(hours=1)
     assert files.open_input_stream("a/one").read() == b"content"
     assert files.open_input_stream("a/b/two").read() == b""
-    for recursive, paths in ((False, ["a/one"]), (True, ["a/b/two", "a/one"])):
+    for recursive, paths in ((False, ["a/b", "a/one"]), (True, ["a/b/two", "a/one"])):
         selector = pafs.FileSelector("a", recursive=recursive)
-        assert [info.path for info in files.get_file_info(selector)] == paths
+        listed = files.get_file_info(selector)
+        assert [info.path for info in listed] == paths
+        assert [info.is_file for info in listed] == [recursive, True], "a common prefix is a folder"
     with pytest.raises(FileExistsError):
         write(files, "a/one", b"second")
     elsewhere = pickle.loads(pickle.dumps(files))  # noqa: S301 (our own)

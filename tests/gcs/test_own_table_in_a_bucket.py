@@ -64,6 +64,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     compute(WINDOWS)
     compute(WINDOWS[:1])
     session.stop()
+    assert lake.own_tables() == ["counts"]
     assert lake.own_table("counts").made().made_of(digests) == set(digests)
     read = pl.read_delta(own.table.uri, storage_options=scan_options(storage_options(settings)))
     found = {(row["window"], row["stream_id"]): row["count"] for row in read.to_dicts()}

@@ -279,9 +279,10 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     """An Arrow file system of the objects in a bucket, below a prefix. The path of a file is the object's name without
     the prefix.
 
-    There are no folders, only common prefixes of names. A new file becomes visible, and is complete, when its writer
-    closes it. An existing file cannot be overwritten. Raises FileNotFoundError if a file to read is missing,
-    FileExistsError if a file to write exists, and the errors of `CloudStorageObjects`.
+    There are no folders, only common prefixes of names. A listing that is not recursive shows them as folders. A new
+    file becomes visible, and is complete, when its writer closes it. An existing file cannot be overwritten. Raises
+    FileNotFoundError if a file to read is missing, FileExistsError if a file to write exists, and the errors of
+    `CloudStorageObjects`.
 
     Small files with table rows are cached, up to `kept_bytes` in total. This is safe because their names are never
     reused, but the cache hides the later loss of a file.
@@ -313,8 +314,13 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         folder = f"{self.normalize_path(selector.base_dir)}/".removeprefix("/")
-        found = self._objects.stored(folder)
-        return [each for each in found if selector.recursive or "/" not in each.path.removeprefix(folder)]
+        if selector.recursive:
+            return list(self._objects.stored(folder))
+        direct = dict[str, pafs.FileInfo]()
+        for each in self._objects.stored(folder):
+            name, slash, _ = each.path.removeprefix(folder).partition("/")
+            direct[name] = pafs.FileInfo(folder + name, pafs.FileType.Directory) if slash else each
+        return list(direct.values())
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         name = self.normalize_path(path)
