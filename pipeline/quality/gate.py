@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.windows import Window, Windowing
+
+Seen = TypeVar("Seen")
 
 LOOK_EVERY_SECONDS = 5.0
 """Number of seconds between two reads of the lake while waiting: half of the default interval of ticks."""
@@ -75,7 +77,7 @@ class WatermarkReader:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
-        self._lake, self._windowing, self._clock = settings.lake.uri, settings.windowing, clock
+        self._lake, self._windowing = settings.lake.uri, settings.windowing
 
     def read(self) -> Watermark:
         """Read the current watermark. Raises CorruptObject if a log entry is damaged or the log is lost, NewerFormat if
@@ -85,12 +87,6 @@ class WatermarkReader:
             self._log.catch_up_to_append()
         decision = None if newest.record is None else newest.record.decision
         return Watermark(self._lake, newest.watermark, decision, self._windowing)
-
-    def wait_for(self, event_time: datetime, timeout: timedelta) -> Watermark:
-        """Wait until the watermark has reached `event_time` or the timeout is over, and return the watermark. Raises
-        the same errors as `read`."""
-        _wait(lambda: self.read().has_reached(event_time), timeout, self._clock)
-        return self.read()
 
 
 def read_watermark(config: str | Path | None = None, *, name: str | None = None) -> Watermark:
@@ -121,44 +117,35 @@ class Stage(StrEnum):
         return self in (Stage.OPEN, Stage.WAITING)
 
 
-@dataclass(frozen=True, slots=True)
-class WindowProgress:
-    """Reads the stages of a lake's windows. If `lake` is an OpenLake, each call reads only the changes since the last
-    call."""
-
-    lake: Lake
-    windowing: Windowing
-    windows: WindowSettings
-
-    def stage(self, window: Window) -> Stage:
-        """Return the stage of a window. EMPTY means: the window is closed and has no rows, so it will not be computed.
-        Recent windows are computed even without rows (see `tidemark.pipeline.windows.due`). Raises LakeError."""
-        # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
-        # The kept windows come last, because their note is written before any heartbeat is deleted.
-        watermark = self.lake.tracking_log().newest().watermark
-        index = self.lake.window_index(self.windowing, self.windows.lookback).update()
-        number = self.windowing.number_of(window.start)
-        if number in index.computed:
-            return Stage.COMPUTED
-        if window.start < self.windowing.first:
-            return Stage.TOO_EARLY
-        if not window.is_closed_at(watermark):
-            return Stage.OPEN
-        closed = self.lake.kept_windows(self.windowing, self.windows.lookback).closed(watermark)
-        if number not in closed:
-            return Stage.EXPIRED
-        return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY
-
-    def wait_for(self, window: Window, timeout: timedelta, clock: Clock) -> Stage:
-        """Wait until the stage of a window is final or the timeout is over, and return the stage. Raises LakeError."""
-        _wait(lambda: not self.stage(window).passes, timeout, clock)
-        return self.stage(window)
+def stage_of(window: Window, lake: Lake, settings: Settings) -> Stage:
+    """Return the stage of a window. EMPTY means: the window is closed and has no rows, so it will not be computed.
+    Recent windows are computed even without rows (see `tidemark.pipeline.windows.due`). If `lake` is an OpenLake, each
+    call reads only the changes since the last call. Raises LakeError."""
+    # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
+    # The kept windows come last, because their note is written before any heartbeat is deleted.
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    watermark = lake.tracking_log().newest().watermark
+    index = lake.window_index(windowing, lookback).update()
+    number = windowing.number_of(window.start)
+    if number in index.computed:
+        return Stage.COMPUTED
+    if window.start < windowing.first:
+        return Stage.TOO_EARLY
+    if not window.is_closed_at(watermark):
+        return Stage.OPEN
+    closed = lake.kept_windows(windowing, lookback).closed(watermark)
+    if number not in closed:
+        return Stage.EXPIRED
+    return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY
 
 
-def _wait(is_reached: Callable[[], bool], timeout: timedelta, clock: Clock) -> None:
+def wait_until(look: Callable[[], Seen], is_done: Callable[[Seen], bool], timeout: timedelta, clock: Clock) -> Seen:
+    """Call `look` every LOOK_EVERY_SECONDS until `is_done` accepts its result or the timeout is over. Return the last
+    result."""
     ends = clock.monotonic() + timeout.total_seconds()
-    while not is_reached() and (left := ends - clock.monotonic()) > 0:
+    while not is_done(seen := look()) and (left := ends - clock.monotonic()) > 0:
         clock.sleep(min(left, LOOK_EVERY_SECONDS))
+    return seen
 
 
 def words(stage: Stage, window: Window) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
+from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader, wait_until
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -78,8 +78,12 @@ class Moved(ManualClock):
 def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp_path: Path) -> None:
     world = World(tmp_path)
     clock = Moved(world.clock.now(), lambda: live(world))
-    found = reader(world, clock).wait_for(at(100), 10 * MINUTE)
+
+    def waited(timeout: timedelta) -> Watermark:
+        return wait_until(reader(world, clock).read, lambda now: now.has_reached(at(100)), timeout, clock)
+
+    found = waited(10 * MINUTE)
     assert found.has_reached(at(100))
     assert clock.slept == [LOOK_EVERY_SECONDS] * 2
-    assert reader(world, clock).wait_for(at(100), timedelta(0)) == found
+    assert waited(timedelta(0)) == found
     assert clock.slept == [LOOK_EVERY_SECONDS] * 2

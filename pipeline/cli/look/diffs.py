@@ -29,7 +29,7 @@ from tidemark.pipeline.errors import InvalidSettings, LakeError, WindowNotComput
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.quality.gate import Stage, WindowProgress, words
+from tidemark.pipeline.quality.gate import Stage, stage_of, words
 from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
@@ -78,7 +78,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
     found = table.rows(stored, every, None if stream is None else wanted, None if key is None else [key])
     nothing = ""
     if named is not None and not found.num_rows:
-        stage = WindowProgress(at.lake, at.settings.windowing, at.settings.windows).stage(named)
+        stage = stage_of(named, at.lake, at.settings)
         if stage not in (Stage.COMPUTED, Stage.EMPTY):
             raise WindowNotComputed(words(stage, named))
         nothing = f"{words(stage, named)}; " if stage is Stage.EMPTY else ""

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from tidemark.pipeline.cli.output import printed, safe
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
-from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, WindowProgress, words
+from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, stage_of, wait_until, words
 from tidemark.pipeline.settings import load_settings
 
 WAITS = Span(minutes=10)
@@ -45,13 +46,12 @@ def watermark(
             refuse_attached(settings, "watermark --computed")
             if window.key != wait_for:
                 raise typer.BadParameter(f"--computed needs a window's key; {wait_for} is a time")
-        found = reader.wait_for(event_time, timeout)
+        found = wait_until(reader.read, lambda now: now.has_reached(event_time), timeout, clock)
         if not found.has_reached(event_time):
             raise WatermarkNotReached(_not_reached(found, event_time, timeout, clock.now()))
         if computed:
-            progress = WindowProgress(lake_of(settings, clock), settings.windowing, settings.windows)
-            left = timeout - timedelta(seconds=clock.monotonic() - began)
-            stage = progress.wait_for(window, left, clock)
+            look, spent = partial(stage_of, window, lake_of(settings, clock), settings), clock.monotonic() - began
+            stage = wait_until(look, lambda now: not now.passes, timeout - timedelta(seconds=spent), clock)
             if stage.passes:
                 raise WindowNotComputed(
                     f"window {window.key} is closed, but was not computed within {format_duration(timeout)}; `tidemark "
