@@ -7,7 +7,6 @@ and other packings.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -144,16 +143,13 @@ class LogPacking:
         return live[:gap] if follows and not is_kept else []
 
     def _decided_at(self, numbers: range, now: datetime) -> datetime | None:
-        for number in reversed(numbers):
-            content = None
-            with suppress(ObjectMissing):
-                content = self._archive.content(number)
-            if content is None:  # another housekeeper has just deleted the archive
-                return None
-            entry = decode(content, entry_name(number))
-            if isinstance(entry, DecisionRecord) and entry.decision.at <= now:
-                return entry.decision.at
-        return None
+        try:
+            entries = self._archive.read(numbers)
+        except ObjectMissing:  # another housekeeper has just deleted the archive
+            return None
+        newest_first = (decode(entries[number], entry_name(number)) for number in reversed(numbers))
+        decided = (entry.decision.at for entry in newest_first if isinstance(entry, DecisionRecord))
+        return next((at for at in decided if at <= now), None)
 
 
 def _decided(entry: Entry) -> datetime | None:
