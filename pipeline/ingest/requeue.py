@@ -5,7 +5,7 @@ lake. The guarantee of `Requeuer` follows from this order. A later requeue skips
 rejected for another reason, the new reason is recorded too.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,11 +22,12 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, REJUDGED, Rejected, judged_otherwise, without
+from tidemark.pipeline.lake.tables.table import merged
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
-"""Maximum number of messages per batch, and size in bytes at which a batch is full. They bound the memory, and the work
-that is repeated after a kill."""
+"""Maximum number of messages per batch, and maximum size of a batch in bytes. They bound the memory, and the work that
+is repeated after a kill. Each batch is a commit."""
 
 Progress = Callable[[int], None]
 """Function that is called with the number of messages processed since the last call."""
@@ -71,7 +72,8 @@ class Requeuer:
             notes, rejudged = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
             columns = [*REJUDGED, *(column.name for column in message_columns())]
             rejudged_us = pc.max(rejudged["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
-            for rows in _batches(self.quarantine.rejected(columns, selection, day, rejudged)):
+            rejected = self.quarantine.rejected(columns, selection, day, rejudged)  # in parts of small files
+            for rows in merged(rejected, BATCH_BYTES, BATCH_ROWS):
                 done += self._requeue(rows, day, notes, from_us(rejudged_us + 1), dry_run=dry_run)
                 tell(len(rows))
         if done.waiting.messages:
@@ -112,19 +114,6 @@ class Requeuer:
         if not len(message_ids):
             return message_ids
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
-
-
-def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Merge tables of rows into larger ones, because the files of `quarantine` are small and each batch is a commit."""
-    held, count, size = list[pa.Table](), 0, 0
-    for rows in scanned:
-        if held and (count + len(rows) > BATCH_ROWS or size > BATCH_BYTES):
-            yield pa.concat_tables(held)
-            held, count, size = [], 0, 0
-        held.append(rows)
-        count, size = count + len(rows), size + rows.nbytes
-    if held:
-        yield pa.concat_tables(held)
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:

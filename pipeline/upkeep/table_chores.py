@@ -21,7 +21,7 @@ from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles, refuse_old
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, table_errors
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, merged, table_errors
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
 """Minimum and maximum target size, in bytes, of the files in a rewritten partition. A file of the minimum size has the
@@ -107,22 +107,12 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
     target, row_bytes = target_bytes(size), max(1, size // max(1, sum(file.rows for file in files)))
     in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
     read = (rows for _, rows in read_ahead(lambda file: table.file_rows(file.path, schema), in_order))
-    for rows in _parts(read, sorted_bytes(target)):
+    for rows in merged(read, sorted_bytes(target)):
         rest = rows.sort_by(order)
         while len(rest):
             file = new.write_part(files[0].partition, rest.slice(0, max(1, target // row_bytes)))
             rest, row_bytes = rest.slice(file.rows), max(1, file.size // file.rows)
             yield file
-
-
-def _parts(tables: Iterable[pa.Table], at_most: int) -> Iterator[pa.Table]:
-    held = list[pa.Table]()
-    for rows in tables:
-        if held and sum(each.nbytes for each in (*held, rows)) > at_most:
-            yield pa.concat_tables(held)
-            held = []
-        held.append(rows)
-    yield pa.concat_tables(held)
 
 
 def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:

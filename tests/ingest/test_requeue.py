@@ -21,6 +21,7 @@ from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables.quarantine import Rejected
+from tidemark.pipeline.lake.tables.table import merged
 from tidemark.pipeline.quality.recent import read_reasons
 
 WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
@@ -91,12 +92,11 @@ def test_a_message_that_was_rejected_for_two_reasons_counts_under_the_newest(tmp
     assert [read_reasons(world.lake(), Rejected(one)).waiting for one in reasons] == [{}, {"NO_EVENT_TIME": 1}]
 
 
-def test_what_is_landed_at_once_is_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_landed_at_once_is_bounded_in_rows_and_in_bytes() -> None:
     rows = pa.table({"a": [0] * 3})
-    for bound, at_most in (("BATCH_ROWS", 6), ("BATCH_BYTES", rows.nbytes)):
-        with monkeypatch.context() as patch:
-            patch.setattr(requeueing, bound, at_most)
-            assert [len(batch) for batch in requeueing._batches([rows] * 5)] == [6, 6, 3], bound
+    for bounds in ((10 * rows.nbytes, 6), (2 * rows.nbytes,)):
+        assert [len(batch) for batch in merged([rows] * 5, *bounds)] == [6, 6, 3], bounds
+    assert [len(batch) for batch in merged([rows] * 2, 1)] == [3, 3], "a table alone may be larger"
 
 
 def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ class Measured(list[int]):
 def test_the_size_of_each_of_many_small_files_is_asked_for_once() -> None:
     files = [Measured([0]) for _ in range(100)]
     with pytest.raises(TypeError, match="Table"):  # they are no tables, so they cannot be merged
-        list(requeueing._batches(files))  # type: ignore[arg-type]
+        list(merged(files, 1 << 30))  # type: ignore[arg-type]
     assert sum(map(len, files)) == 200
 
 

@@ -4,6 +4,7 @@ errors.
 A table that does not exist counts as empty. The first write creates it.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -476,6 +477,20 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
         for column in given
     ]
     return pa.table(arrays, given)
+
+
+def merged(tables: Iterable[pa.Table], most_bytes: int, most_rows: int = sys.maxsize) -> Iterator[pa.Table]:
+    """Merge tables of rows into larger ones, of at most so many bytes and rows unless a single table has more."""
+    held, size, count = list[pa.Table](), 0, 0
+    for rows in tables:
+        more = rows.nbytes
+        if held and (size + more > most_bytes or count + len(rows) > most_rows):
+            yield pa.concat_tables(held)
+            held, size, count = [], 0, 0
+        held.append(rows)
+        size, count = size + more, count + len(rows)
+    if held:
+        yield pa.concat_tables(held)
 
 
 def microseconds(times: pa.ChunkedArray) -> Ints:
