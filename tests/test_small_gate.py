@@ -14,7 +14,7 @@ import pytest
 import tidemark_watermark as small
 from tests.ingest.fakes import World
 from tests.lake.test_notes import Memory, state, writer
-from tests.quality.test_gate import live, reader
+from tests.quality.test_gate import live, looks
 from tests.watermark.builders import at
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import iso
@@ -65,12 +65,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_it_gives_the_answers_of_the_whole_product(tmp_path: Path, lake: LakeSettings | None) -> None:
     world = World(tmp_path, lake=lake)
-    looking, place = reader(world), world.lake_settings.uri
-    assert said_by(small.read_watermark(place)) == said_by(looking.read())
+    look, place = looks(world), world.lake_settings.uri
+    assert said_by(small.read_watermark(place)) == said_by(look())
     answers = list[list[object]]()
     for _ in range(4):
         live(world, 30)
-        answers.append(said_by(looking.read()))
+        answers.append(said_by(look()))
         assert (
             said_by(small.read_watermark(f"{place}/"))
             == said_by(small.read_watermark(f"{place}/{NAME}"))
@@ -78,7 +78,7 @@ def test_it_gives_the_answers_of_the_whole_product(tmp_path: Path, lake: LakeSet
         )
     assert answers[0][2:] != answers[-1][2:], "a window has closed in between"
     for wrong in ("2026-11-21T05-20", "2026-11-21", "x", "2026-11-21T5-20Z"):
-        for one in (looking.read(), small.read_watermark(place)):
+        for one in (look(), small.read_watermark(place)):
             with pytest.raises(ValueError, match=r"2026-11-21"):
                 one.is_closed(wrong)
 

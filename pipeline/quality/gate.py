@@ -72,21 +72,16 @@ class Watermark:
         return self.decision.sentence()
 
 
-class WatermarkReader:
-    """Reads the watermark of one lake repeatedly. Not thread-safe."""
-
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
-        self._lake, self._windowing = settings.lake.uri, settings.windowing
-
-    def read(self) -> Watermark:
-        """Read the current watermark. Raises CorruptObject if a log entry is damaged or the log is lost, NewerFormat if
-        a later version of tidemark has written the lake, and LakeError."""
-        newest = self._log.newest()
-        if newest.record is None:
-            self._log.catch_up_to_append()
-        decision = None if newest.record is None else newest.record.decision
-        return Watermark(self._lake, newest.watermark, decision, self._windowing)
+def watermark_of(lake: Lake, settings: Settings) -> Watermark:
+    """Read the current watermark. If `lake` is an OpenLake, each call reads only what is new. Raises CorruptObject if a
+    log entry is damaged or the log is lost, NewerFormat if a later version of tidemark has written the lake, and
+    LakeError."""
+    log = lake.tracking_log()
+    newest = log.newest()
+    if newest.record is None:
+        log.catch_up_to_append()
+    decision = None if newest.record is None else newest.record.decision
+    return Watermark(settings.lake.uri, newest.watermark, decision, settings.windowing)
 
 
 def read_watermark(config: str | Path | None = None, *, name: str | None = None) -> Watermark:
@@ -98,7 +93,7 @@ def read_watermark(config: str | Path | None = None, *, name: str | None = None)
     later version of tidemark.
     """
     settings = load_settings(None if config is None else Path(config), name=name)
-    return WatermarkReader(settings, SystemClock()).read()
+    return watermark_of(Lake(settings.lake, settings.message.kinds, SystemClock()), settings)
 
 
 class Stage(StrEnum):

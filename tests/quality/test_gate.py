@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from tests.clock import ManualClock
 from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
-from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader, wait_until
+from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, wait_until, watermark_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WindowSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -29,9 +31,10 @@ def live(world: World, seconds: int = 60) -> None:
     world.track()
 
 
-def reader(world: World, clock: ManualClock | None = None) -> WatermarkReader:
+def looks(world: World, clock: ManualClock | None = None) -> Callable[[], Watermark]:
+    """A process that looks at the watermark over and over."""
     settings = Settings(lake=world.lake_settings, windows=WindowSettings(length=MINUTE, first=START))
-    return WatermarkReader(settings, clock or world.clock)
+    return partial(watermark_of, OpenLake(settings.lake, {}, clock or world.clock), settings)
 
 
 def standing(seconds: float | None) -> Watermark:
@@ -80,7 +83,7 @@ def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp
     clock = Moved(world.clock.now(), lambda: live(world))
 
     def waited(timeout: timedelta) -> Watermark:
-        return wait_until(reader(world, clock).read, lambda now: now.has_reached(at(100)), timeout, clock)
+        return wait_until(looks(world, clock), lambda now: now.has_reached(at(100)), timeout, clock)
 
     found = waited(10 * MINUTE)
     assert found.has_reached(at(100))

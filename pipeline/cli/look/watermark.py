@@ -13,7 +13,7 @@ from tidemark.pipeline.cli.output import printed, safe
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import WatermarkNotReached, WindowNotComputed
 from tidemark.pipeline.observe.explained import decision_facts
-from tidemark.pipeline.quality.gate import Stage, Watermark, WatermarkReader, stage_of, wait_until, words
+from tidemark.pipeline.quality.gate import Stage, Watermark, stage_of, wait_until, watermark_of, words
 from tidemark.pipeline.settings import load_settings
 
 WAITS = Span(minutes=10)
@@ -34,11 +34,11 @@ def watermark(
     """
     if wait_for is None:
         only_with("--wait-for", timeout=timeout != WAITS, computed=computed)
-    settings, clock = load_settings(), SystemClock()
-    reader, stage = WatermarkReader(settings, clock), None
-    began = clock.monotonic()
+    settings, clock, stage = load_settings(), SystemClock(), None
+    lake, began = lake_of(settings, clock), clock.monotonic()
+    look = partial(watermark_of, lake, settings)
     if wait_for is None:
-        found = reader.read()
+        found = look()
     else:
         window = window_named(settings, wait_for)
         event_time = window.end if window.key == wait_for else moment(wait_for)
@@ -46,12 +46,12 @@ def watermark(
             refuse_attached(settings, "watermark --computed")
             if window.key != wait_for:
                 raise typer.BadParameter(f"--computed needs a window's key; {wait_for} is a time")
-        found = wait_until(reader.read, lambda now: now.has_reached(event_time), timeout, clock)
+        found = wait_until(look, lambda now: now.has_reached(event_time), timeout, clock)
         if not found.has_reached(event_time):
             raise WatermarkNotReached(_not_reached(found, event_time, timeout, clock.now()))
         if computed:
-            look, spent = partial(stage_of, window, lake_of(settings, clock), settings), clock.monotonic() - began
-            stage = wait_until(look, lambda now: not now.passes, timeout - timedelta(seconds=spent), clock)
+            left = timeout - timedelta(seconds=clock.monotonic() - began)
+            stage = wait_until(partial(stage_of, window, lake, settings), lambda now: not now.passes, left, clock)
             if stage.passes:
                 raise WindowNotComputed(
                     f"window {window.key} is closed, but was not computed within {format_duration(timeout)}; `tidemark "
