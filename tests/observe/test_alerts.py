@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from tests.dagster.house import publish
-from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
+from tests.observe.hour import MINUTE, SECOND, Hour, an_hour
 from tests.observe.promtool import answers, check
 from tidemark.assets.scheduler import runs as lost_runs
 from tidemark.assets.sensors import staleness
@@ -109,8 +109,8 @@ IN_TURN: dict[str, tuple[Plant, int, int]] = {
     "TidemarkRunsFail": (spark_is_gone, 36, 37),
     "TidemarkSensorSilent": (the_ingest_sensor_is_off, 46, 49),
 }
-"""For each alert its fault, the minute in which it is planted, and the one from which the alert fires. Each fault stays.
-The clean minutes before the first are more than any rule waits. The sensor that reports runs is stopped last."""
+"""For each alert its fault, the minute in which it is planted, and the one from which the alert fires. Each fault
+stays. The clean minutes before the first are more than any rule waits. The sensor that reports runs is stopped last."""
 
 ALONE: dict[str, tuple[Plant, int, dict[str, int]]] = {
     "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 20, {"TidemarkWatermarkOld": 1}),
