@@ -13,7 +13,7 @@ import dagster as dg
 
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.orchestrator.names import TO, WINDOWS
-from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
+from tidemark.pipeline.windows import KEY_FORMAT, WINDOWS_PER_RUN, Window, Windowing, runs_of_neighbours
 
 YEARS_BEFORE = 1
 """Number of full years before the current year whose partitions Dagster lists."""
@@ -57,10 +57,12 @@ class Partitions:
         return held
 
     def beside(self, keys: Iterable[str]) -> list[str]:
-        """Return the key of the partition before the first of `keys`, and of the one after the last, if Dagster lists
-        them. `keys` must be in order."""
+        """Return the partitions before the first of `keys`, and after the last, that Dagster lists: on each side, as
+        many as the WINDOWS_PER_RUN windows of another run may lie in. `keys` must be in order."""
         listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
-        found = (numbers[0] - 1, numbers[-1] + 1) if numbers else ()
+        most = WINDOWS_PER_RUN * self.windowing.length // listed.length + 1
+        found = [number + step for number in numbers[:1] for step in range(-most, 0)]
+        found += [number + step for number in numbers[-1:] for step in range(1, most + 1)]
         return [listed.numbered(number).key for number in found if number >= listed.number_of(listed.first)]
 
 

@@ -25,7 +25,7 @@ from tidemark.pipeline.lake.tables.windowed import WindowedTable
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import Window, Windowing
+from tidemark.pipeline.windows import Window, Windowing, start_of
 from tidemark.resources import private
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
@@ -106,16 +106,20 @@ class WindowsAsset:
         and all of its windows with heartbeats are computed. Then it is a materialization, so that downstream assets
         read only complete partitions.
 
-        A run that is killed between its commit and its events reports nothing. Therefore, an adjacent partition is also
-        reported if it is complete and Dagster has no materialization of it."""
+        A run that ends between its commit and its events reports nothing. Therefore, a partition beside those of this
+        run is also reported if it is complete and Dagster has no materialization of it. Partitions older than
+        `housekeeping.dagster_runs` are left out, because housekeeping may have deleted their materializations."""
         index = cache(lambda: self.index(lake).update())  # most runs complete no partition, and do not need it
         held = self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
             yield event(self.key, partition=key, metadata={**window_keys(windows), **extra(windows)}, tags=tags)
-        for key in self.partitions.beside(held):
-            known = instance.fetch_materializations(dg.AssetRecordsFilter(self.key, asset_partitions=[key]), limit=1)
-            if not known.records and self._is_complete(key, index, done, least=1):
+        kept, now = self.settings.housekeeping.dagster_runs, lake.clock.now()
+        beside = [key for key in self.partitions.beside(held) if kept is None or now - start_of(key) < kept]
+        materialized = dg.DagsterEventType.ASSET_MATERIALIZATION
+        known = instance.get_latest_storage_id_by_partition(self.key, materialized, set(beside))
+        for key in beside:
+            if key not in known and self._is_complete(key, index, done, least=1):
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)
 
     def _is_complete(self, key: str, index: Callable[[], WindowIndex], done: ReplacedWindows, least: int = 0) -> bool:

@@ -255,8 +255,15 @@ def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tm
         assert whole("2026-11-21T05-50Z") == both
         assert whole(WINDOWS[1]) == both, "computed again"
         assert whole("2026-11-21T06-00Z") == [], "the hour before is known"
+        house.decide(START + timedelta(hours=3))
     with dg.DagsterInstance.ephemeral() as instance:
-        assert whole("2026-11-21T06-00Z") == both, "the run that completed it was killed before it could report it"
+        unknown = [(asset, hour) for asset, _ in both for hour in (HOUR, "2026-11-21T06-00Z")]
+        assert whole("2026-11-21T08-00Z") == unknown, "the runs that completed them ended before they could report them"
+        assert whole("2026-11-21T08-00Z") == []
+    with dg.DagsterInstance.ephemeral() as instance:
+        kept = house.settings.housekeeping.model_copy(update={"dagster_runs": timedelta(days=1)})
+        house.settings = house.settings.model_copy(update={"housekeeping": kept})
+        assert whole("2026-11-21T08-00Z") == [], "housekeeping may have deleted what was known of them"
 
 
 def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
