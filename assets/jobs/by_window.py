@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tidemark.assets.catalog import ASSETS, CORRECTIONS, HEARTBEAT_DIFFS, Columns, key_of, shown, spec, within
 from tidemark.assets.jobs.job import Context, job_of, working
 from tidemark.assets.partitions import Partitions, stretch_texts, stretches_asked, windows_of, windows_tag
-from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.compute.micro_batch import ReplacedWindows, refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
@@ -135,17 +135,21 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
-        lookback. Windows before the retention boundary are left out, unless there are no others. Raises WindowNotClosed
-        if a partition is not closed, and LakeError."""
+        lookback. Windows before the retention boundary are left out of a partition that the boundary cuts. An earlier
+        partition has at least its last window, so that `refuse_expired` refuses it. Raises WindowNotClosed if a
+        partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
-        both = index.reached, index.computed
-        found = [stretch for bounds in asked for spans in both for stretch in spans.within(bounds)]
-        windows, since = windows_of(found, windowing), lake.kept_windows().since()
-        kept = [window for window in windows if since is None or window.start >= since + self.further] or windows
-        _tag(context, kept)
-        return kept
+        since, windows = lake.kept_windows().since(), list[Window]()
+        first = EPOCH if since is None else since + self.further
+        for bounds in asked:
+            both = [stretch for spans in (index.reached, index.computed) for stretch in spans.within(bounds)]
+            found, last = windows_of(both, windowing), windowing.numbered(bounds.stop - 1)
+            kept = [window for window in found if window.start >= first]
+            windows += kept if last.start >= first else found or [last]
+        _tag(context, windows)
+        return windows
 
 
 def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, about: str) -> dg.JobDefinition:

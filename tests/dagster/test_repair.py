@@ -274,10 +274,10 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert ours.run(WINDOWS[0], LAST, instance).success
         job = build_definitions(theirs.settings).resolve_implicit_global_asset_job_def()
 
-        def picked(last: str) -> dg.ExecuteInProcessResult:
+        def picked(last: str, first: str = HOUR) -> dg.ExecuteInProcessResult:
             return job.execute_in_process(
                 instance=instance,
-                tags={RANGE_START: HOUR, RANGE_END: last},
+                tags={RANGE_START: first, RANGE_END: last},
                 asset_selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
                 raise_on_error=False,
             )
@@ -292,6 +292,11 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         run = instance.get_run_by_id(result.run_id)
         assert run is not None
         assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
+        kept = theirs.lake.kept_windows(theirs.settings.windowing, theirs.settings.windows.lookback)
+        kept.raise_to(theirs.settings.windowing.named(WINDOWS[1]))
+        assert picked("2026-11-21T06-00Z").success, "the boundary cuts the first hour"
+        assert "housekeeping has deleted heartbeats" in failure_of(picked(HOUR, "2026-11-21T04-00Z"))
+        assert picked("2026-11-21T04-00Z", "2026-11-21T04-00Z").all_events[-1].is_failure, "it has no windows"
     assert theirs.rows().equals(ours.rows())
 
 
