@@ -1,6 +1,6 @@
 """Asset keys, the specs of assets that no run computes, and the attributes that all assets share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -32,17 +32,6 @@ ASSETS = (
 """Housekeeping deletes the old tick events of these assets. `complete_windows` is not among them, because its events
 record which partitions are materialized."""
 
-ON_COMPUTED: dg.AutomationCondition[Any] = (
-    dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).since(
-        dg.AutomationCondition.newly_requested()
-    )
-    & ~dg.AutomationCondition.any_deps_missing()
-    & ~dg.AutomationCondition.in_progress()
-)
-"""Requests a partition of your asset each time its upstream partition is computed or recomputed. If the upstream
-partition is recomputed while your asset's run reads it, another run follows. `eager()` alone misses this case, and
-looks only at the newest partition."""
-
 GROUP = "tidemark"
 
 Columns = tuple[pa.Schema, Mapping[str, str]]
@@ -52,6 +41,20 @@ Columns = tuple[pa.Schema, Mapping[str, str]]
 def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
     """Return the key of an asset, prefixed with `dagster.name` if that is set."""
     return key.with_prefix(settings.dagster.name) if settings.dagster.name else key
+
+
+def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.AutomationCondition[Any]:
+    """Request a partition of your asset each time its upstream partition is computed or recomputed. Upstream assets are
+    those over this pipeline's windows, including its custom tables; `tables` are those that the settings do not name.
+    The asset's other dependencies do not count. If the upstream partition is recomputed while your asset's run reads
+    it, another run follows. `eager()` alone misses this case, and looks only at the newest partition."""
+    tables_too = map(dg.AssetKey, (*settings.tables, *tables))
+    keys = (HEARTBEAT_DIFFS, STREAM_STATUS, COMPLETE_WINDOWS, *tables_too)
+    ours = dg.AssetSelection.assets(*(key_of(settings, key) for key in keys))
+    updated = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).allow(ours)
+    missing = dg.AutomationCondition.any_deps_missing().allow(ours)
+    requested, in_progress = dg.AutomationCondition.newly_requested(), dg.AutomationCondition.in_progress()
+    return updated.since(requested) & ~missing & ~in_progress
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 
-from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of
+from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, key_of, on_computed
 from tidemark.assets.partitions import Partitions, windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition
@@ -71,8 +71,9 @@ class Pipeline:
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
         """An automation condition for your assets over `windows`. It requests a partition when all of its windows are
-        computed (with `pubsub.attach`: complete), and again when one of these windows is recomputed."""
-        return ON_COMPUTED
+        computed (with `pubsub.attach`: complete), and again when one of these windows is recomputed. Only your asset's
+        dependencies on `diffs`, `complete_windows`, stream_status and custom tables of this pipeline count."""
+        return on_computed(self.settings, (table.name for table in self.tables))
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
         """Read the current rows of heartbeat_diffs in these partitions, with the columns of `diff_schema`. A window

@@ -17,7 +17,7 @@ import tidemark.assets.definitions
 import tidemark.assets.location
 import tidemark.dagster as td
 from tests.dagster.house import settings_of
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import SystemClock
@@ -137,7 +137,11 @@ class Downstream:
         self.hour = self.hours[-3]
         days = dg.DailyPartitionsDefinition(settings.windowing.first.strftime("%Y-%m-%d"))
 
-        @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=days if by_day else hours, automation_condition=ON_COMPUTED)
+        @dg.asset(
+            deps=[HEARTBEAT_DIFFS, HEARTBEATS, "never_materialized"],
+            partitions_def=days if by_day else hours,
+            automation_condition=td.Pipeline(settings).on_computed,
+        )
         def anomalies() -> None: ...
 
         self.key, self.instance = anomalies.key, instance
@@ -181,6 +185,9 @@ def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afte
         assert theirs.asked() == set()
         theirs.ended(run)
         assert theirs.asked() == {theirs.hour}
+        theirs.ended(theirs.begun())
+        instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEATS))
+        assert theirs.asked() == set(), "a landing tick computes no hour"
 
 
 def test_a_day_of_theirs_waits_for_each_of_its_hours(tmp_path: Path) -> None:
