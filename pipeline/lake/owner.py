@@ -6,7 +6,7 @@ that the lake accepts. This object is never replaced, so all processes accept th
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
@@ -22,7 +22,10 @@ is the longest tick interval that settings allow."""
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    pipeline: str
+    """A pipeline. Its topic and subscriptions identify it. `pipeline`, its name, is only shown, because `td.pipeline`
+    may be given a name that the settings file lacks."""
+
+    pipeline: str = field(compare=False)
     topic: str
     base: str
     tracking: str

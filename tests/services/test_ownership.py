@@ -122,6 +122,8 @@ def test_another_pipeline_is_refused_with_the_owners_name_and_what_to_do(place: 
     place.clock.advance(timedelta(seconds=3))
     with pytest.raises(LakeOwned) as refused:
         place.process(base="another").state()
+    named = place.settings().model_copy(update={"dagster": DagsterSettings(name="orders")})
+    assert not Ownership(named, place.clock).is_other(place.owner()), "a name is only shown"
     said = str(refused.value)
     for part in (
         f"another pipeline writes {place.lake.uri}: tidemark (topic projects/tidemark-local/topics/heartbeats, ",
