@@ -50,8 +50,8 @@ LONGEST_PAUSE = timedelta(minutes=10)
 changed."""
 
 LOAD_AGAIN = (
-    "when Dagster loaded the table. Nothing was written. Restart `tidemark up`; in your own Dagster, reload the code "
-    "location"
+    "when Dagster loaded the table. Nothing was written. Restart `tidemark up`; in your own Dagster, restart the code "
+    "server"
 )
 
 

@@ -200,7 +200,7 @@ class TableConflict(LakeError):
 
 class TableFailed(TidemarkError):
     """A custom table cannot be computed: its function or SQL fails, or returns rows that the lake cannot store, or its
-    file has changed and Dagster must reload it. Nothing was committed, and no other table is affected.
+    file has changed and the code server must restart. Nothing was committed, and no other table is affected.
 
     Correct what the error names (see docs/how-to/tables.md). The table's windows are then computed automatically."""
 

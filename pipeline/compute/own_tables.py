@@ -43,7 +43,7 @@ MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
 
 FIX_FILE = "Fix the table's file: the next run reads it again"
-FIX_FUNCTION = "Fix the table's function, and reload Dagster's code location"
+FIX_FUNCTION = "Fix the table's function, and restart Dagster's code server"
 
 
 @dataclass(frozen=True, slots=True)

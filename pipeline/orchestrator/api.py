@@ -105,8 +105,8 @@ class DagsterApi:
         if location is None or "repositories" not in location:
             why = _quoted((location or {}).get("message") or "it is still loading")
             raise ServiceFailed(
-                f"the code location {self._location!r} of the Dagster at {self._ui} is not loaded: {why}. Start its "
-                "code server (`tidemark up` starts it), or reload the location in the UI, and try again"
+                f"the code location {self._location!r} of the Dagster at {self._ui} is not loaded: {why}. "
+                "Start or restart its code server (`tidemark up` starts it), and try again"
             )
         for repository in location["repositories"]:
             for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # a table's may end alike

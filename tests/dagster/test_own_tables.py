@@ -223,7 +223,7 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: P
             live.write("python", text(options))
             failure = live.fails()
             assert failure.startswith(said)
-            assert "Restart `tidemark up`; in your own Dagster, reload the code location" in failure
+            assert "Restart `tidemark up`; in your own Dagster, restart the code server" in failure
             assert not (live.house.folder / "tables").exists()
             assert said in live.skipped()
 
