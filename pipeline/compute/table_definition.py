@@ -31,12 +31,15 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = {
     *(*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog"),
     *("topic", "base_subscription", "tracking_subscription", "windows_by_name"),
+    *("heartbeats_missed", "heartbeats_late", "heartbeats_lost_outside", "heartbeats_passed_over"),
+    *("heartbeats_fields_present", "heartbeats_subscriptions", "quarantine_quarantine_share"),
+    "watermark_watermark_age",
 }
-"""Names that custom tables may not use, because tidemark uses them for tables, assets or jobs."""
+"""Names that custom tables may not use, because tidemark uses them for tables, assets, jobs or the ops of checks."""
 
 JOBS = {
     *("compute_windows", "compute_windows_by_name", "housekeeping", "ingest", "repair", "requeue"),
-    *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again"),
+    *("tune_watermark", "keep_house", "judge_again", "look_and_compute_again", "read_rounds"),
     *("context", "conf", "config", "meta", "dict", "arg_dict", "input_arg_dict", "output_arg_dict"),
     *("int", "str", "float", "bool", "input", "output", "type", *kwlist),
 }
@@ -169,6 +172,8 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
             found[name] = _checked(_unusable(name, settings.tables[name], error), settings)
             logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
+        if not isinstance(definition, TableDefinition):
+            raise InvalidSettings(f"{definition!r} is not a table; decorate the function with @tidemark.windowed")
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
         found[definition.name] = _checked(definition, settings, found)

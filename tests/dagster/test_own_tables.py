@@ -1,6 +1,7 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import tidemark.dagster as td
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import told
+from tidemark.assets.checks import CHECKS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.assets.scheduler import turns
@@ -291,5 +293,9 @@ def test_a_table_whose_job_or_op_would_share_a_name_is_refused(tmp_path: Path) -
         settings = with_tables(settings, tmp_path, mine=COUNTS, **{beside: COUNTS})
         with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):
             build_definitions(settings)
+    for check in CHECKS:
+        op = replace(hourly, name=f"{check.asset.path[-1]}_{check.name}")
+        with pytest.raises(InvalidSettings, match="no name that tidemark uses itself"):
+            td.Pipeline(Settings(), (op,)).definitions()
     prefixed = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
     assert build_definitions(prefixed).resolve_job_def("orders_compute_mine")
