@@ -97,15 +97,15 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
                 if not found.left:
                     results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
                 said = [_stale(look, found)]
-        if not is_recent(memory.audited_at, look.now, AUDIT_EVERY):
-            results += _audited(look, audits, context.log)
-            memory.audited_at = look.now
+        is_audit_due = not is_recent(memory.audited_at, look.now, AUDIT_EVERY)
+        results += _audited(look, audits, context.log) if is_audit_due else []
         results.append(checks.watermark_age.reported(look))
         for result in results:
             for figure in CHECKED.keys() & result.metadata.keys():
                 recorder_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
         skipped = dg.SkipReason("; ".join([*(str(result.description) for result in results), *said]))
         news = memory.news(results, context.cursor)
+        memory.audited_at = look.now if is_audit_due else memory.audited_at
         return dg.SensorResult(skip_reason=skipped, asset_events=news, cursor=memory.cursor)
 
     return staleness
