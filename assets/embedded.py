@@ -100,8 +100,8 @@ def pipeline(
     the key of your own asset that stands for the topic; pipelines that read the same topic share it.
 
     The pipeline's name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables
-    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline needs its own
-    subscriptions and lake. Raises InvalidSettings.
+    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. The commands do not know `name`, so set
+    `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
     settings = load_settings(Path(config), name=name)
     if settings.dagster.name is None:

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 MOST_MISSED = 3
 
 heartbeats = td.pipeline(HERE / "heartbeats.toml")
-orders = td.pipeline(HERE / "orders.toml", name="orders")
+orders = td.pipeline(HERE / "orders.toml")
 
 
 @dg.asset(
