@@ -13,6 +13,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
+from tidemark.resources.json_logs import log_as
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def pipeline(
     `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
     settings = load_settings(Path(config), name=name)
+    log_as(settings.logs)
     if settings.dagster.name is None:
         settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})})
     return Pipeline(settings, tuple(tables), topic)
