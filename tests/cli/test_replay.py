@@ -1,6 +1,7 @@
 """`tidemark replay` as a person and a script use it: over a trace, and over the log of a lake."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -250,6 +251,14 @@ def test_with_another_policy_replay_decides_otherwise_and_verifies_nothing(lake:
     policy = replace(ON_THE_SERVICE, band=seconds(120), base_slack=seconds(120))
     would_be = [each.decision.watermark for each in decide_again(ticks, policy)]
     assert [row["watermark"] for row in rows_of(tmp_path / "decisions.parquet")] == would_be
+    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\n[pubsub]\nattach = true\n')
+    shutil.rmtree(tmp_path / "lake" / "heartbeats")
+    derived = told("replay", "--from-lake", "--band", "20s")["derived"]
+    tried = told("tune", "--since", at(0).isoformat(), "--bands", "20s")["outcomes"]
+    named = [(each["rule"], each["quantile"], each["band_seconds"]) for each in tried]
+    outcome = tried[named.index(("band", 0.0, 20.0))]
+    assert (derived["late"], derived["landed"]) == (outcome["late"], outcome["landed"])
+    assert derived["late"] > 0
 
 
 def test_a_lake_without_decisions_or_with_none_since_then_is_reported(lake: Recorded, tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ from tidemark.pipeline.replay.replay import (
     verify,
     write_decisions,
 )
-from tidemark.pipeline.replay.sources import LakeLandings, ParquetTrace, recorded_ticks
-from tidemark.pipeline.replay.trace import Tick, extent_of, ticks_of
+from tidemark.pipeline.replay.sources import LakeLandings, LogMessages, ParquetTrace, recorded_ticks
+from tidemark.pipeline.replay.trace import Tick, Trace, extent_of, ticks_of
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -190,11 +190,14 @@ def _of_lake(
             f"{iso(newest.decision.at)}. Give an earlier --since, or none"
         )
     begins_with_the_log = state.number < 0  # otherwise, earlier decisions say what was late before the first tick
-    landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
+    landings: Trace = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
     recorded: list[Decision] = []
     what_if = bool(given) or rules is not RULES
+    every: Iterable[Tick] = chain([first], ticks)
+    if settings.pubsub.attach and (what_if or out is not None):
+        landings = LogMessages(every := list(every), first.at)
     with progress_bar() as progress:
-        noted = _noted(progress.track(chain([first], ticks), description="deciding"), recorded)
+        noted = _noted(progress.track(every, description="deciding"), recorded)
         if what_if:
             policy = replace(newest.policy.with_band(given.get("band", newest.policy.band)), **given)
             again = decide_again(noted, policy, state, rules)
