@@ -20,7 +20,7 @@ from tidemark.local.demo.summary import Spread, Summary, show
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import compare
-from tidemark.local.services.processes import Supervisor
+from tidemark.local.services.processes import STATE_FILE, Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError, ServiceFailed
@@ -72,7 +72,8 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end. So the window of the last heartbeats ends soon after the stop."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed."""
+"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. The durations that the
+options ask for are added."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -119,10 +120,13 @@ class DemoFolder:
             )
 
     def recreate(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings file and the shape's files. Use the usual ports or, if they are
-        taken, other free ports."""
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
+        """Empty the folder, but for the note of its supervisor, and write the settings file and the shape's files. Use
+        the usual ports or, if they are taken, other free ports."""
+        for one in self.root.iterdir():
+            if one.is_dir() and not one.is_symlink():
+                shutil.rmtree(one)
+            elif one.name != STATE_FILE:
+                one.unlink()
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
         for name, content in shape.files.items():
             (file := self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +223,8 @@ def run_demo(
     start = clock.now().replace(second=0, microsecond=0) - scale.backlog
     source = Source(replace(beats, streams=scale.streams), settings, folder.truth, start, clock)
     try:
-        watch = LakeWatch(settings, source, supervisor.restart_what_died, clock, say)
+        patience = PATIENCE + scale.backlog + scale.live + scale.idle_timeout
+        watch = LakeWatch(settings, source, supervisor.restart_what_died, clock, say, patience)
         summary = _play(folder, watch, supervisor, scale)
     finally:
         try:

@@ -188,8 +188,8 @@ class _Sender:
 
 @dataclass
 class Source:
-    """Publishes heartbeats in a thread, from the event time `begin` on, until it is stopped or has published a day's
-    heartbeats.
+    """Publishes heartbeats in a thread, from the event time `begin` on, until it is stopped or a day has passed since
+    its start.
 
     `sent` is the number of messages that Pub/Sub has confirmed, and `reached` the planned publication time of the last
     one.
@@ -215,7 +215,7 @@ class Source:
             self.settings.pubsub.topic_path,
             self.clock,
             self.begin,
-            self.begin + timedelta(days=1),
+            self.clock.now() + timedelta(days=1),
             truth_path=self.truth,
             progress=self._progress,
             stop=self._stop.is_set,

@@ -1,11 +1,17 @@
 """Where the demonstration and its lake may be."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import said_here
+from tests.watermark.builders import at
+from tidemark.local.demo.script import IN_THE_FOLDER, DemoFolder
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.services.processes import Supervisor, noted_in
+from tidemark.pipeline.clock import SystemClock
 
 
 @pytest.mark.parametrize("where", [("--lake", "file:/elsewhere"), ("--lake", "gs://"), ("--lake-endpoint", "http://a")])
@@ -22,3 +28,17 @@ def test_a_folder_with_files_of_others_is_refused_and_keeps_them(tmp_path: Path)
     said = said_here(tmp_path, ("demo", "--folder", "."), {**os.environ, **overriding})
     assert (said.code, "has files that are not a demonstration's" in said.err, kept.exists()) == (1, True, True)
     assert f"{', '.join(sorted(overriding))} are ignored" in " ".join(said.out.split())
+
+
+def test_the_current_folder_is_emptied_and_stays_with_its_supervisors_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "file").touch()
+    (tmp_path / "truth.parquet").touch()
+    monkeypatch.chdir(tmp_path)
+    Supervisor(Path(), SystemClock(), print).take_over()
+    DemoFolder(Path()).recreate(at(0), IN_THE_FOLDER, JsonObject(), timedelta(minutes=1))
+    assert Path.cwd() == tmp_path
+    assert sorted(os.listdir()) == ["services.json", "tidemark.toml"]
+    assert noted_in(Path()).owner is not None
