@@ -107,7 +107,7 @@ def given_home() -> Path | None:
     """Return the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`, otherwise None."""
     here = Path.cwd()
     workspace = here / WORKSPACE
-    is_ours = workspace.is_file() and CODE_PORT in workspace.read_text(encoding="utf-8")
+    is_ours = workspace.is_file() and CODE_PORT.encode() in workspace.read_bytes()
     return here if is_ours and (here / INSTANCE).is_file() else None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.official_emulator import free_port
 from tidemark.local.services import stack
+from tidemark.local.services.own_files import given_home
 from tidemark.local.services.processes import Supervisor
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
@@ -101,3 +102,11 @@ def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypa
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     stack.run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")
+
+
+def test_a_workspace_file_of_others_is_not_ours_whatever_its_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workspace.yaml").write_bytes(b"# caf\xe9\n")
+    monkeypatch.chdir(tmp_path)
+    assert given_home() is None
