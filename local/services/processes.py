@@ -169,8 +169,9 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """Become the supervisor of the folder, and end the services that an earlier supervisor left running, in reverse
-        order. Raises AlreadyRunning if the earlier supervisor is alive, and NewerFormat."""
+        """Become the supervisor of the folder. End the services that an earlier supervisor left running, in reverse
+        order, and the processes left by services that died. Raises AlreadyRunning if the earlier supervisor is alive,
+        and NewerFormat."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):
@@ -184,6 +185,8 @@ class Supervisor:
                 if (process := noted_process.running()) is not None:
                     self.say(f"stopping {name} (process {process.pid}), left over from an earlier start")
                     _end(process)
+                elif noted_process.is_near():
+                    _kill(_orphans_of(noted_process.process))
             with usable(self.state_folder):
                 self._note()
 
@@ -268,7 +271,7 @@ def _end(process: psutil.Process) -> None:
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
     for one in processes:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             one.kill()
     psutil.wait_procs(processes, timeout=STOP_WITHIN_SECONDS)
 

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -134,18 +134,18 @@ def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypa
     assert not is_alive(pid)
 
 
-@pytest.mark.parametrize("restarted", [True, False], ids=["when it is started again", "when all is stopped"])
-def test_the_child_of_a_killed_service_is_ended(house: House, restarted: bool) -> None:
+ENDS = [Supervisor.restart_what_died, Supervisor.stop, Supervisor.take_over]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["when it is started again", "when all is stopped", "by the next supervisor"])
+def test_the_child_of_a_killed_service_is_ended(house: House, end: Callable[[Supervisor], None]) -> None:
     house.supervisor.start(house.spec("parent", WITH_A_CHILD))
     until("the child runs", lambda: house.log("parent").strip().isdigit())
     orphan, parent = int(house.log("parent")), house.pid("parent")
     psutil.Process(parent).kill()
-    until("its parent has ended", lambda: not is_alive(parent))
+    house.supervisor.running[0].process.wait()
     assert is_alive(orphan)
-    if restarted:
-        house.supervisor.restart_what_died()
-    else:
-        house.supervisor.stop()
+    end(house.supervisor)
     assert not is_alive(orphan)
 
 
