@@ -33,7 +33,7 @@ resource "google_monitoring_alert_policy" "oldest_unacked" {
 resource "google_logging_metric" "watermark_lag" {
   project         = var.project
   name            = "${var.name}/watermark_lag_seconds"
-  filter          = "jsonPayload.behind_now >= 0"
+  filter          = "jsonPayload.behind_now >= 0 AND jsonPayload.pipeline = \"${var.pipeline}\""
   value_extractor = "EXTRACT(jsonPayload.behind_now)"
 
   metric_descriptor {

@@ -19,6 +19,12 @@ variable "name" {
   }
 }
 
+variable "pipeline" {
+  description = "As dagster.name, which `tidemark status --json` says: the alert on the watermark is for this pipeline alone."
+  type        = string
+  default     = "tidemark"
+}
+
 variable "region" {
   description = "Where the bucket is: near to what runs tidemark, or every call is slow and paid for as traffic."
   type        = string

@@ -219,6 +219,7 @@ def test_diffs_of_an_unknown_window_or_stream_are_refused(built: Built, argument
 def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) -> None:
     facts = json.loads(empty.tidemark("status", "--json").out)
     assert (facts["watermark"], facts["reason"], facts["landed_rows"], facts["windows_computed"]) == (None, None, 0, 0)
+    assert facts["pipeline"] == "tidemark", "Terraform's alert looks for it"
     assert "start the pipeline (`tidemark up`); if it runs" in empty.tidemark("status").out
     (state := empty.settings.dagster.state_folder).mkdir()
     noted_file(state).write(Noted(process_of(os.getppid())))

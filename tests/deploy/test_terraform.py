@@ -113,3 +113,8 @@ def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it(by_def
     assert bucket.pop("public_access_prevention") == "enforced"
     assert bucket.pop("force_destroy") is False
     assert bucket.keys() == {"project", "name", "location", "versioning", "soft_delete_policy"}
+
+
+def test_the_watermarks_metric_counts_the_lines_of_its_pipeline_alone(by_default: Asked) -> None:
+    (metric,) = named(by_default, "google_logging_metric")
+    assert metric["filter"] == 'jsonPayload.behind_now >= 0 AND jsonPayload.pipeline = "tidemark"'

@@ -43,7 +43,8 @@ def status(
     if everything and not at.settings.pubsub.attach:
         tables = list(read_custom_tables(at, now))
     listed = {"tables": tables} if everything else {}
-    terminal = printed({**found.facts, **found.details, **listed}, as_json=as_json)
+    named = {"pipeline": at.settings.pipeline_name}
+    terminal = printed({**named, **found.facts, **found.details, **listed}, as_json=as_json)
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
     if not everything:
         show_screen(found, terminal, is_up=lambda: _is_up(at.settings))
