@@ -18,8 +18,9 @@ locals {
     tracking = google_pubsub_subscription.tracking.name
   }
   on_subscriptions = {
-    for pair in setproduct([for name, of in local.scopes : name if of.scope == "subscription"], keys(local.subscriptions)) :
+    for pair in setproduct(keys(local.scopes), keys(local.subscriptions)) :
     "${pair[0]}/${pair[1]}" => { role = pair[0], subscription = local.subscriptions[pair[1]] }
+    if contains(["subscription", pair[1]], local.scopes[pair[0]].scope)
   }
   member_of = {
     for name, of in local.scopes : name => google_service_account.account[var.accounts[of.part]].member

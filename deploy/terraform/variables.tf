@@ -137,8 +137,8 @@ variable "accounts" {
   }
 
   validation {
-    condition     = length(setsubtract(keys(var.accounts), ["tracker", "lander", "checks", "runs", "web", "provision"])) == 0 && length(setsubtract(["tracker", "lander", "checks", "runs"], keys(var.accounts))) == 0
-    error_message = "The parts are tracker, lander, checks, runs, web and provision; the first four must have an account."
+    condition     = length(setsubtract(keys(var.accounts), ["tracker", "lander", "checks", "runs", "web", "provision", "attach", "measure"])) == 0 && (contains(keys(var.accounts), "attach") || length(setsubtract(["tracker", "lander", "checks", "runs"], keys(var.accounts))) == 0)
+    error_message = "The parts are tracker, lander, checks, runs, web, provision, attach and measure; attach, or else each of the first four, must have an account."
   }
 
   validation {

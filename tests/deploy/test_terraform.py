@@ -118,3 +118,10 @@ def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it(by_def
 def test_the_watermarks_metric_counts_the_lines_of_its_pipeline_alone(by_default: Asked) -> None:
     (metric,) = named(by_default, "google_logging_metric")
     assert metric["filter"] == 'jsonPayload.behind_now >= 0 AND jsonPayload.pipeline = "tidemark"'
+
+
+def test_an_attached_pipeline_may_have_an_account_of_attach_alone(plan: Plan) -> None:
+    asked, error = plan(accounts='{ attach = "tidemark-attach" }')
+    assert error == ""
+    members = named(asked, "google_pubsub_subscription_iam_member")
+    assert sorted(one["subscription"] for one in members) == ["heartbeats-base", "heartbeats-tracking"]
