@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -20,11 +21,11 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.quarantine import rejected_payloads
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.sources import COLUMNS, TIMES, LakeLandings, LogMessages, ParquetTrace, recorded_ticks
-from tidemark.pipeline.replay.trace import NEVER, CohortKey, Trace, ticks_at, ticks_of
+from tidemark.pipeline.replay.trace import NEVER, CohortKey, Tick, Trace, ticks_at, ticks_of
 from tidemark.pipeline.tuning.disorder import disorder_of
 from tidemark.pipeline.tuning.report import Asked, TuningReport, facts_of, make_report
 from tidemark.pipeline.tuning.sweep import Workload
-from tidemark.pipeline.watermark.state import Released
+from tidemark.pipeline.watermark.state import Released, WatermarkState
 
 MOST_COHORTS = 8
 """Maximum number of cohorts with a separate report. In production, each cohort needs two subscriptions."""
@@ -168,9 +169,7 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     decided = list(ticks)
     requeued = lake.requeued().ids()
     until = max((tick.at for tick in decided), default=None)
-    released = [entry for tick in decided for entry in tick.entries if isinstance(entry, Released)]
-    if state.released_before is not None:
-        released.append(Released(state.released_before, begins, by=""))
+    released = _released(state, decided, begins)
     landings: Trace = LakeLandings(lake.heartbeats(), begins, until, requeued, released=released)
     if settings.pubsub.attach:
         landings = LogMessages(decided, begins)
@@ -198,13 +197,16 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
         ticks = partial(ticks_of, tick=watermark.tick, idle_timeout=watermark.idle_timeout)
     else:
         name = settings.lake.uri
-        decided = [tick for tick in recorded_ticks(source.tracking_log(), begins)[1] if tick.at >= begins]
+        state, recorded = recorded_ticks(source.tracking_log(), begins)
+        released = _released(state, every := list(recorded), begins)
+        decided = [tick for tick in every if tick.at >= begins]
         if settings.pubsub.attach:
             raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
             raise _nothing_landed(asked)
         tick_us = np.maximum.accumulate([to_us(each.at) for each in decided])  # the clocks of two trackers disagree
-        trace = LakeLandings(source.heartbeats(), begins, from_us(int(tick_us[-1])), source.requeued().ids(), by)
+        until, requeued = from_us(int(tick_us[-1])), source.requeued().ids()
+        trace = LakeLandings(source.heartbeats(), begins, until, requeued, by, released)
         observed_us = np.array([to_us(each.base.observed_at if each.base else begins) for each in decided])
         ticks = partial(ticks_at, tick_us=tick_us, observed_us=observed_us, complete_from=begins)
 
@@ -217,6 +219,12 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
         return report if report.now.landed else None
 
     return cohorts_of(trace, by, name, report_on)
+
+
+def _released(state: WatermarkState, ticks: Sequence[Tick], begins: datetime) -> list[Released]:
+    """Return the releases in the ticks, and the one before them, if any, as if it was made at `begins`."""
+    released = [entry for tick in ticks for entry in tick.entries if isinstance(entry, Released)]
+    return released if state.released_before is None else [*released, Released(state.released_before, begins, by="")]
 
 
 def _named(trace: ParquetTrace) -> str:

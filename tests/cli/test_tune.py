@@ -4,6 +4,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from tests.cli.command import Said, said_here
 from tests.lake.builders import append_rejected
 from tests.tuning.tuning_traces import MemoryTrace, Source, ending_before, record
-from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.watermark.state import Released
 
 CONFIG = """\
 [pubsub]
@@ -118,6 +120,19 @@ def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path
     assert 0 < told["messages"] < len(trace.publish_us)
     assert told["present"]["landed"] == told["messages"]
     assert told["present"]["lag_p50_seconds"] > 10
+
+
+def test_messages_landed_after_their_release_are_left_out_of_cohorts_as_well(tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(CONFIG)
+    settings, now = load_settings(tmp_path / "tidemark.toml"), SystemClock().now()
+    trace = ending_before(Source(seconds=60, rate=10, left=0).trace(), to_us(now))
+    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
+    record(lake, trace, settings.policy)
+    log = lake.tracking_log()
+    log.append(Released(now, from_us(int(median(trace.landed_us.tolist()))), by="a test"))
+    log.decide(lambda state: state.decide(None, None, settings.policy, now))
+    whole, apart = (figures(tmp_path, "tune", "--bands", "10s", *by) for by in ([], ["--by", "stream_prefix:-"]))
+    assert whole["messages"] == apart["together"]["messages"] < 2 / 3 * len(trace.publish_us)
 
 
 @pytest.mark.parametrize(
