@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemark.local.services.stack import emulator_is_absent
-from tidemark.pipeline.cli.options import AsJson, only_with, option
+from tidemark.pipeline.cli.options import AsJson, apart_from, only_with, option
 from tidemark.pipeline.cli.output import columns, console, counted, print_json, printed, progress_bar, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
@@ -36,6 +36,7 @@ def doctor(
     --measure takes a minute, or six with Cloud Monitoring, and uses a temporary topic. Only --write changes settings.
     """
     if measures:
+        apart_from("--measure", part=parts)
         measured(load_settings(), SystemClock(), writes=writes, as_json=as_json)
         return
     only_with("--measure", write=writes)

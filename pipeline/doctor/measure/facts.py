@@ -395,7 +395,7 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     """
     target = file.resolve()
     try:
-        with target.open(encoding="utf-8", newline="") as opened:
+        with target.open(encoding="utf-8-sig", newline="") as opened:
             text = opened.read()
         document, meaning = tomlkit.parse(text), tomllib.loads(text)
         written: list[Written] = []

@@ -134,13 +134,13 @@ def test_a_file_written_by_hand_keeps_what_its_writer_wrote_and_a_link_stays_one
 
 
 @pytest.mark.parametrize(
-    "text", ["", "watermark = { band = '5s' } # short", "watermark.band = '5s'", "[watermark]\r\n"]
+    "text", ["", "\ufeff[watermark]", "watermark = { band = '5s' } # short", "watermark.band = '5s'", "[watermark]\r\n"]
 )
 def test_a_file_of_another_form_means_the_same_and_the_settings(file: Path, text: str) -> None:
     file.write_bytes(text.encode())
     write_settings(file, FOUND)
     assert values_in(file) == (1.0, 2.1)
-    assert file.read_bytes().decode().startswith(text[:9])
+    assert file.read_bytes().decode().startswith(text.removeprefix("\ufeff")[:9])
 
 
 @pytest.mark.parametrize("content", [b"[watermark", b"\xff"])
@@ -214,6 +214,7 @@ def test_where_nothing_answers_or_nothing_may_be_asked_it_says_so(tmp_path: Path
     assert said.err.startswith("tidemark: nothing answers at 127.0.0.1:9, so there is nothing to measure")
     said = said_here(tmp_path, ("doctor", "--write"), {})
     assert (said.code, "it only works with --measure" in said.err) == (2, True)
+    assert doctor(tmp_path, "--part", "tracker").code == 2
 
 
 @pytest.fixture
