@@ -209,10 +209,9 @@ def _is_late(messages: Messages, decisions: list[Decision]) -> np.ndarray:
 
 
 def _late(messages: Messages, decisions: list[Decision]) -> int:
-    (batch,) = messages.batches()
     tick_us = np.array([to_us(decision.at) for decision in decisions], dtype=np.int64)
-    (late_at,) = late_landings(batch, tick_us, np.array([watermarks_us([each.watermark for each in decisions])]))
-    return len(late_at)
+    watermarks = np.array([watermarks_us([each.watermark for each in decisions])])
+    return sum(len(late_at) for (late_at,), _ in late_landings(messages, tick_us, watermarks))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.lake.tables.table import MOMENT
-from tidemark.pipeline.replay.trace import Tick, Trace, landed_in, late_landings, watermarks_us
+from tidemark.pipeline.replay.trace import Tick, Trace, late_landings, watermarks_us
 from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Ints
@@ -203,10 +203,9 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])
     late, landed = np.zeros(len(at_us), dtype=np.int64), 0
-    for batch in trace.batches():
-        (late_at,) = late_landings(batch, at_us, np.array([watermark_us]))
+    for (late_at,), has_landed in late_landings(trace, at_us, np.array([watermark_us])):
         late += np.bincount(late_at, minlength=len(at_us))
-        landed += landed_in(batch, at_us)
+        landed += has_landed
     return Replayed(decisions, np.cumsum(late), landed)
 
 

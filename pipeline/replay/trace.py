@@ -268,25 +268,24 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
-def late_landings(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> list[Ints]:
-    """Return one array per row of `watermarks_us`, with an element per late message of the batch: the index of the
-    first tick at or after the message's landing. Messages that landed after the last tick are left out.
+def late_landings(trace: Trace, tick_us: Ints, watermarks_us: Ints) -> Iterator[tuple[list[Ints], int]]:
+    """For each batch of a trace, yield its late messages, and the number of its messages that had landed by the last
+    tick and were not rejected.
 
-    A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us` are
-    the times of the ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or
-    NO_WATERMARK.
+    There is one array of late messages per row of `watermarks_us`, with an element per message: the index of the first
+    tick at or after the message's landing. Messages that landed after the last tick are left out. A message is late if
+    its event time is below the watermark of the last tick strictly before it landed. `tick_us` are the times of the
+    ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or NO_WATERMARK.
     """
-    landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
-    # Most messages are above the watermark of every row.
-    some = (landing < len(tick_us)) & (batch.event_us < before_landing.max(axis=0)[landing])
-    event_us, landing = batch.event_us[some], landing[some]
-    return [landing[event_us < own[landing]] for own in before_landing]
-
-
-def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """Return the number of messages in a batch that were not rejected and had landed by the last tick."""
-    return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
+    highest = before_landing.max(axis=0)
+    for batch in trace.batches():
+        landing = first_tick_at(tick_us, batch.landed_us)
+        has_landed = landing < len(tick_us)
+        some = has_landed & (batch.event_us < highest[landing])  # most messages are above the watermark of every row
+        event_us, late_at = batch.event_us[some], landing[some]
+        late = [late_at[event_us < own[late_at]] for own in before_landing]
+        yield late, int(np.count_nonzero(has_landed & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:

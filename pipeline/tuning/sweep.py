@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tidemark.pipeline.clock import duration_us, format_duration, to_us
 from tidemark.pipeline.figures import quantile
 from tidemark.pipeline.replay.replay import decide_again
-from tidemark.pipeline.replay.trace import NO_WATERMARK, Tick, Trace, landed_in, late_landings, watermarks_us
+from tidemark.pipeline.replay.trace import NO_WATERMARK, Tick, Trace, late_landings, watermarks_us
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -156,9 +156,9 @@ def outcomes_of(
     tick_us = np.maximum.accumulate(made_us)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
-    for batch in workload.messages.batches():
-        late += [len(of_one) for of_one in late_landings(batch, tick_us, watermarks)]
-        landed += landed_in(batch, tick_us)
+    for late_at, has_landed in late_landings(workload.messages, tick_us, watermarks):
+        late += [len(of_one) for of_one in late_at]
+        landed += has_landed
     counted = (made_us >= workload.from_us) & (made_us <= workload.until_us)
     return [
         BandOutcome(variant, band, landed, int(count), *_lags(made_us, own, counted))
