@@ -34,7 +34,7 @@ class Unacknowledged:
         self.messages: dict[int, Any] = {}  # including those not visible yet
         self._tag = tag
         self._rng = rng
-        self._order: list[int] = []  # a heap of visible messages, including acknowledged ones
+        self._order: list[int] = []  # a heap of visible messages, and at most about as many acknowledged ones
         self._ready: deque[int] = deque()  # the next to deliver, including acknowledged ones
         self._pool: list[int] = []  # like `_ready` but unordered, while deliveries are shuffled
         self._leases: dict[int, Lease] = {}
@@ -87,6 +87,8 @@ class Unacknowledged:
 
     def oldest(self) -> int | None:
         """Return the number of the oldest visible unacknowledged message; None if there is none."""
+        if len(self._order) > 2 * len(self.messages):  # a sorted list is a heap
+            self._order = sorted({number for number in self._order if number in self.messages})
         while self._order and self._order[0] not in self.messages:
             heapq.heappop(self._order)
         return self._order[0] if self._order else None

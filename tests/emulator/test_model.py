@@ -64,6 +64,17 @@ def test_a_snapshot_that_would_live_for_less_than_an_hour_is_refused() -> None:
         model.create_snapshot("not", BASE, edge + timedelta(microseconds=1))
 
 
+def test_acknowledged_messages_are_forgotten_while_an_older_one_is_outstanding() -> None:
+    model = a_model()
+    publish(model, 1)
+    pull(model)
+    for second in range(5):
+        publish(model, 10, second)
+        acknowledge(model, pull(model, second), second)
+    assert len(outstanding(model)) == 1
+    assert len(model._state(BASE).outstanding._order) <= 2
+
+
 # Faults
 
 
