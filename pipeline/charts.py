@@ -268,10 +268,14 @@ def stretched(low: float, high: float, title: str) -> Axis:
     return Axis(title, place, [(tick, _time(tick)) for tick in ticks])
 
 
+LEAST_POWER = -12
+"""The smallest power of ten on an axis for fractions. Few traces have more messages than the fraction's inverse."""
+
+
 def shares(least: float, title: str) -> Axis:
     """Return a logarithmic axis for fractions, from the power of ten below `least` up to 1. Zero is at the start,
     before a gap."""
-    positive = logarithmic(10.0 ** min(floor(log10(least)), -1), 1.0, title, percent)
+    positive = logarithmic(10.0 ** min(max(floor(log10(least)), LEAST_POWER), -1), 1.0, title, percent)
 
     def place(value: float) -> float:
         return ZERO_GAP + (1 - ZERO_GAP) * max(0.0, positive.place(value)) if value > 0 else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.observe.test_page import HOSTILE
 from tests.watermark.builders import at
-from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture
+from tidemark.pipeline.charts import Area, Axis, Bar, Chart, Heat, Line, Mark, picture, shares
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.observe.explained import MOST_CELLS, history_facts, lag_chart, plane_facts
 from tidemark.pipeline.observe.facts import LakeStatus
@@ -108,3 +108,9 @@ def test_a_backlog_that_is_being_read_is_the_headline() -> None:
     lacking, unknown = verdict({"untracked": 6}), verdict({"lost_unknown": "not counted"})
     assert (lacking.level, lacking.sentences[0][:33]) == ("bad", "tracking never received 6 message")
     assert (unknown.level, unknown.sentences[0]) == ("hold", "not counted")
+
+
+def test_the_axis_of_shares_begins_well_above_the_smallest_number() -> None:
+    axis = shares(5e-324, "")
+    assert len(axis.ticks) == 14
+    assert [axis.place(value) for value in (0.0, 1.0)] == [0.0, 1.0]
