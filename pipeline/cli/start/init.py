@@ -86,8 +86,8 @@ def _of_topic(written: str) -> dict[str, str]:
         PubSubSettings.model_validate(values)
     except ValidationError as error:
         raise typer.BadParameter(
-            f"{written} is not a topic: write projects/PROJECT/topics/TOPIC, or TOPIC alone. TOPIC has 3 to 255 "
-            "letters, digits and -_.~+%, and begins with a letter"
+            f"{written} is not a topic: write projects/PROJECT/topics/TOPIC, or TOPIC alone. PROJECT has at "
+            "least 3 characters; TOPIC has 3 to 255 letters, digits and -_.~+%, and begins with a letter"
         ) from error
     return values
 
