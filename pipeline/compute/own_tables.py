@@ -38,6 +38,9 @@ process, and several times as much in Spark's driver."""
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
 
+UNREADABLE = re.compile(r'[tT]ype":"(void|variant)"')
+"""Matches Spark types, at any depth of a column's type as JSON, that Delta stores and most readers cannot read."""
+
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
@@ -74,7 +77,7 @@ class OwnBatch(WindowBatch):
         Raises ExecutorsUnable, ToolMissing, and TableFailed if the table's definition fails or returns rows that the
         lake cannot store.
         """
-        definition, (table,) = self.definition, self.tables
+        definition, (table,), schema = self.definition, self.tables, pa.schema([])
         with explaining_missing_connector(), _failing(definition):
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
@@ -83,7 +86,8 @@ class OwnBatch(WindowBatch):
                 landed = self._landed(stretch, reached, run)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
-                table.prepare(checked_schema(definition, rows), definition.version, self._of(windows))
+                schema = checked_schema(definition, rows, schema)
+                table.prepare(schema, definition.version, self._of(windows))
                 rows = _of_windows(rows, stretch)
                 by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
                 by_window.write.mode("append").partitionBy(PARTITION).parquet(table.folder_of(run))
@@ -96,10 +100,10 @@ class OwnBatch(WindowBatch):
         """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
         copies are late. A column that a file lacks is null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
-        if not files.files:
-            return self.spark.createDataFrame([], columns)
-        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
         event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
+        if not files.files:
+            return self.spark.createDataFrame([], columns).withColumn("late", late)  # as nullable as below
+        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
         landed = self.spark.read.schema(columns).parquet(*map(_literal, files.paths))
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
@@ -171,29 +175,38 @@ def _whole(microseconds: Column, length_us: int) -> Column:
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
-def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
-    """Return the schema of the table's rows, with all columns nullable. Raises TableFailed if the lake cannot store
-    such rows."""
+def checked_schema(definition: TableDefinition, rows: DataFrame, earlier: pa.Schema) -> pa.Schema:
+    """Return the columns of `earlier`, the schema of the run's earlier windows, and the columns of `rows`. Raises
+    TableFailed if the lake cannot store such rows, or if a column has another type in `earlier`."""
     if not hasattr(rows, "schema"):
         raise TableFailed(
             f"the function of the table {definition.name} returned a {type(rows).__name__}; it must return a DataFrame"
         )
-    names = [name.lower() for name in rows.columns]
+    names = [name.lower() for name in (*rows.columns, *(set(earlier.names) - set(rows.columns)))]
     twice = sorted({name for name in names if names.count(name) > 1})
     absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]
+    unreadable = [column.name for column in rows.schema if UNREADABLE.search(column.json())]
     wrong = None
     if twice:
         wrong = f"has the column {twice[0]} twice"
     elif absent:
         wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
-    elif len(names) == 1:
+    elif len(rows.columns) == 1:
         wrong = f"has no column except {PARTITION}"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
         wrong = f"has a column {PARTITION} that is not text; select the heartbeats' column unchanged"
+    elif unreadable:
+        wrong = f"has the type VOID or VARIANT in the column {unreadable[0]}, which readers cannot read: cast it"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
-    schema = arrow_schema(rows.schema)
-    return stored_schema(pa.schema([column.with_nullable(True) for column in schema]))
+    schema = stored_schema(arrow_schema(rows.schema))
+    for column in schema:
+        if column.name in earlier.names and (other := earlier.field(column.name).type) != column.type:
+            raise TableFailed(
+                f"the table {definition.name} has the column {column.name} as {other} in some windows, but as "
+                f"{column.type} in others: cast it in the last select. Nothing was committed"
+            )
+    return pa.unify_schemas([earlier, schema])
 
 
 @contextmanager

@@ -264,6 +264,8 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         ),
         (lambda _, __: None, "returned a NoneType; it must return a DataFrame"),
         (lambda heartbeats, _: heartbeats.select("window", F.expr("make_dt_interval(1)").alias("i")), "cannot be"),
+        (lambda heartbeats, _: heartbeats.select("window", F.array(F.lit(None)).alias("v")), "VOID or VARIANT"),
+        (lambda heartbeats, _: heartbeats.select("window", F.expr("parse_json('1')").alias("v")), "VOID or VARIANT"),
     ],
 )
 def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: House, build: Any, said: str) -> None:
@@ -291,6 +293,27 @@ def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: Ho
     with pytest.raises(LakeError, match=r"the column n .* has the type int32 in the lake, but string in this run"):
         house.compute(other, WINDOWS[0].key)
     assert house.rows(shaped) == [{"m": "x", "n": 1, "window": WINDOWS[0].key}]
+
+
+def test_a_run_over_windows_with_a_gap_has_the_columns_of_all_and_one_type_for_each(house: House) -> None:
+    first, silent, last = (WINDOWS[number] for number in (0, 2, 4))
+    count = {first.start: F.lit(1).alias("a"), silent.start: F.lit(1).alias("a"), last.start: F.lit(1).alias("b")}
+    nested = F.struct(F.array("late").alias("late"), F.when(F.col("region") == "n", 1).alias("n")).alias("nested")
+    gapped = replace(
+        windowed()(failing), name="gapped", build=lambda beats, of: beats.select("window", count[of.start], nested)
+    )
+    house.land(("n", 10.0), ("s", 1210.0))
+    late, number = pa.list_(pa.field("element", pa.bool_(), nullable=False)), pa.field("n", pa.int32(), nullable=False)
+    earlier = pa.schema([("window", pa.string()), ("nested", pa.struct([pa.field("late", late), number]))])
+    house.lake.own_table("gapped").table.complete(earlier)  # as an earlier function had it
+    house.compute(gapped, first.key, silent.key, last.key)
+    assert house.rows(gapped) == [
+        {"a": 1, "b": None, "nested": {"late": [False], "n": 1}, "window": first.key},
+        {"a": None, "b": 1, "nested": {"late": [False], "n": None}, "window": last.key},
+    ]
+    count[last.start] = F.lit("one").alias("a")
+    with pytest.raises(TableFailed, match="the column a as int32 in some windows, but as string in others"):
+        house.compute(gapped, first.key, last.key)
 
 
 def written(folder: Path, text: str) -> TableSettings:

@@ -394,23 +394,24 @@ class LakeTable:
         self.make_durable()
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
-        """Add the columns of `schema` that the table lacks, and return the table. Creates the table if it does not
-        exist. If the table has an older format or lacks a property, sets the current format and the properties. With
-        `as_open`, a table that is already open and still valid is not updated to its newest version first. Raises
-        TableConflict, NewerFormat, LakeError."""
+        """Add the columns of `schema` that the table lacks, and return the table. Part of an existing column, such as a
+        field of a struct, becomes nullable if it is nullable in `schema`. Creates the table if it does not exist. If
+        the table has an older format or lacks a property, sets the current format and the properties. With `as_open`, a
+        table that is already open and still valid is not updated to its newest version first. Raises TableConflict,
+        NewerFormat, LakeError."""
         claim(self._lake)
         table = (self._open() if as_open else None) or self._created(schema)
         self.check()
-        there = {column.name.lower(): column.name for column in table.schema().fields}
+        there = {column.name.lower(): (column.name, column.type) for column in table.schema().fields}
         wanted: list[Field] = Schema.from_arrow(schema).fields
-        absent = [column for column in wanted if there.get(column.name.lower()) != column.name]
-        for column in absent:
-            if (alike := there.get(column.name.lower())) is not None:
+        changed = [column for column in wanted if there.get(column.name.lower()) != (column.name, column.type)]
+        for column in changed:
+            if (alike := there.get(column.name.lower(), (column.name,))[0]) != column.name:
                 raise LakeError(
                     f"{self.uri} has the column {alike} and cannot have {column.name}, which differs only in case. "
                     "Nothing was committed; use the existing name, or another one"
                 )
-        return self._altered(lambda alter: alter.add_columns(absent)) if absent else table
+        return self._altered(lambda alter: alter.add_columns(changed)) if changed else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
         table = self.current()

@@ -7,6 +7,7 @@ commits, another run has replaced the window in between."""
 
 import hashlib
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,10 @@ COMMIT_ATTEMPTS = 60
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
+
+NOT_NULL = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":\s*)false')
+"""Matches what makes a column, or a part of it, not nullable in a Delta schema as JSON. Spark derives nullability from
+the query, so it is not a part of a column's type here."""
 
 Fence = Mapping[str, frozenset[str]]
 """The files that each window had before a run listed its input, by window key."""
@@ -155,11 +160,11 @@ class WindowedTable:
     def _refuse_other(self, table: DeltaTable | None, schema: pa.Schema) -> None:
         if self._length is not None:
             refuse_other_length(self.table, table, self._length)
-        there = {} if table is None else {column.name: column.type for column in pa.schema(table.schema().to_arrow())}
+        there = stored_schema(pa.schema([] if table is None else table.schema().to_arrow()))
         for column in stored_schema(schema):
-            if there.get(column.name, column.type) != column.type:
+            if column.name in there.names and (stored := there.field(column.name).type) != column.type:
                 raise LakeError(
-                    f"the column {column.name} of {self.table.uri} has the type {there[column.name]} in the lake, but "
+                    f"the column {column.name} of {self.table.uri} has the type {stored} in the lake, but "
                     f"{column.type} in this run: restore the kind of the field in [message.fields], or cast the column "
                     "in the custom table's last select, or choose another name. Nothing was committed"
                 )
@@ -211,6 +216,7 @@ class WindowedTable:
         for attempt in range(COMMIT_ATTEMPTS):
             refuse_old(self.table, to_us(run.started_at), to_us(self._clock.now()))
             try:
+                self._refuse_other(self.table.current(as_open=True), self.schema)  # it names the column
                 table = self.table.complete(self.schema, as_open=attempt == 0)
                 self._refuse_other(table, self.schema)  # checked again: another run may have changed the table
                 now = self._files_by_window(set(added), table)
@@ -417,6 +423,7 @@ def digest_of(inputs: Mapping[str, str]) -> str:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the column types that Delta stores. If Delta does not support a type, an error of the
-    Delta library is raised."""
-    return pa.schema(Schema.from_arrow(schema).to_arrow())
+    """Return the schema with the column types that Delta stores, nullable at all levels. If Delta does not support a
+    type, an error of the Delta library is raised."""
+    stored = Schema.from_arrow(schema).to_json()
+    return pa.schema(Schema.from_json(NOT_NULL.sub(r"\1true", stored)).to_arrow())
