@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
@@ -22,7 +24,7 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
-from tidemark.pipeline.spark.executors import answers_to
+from tidemark.pipeline.spark.executors import answers_to, explaining_damage
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -44,6 +46,9 @@ UNREADABLE = re.compile(r'[tT]ype":"(void|variant)"')
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
+
+LOST = (Py4JError, Py4JNetworkError, SparkConnectGrpcException)
+"""What PySpark raises if Spark does not answer. Its subclasses are errors of a query."""
 
 FIX_FILE = "Fix the table's file: the next run reads it again"
 FIX_FUNCTION = "Fix the table's function, and restart Dagster's code server"
@@ -74,23 +79,24 @@ class OwnBatch(WindowBatch):
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the rows in one Spark job per range of contiguous windows, and write them.
 
-        Raises ExecutorsUnable, ToolMissing, and TableFailed if the table's definition fails or returns rows that the
-        lake cannot store.
+        Raises ExecutorsUnable, ToolMissing, CorruptObject if a file of heartbeats is damaged, and TableFailed if the
+        table's definition fails or returns rows that the lake cannot store.
         """
         definition, (table,), schema = self.definition, self.tables, pa.schema([])
-        with explaining_missing_connector(), _failing(definition):
+        with explaining_missing_connector():
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
                 # With one partition, Spark needs no shuffle, whatever the table groups by.
                 is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK
                 landed = self._landed(stretch, reached, run)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
-                rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
-                schema = checked_schema(definition, rows, schema)
-                table.prepare(schema, definition.version, self._of(windows))
-                rows = _of_windows(rows, stretch)
-                by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
-                by_window.write.mode("append").partitionBy(PARTITION).parquet(table.folder_of(run))
+                with _failing(definition), explaining_damage():
+                    rows = definition(input_rows, Windows(tuple(stretch), self.lookback))
+                    schema = checked_schema(definition, rows, schema)
+                    table.prepare(schema, definition.version, self._of(windows))
+                    rows = _of_windows(rows, stretch)
+                    by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
+                    by_window.write.mode("append").partitionBy(PARTITION).parquet(table.folder_of(run))
         return (None,)
 
     def _of(self, windows: Sequence[Window]) -> dict[str, str]:
@@ -214,9 +220,11 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
     """Within this block, turn any error in the table's definition into TableFailed."""
     try:
         yield
-    except TidemarkError:
+    except (TidemarkError, ConnectionError):
         raise
     except Exception as error:
+        if type(error) in LOST:
+            raise
         fix = FIX_FILE if definition.file else FIX_FUNCTION
         raise TableFailed(
             f"the table {definition.name} cannot be computed: {_said(error)}. Nothing was committed to it, and no "

@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable
 
 CONTRACT = 6
 """Version of the tasks' input data and algorithm; it has nothing to do with the message contract. An executor with
@@ -59,6 +60,11 @@ Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
+
+DAMAGE = re.compile(
+    r"polars\.exceptions\.ComputeError: parquet: .*|FileNotFoundError: .*event_hour=.*|\[FAILED_READ_FILE\b.*"
+)
+"""Matches the part of a Spark error that says that Polars or Spark cannot read a file of heartbeats."""
 
 
 def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,8 +136,23 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
     """Compute each slice of a Work or Search in a Spark task of its own, and return the rows in the schema `of`. Raises
-    ExecutorsUnable."""
-    return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
+    ExecutorsUnable, CorruptObject."""
+    with explaining_damage():
+        return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
+
+
+@contextmanager
+def explaining_damage() -> Iterator[None]:
+    """Within this block, turn Spark's error about a damaged or missing file of heartbeats into CorruptObject."""
+    try:
+        yield
+    except Exception as error:
+        if (damage := DAMAGE.search(str(error))) is None:
+            raise
+        raise CorruptObject(
+            "a file of heartbeats is damaged or gone: run `tidemark repair`, which names it. Nothing was committed "
+            f"({damage[0].strip()[:500]})"
+        ) from error
 
 
 def able_executors(session: SparkSession, needs: Sequence[str] = READERS) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
@@ -21,7 +22,7 @@ from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, c
 from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, loaded_tables, own_tables, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed
+from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeError, TableFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
@@ -275,6 +276,30 @@ def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: H
         house.compute(table, WINDOWS[0].key)
     assert said in str(failed.value)
     assert house.lake.own_table("broken").made() == {}
+
+
+def test_a_damaged_file_and_a_lost_spark_keep_their_errors_which_do_not_blame_the_table(house: House) -> None:
+    def lost(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        raise ConnectionRefusedError("Spark is gone")
+
+    def of_payloads(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.select("window", "payload")
+
+    house.land(("n", 10.0))
+    key, (file,) = WINDOWS[0].key, (house.folder / "heartbeats").rglob("*.parquet")
+    with pytest.raises(ConnectionRefusedError):
+        house.compute(windowed()(lost), key)
+    whole, metadata = file.read_bytes(), pq.read_metadata(file).row_group(0)
+    columns = {
+        metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)
+    }
+    start = columns["payload"].dictionary_page_offset or columns["payload"].data_page_offset
+    for damaged in (whole[:start] + bytes(8) + whole[start + 8 :], whole[: len(whole) // 2]):
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptObject, match="run `tidemark repair`"):
+            house.compute(windowed()(of_payloads), key)
+    with pytest.raises(CorruptObject, match=r"run `tidemark repair`.*\(polars"):
+        house.compute_base(WINDOWS[0])
 
 
 def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: House) -> None:
