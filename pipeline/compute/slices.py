@@ -158,6 +158,7 @@ def cut(windows: Sequence[Window], files: HeartbeatFiles, lookback: timedelta, c
     - A slice with more than MOST_ROWS rows is cut into parts by stream. Each part reads the same files.
     """
     ends = [windows[0].start, *(window.end for window in windows)]
+    files = files.between(ends[0] - lookback, ends[-1])
     before = files.rows_before(ends)
     slices = min(len(windows), max(cores, ceil((before[-1] - before[0]) / ROWS_OF_A_SLICE)))
     shares = np.searchsorted(before, np.linspace(before[0], before[-1], slices + 1)[1:-1])
