@@ -19,6 +19,8 @@ from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver, PubSubError
 from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.ingest.source.pubsub_source import (
+    DATABRICKS,
+    MILLIS,
     Connections,
     LandingPartition,
     NamedReader,
@@ -157,6 +159,11 @@ def test_databricks_columns_are_served_by_their_names_and_types(world: World) ->
     assert (row["messageId"], row["payload"], row["late"]) == (published.message_id, published.data, False)
     assert json.loads(row["attributes"]) == dict(published.attributes)
     assert row["publishTimestampInMillis"] == published.publish_time.ToMilliseconds()
+    as_text = spark_schema(pa.field(name, pa.string()) for name in (*source_schema(options()).names, *DATABRICKS))
+    for plan in (asked, as_text, source_schema(options())):
+        PubSubDataSource(dict(GIVEN)).streamReader(plan)
+    (batch,) = reader_of(world, columns=as_text).read(partition)
+    assert (batch["late"].to_pylist(), batch[MILLIS].to_pylist()) == (["false"], [str(row[MILLIS])])
     rows = pa.table({"message_id": ["1"], "messageId": ["a field"]})
     assert as_asked(rows, pa.schema([pa.field("messageId", pa.string())]), {}).to_pylist() == [{"messageId": "a field"}]
     text = pa.schema([pa.field("payload", pa.string())])
@@ -164,12 +171,14 @@ def test_databricks_columns_are_served_by_their_names_and_types(world: World) ->
 
 
 def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_planned() -> None:
-    source = PubSubDataSource(dict(GIVEN))
+    source = PubSubDataSource({**GIVEN, "fields": '{"load": "number"}'})
+    refused = {"payload": pa.int32(), "load": pa.int64(), "event_time": pa.int64(), MILLIS: pa.timestamp("us", "UTC")}
     for plan in (source.reader, source.streamReader):
         with pytest.raises(InvalidSettings, match="has no column message; it has stream_id"):
             plan(spark_schema([pa.field("message", pa.string())]))
-        with pytest.raises(InvalidSettings, match="payload as binary, which may have"):
-            plan(spark_schema([pa.field("payload", pa.int32())]))
+        for name, kind in refused.items():
+            with pytest.raises(InvalidSettings, match=rf"has {name} as \w+, not as \w+: request \w+ or string"):
+                plan(spark_schema([pa.field(name, kind)]))
 
 
 def test_processed_batches_are_deleted_and_cannot_be_read_again(world: World) -> None:

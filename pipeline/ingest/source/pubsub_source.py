@@ -54,7 +54,8 @@ CLIENTS = Kept()
 """Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends. This pull's
 messages are given back when its response arrives."""
 
-DATABRICKS = {"messageId": "message_id", "publishTimestampInMillis": "publish_time"}
+MILLIS = "publishTimestampInMillis"
+DATABRICKS = {"messageId": "message_id", MILLIS: "publish_time"}
 """Maps Databricks' names of columns to the names here."""
 
 NO_RUN = ""
@@ -179,15 +180,16 @@ class PubSubDataSource(DataSource):
 
     def _connected(self, schema: T.StructType) -> Connections:
         options = read_options(self.options)
-        known = [*source_schema(options).names, *DATABRICKS]
-        if unknown := [name for name in schema.names if name not in known]:
-            raise InvalidSettings(f"the source pubsub has no column {unknown[0]}; it has {', '.join(known)}")
-        payload = next((column.type for column in arrow_schema(schema) if column.name == "payload"), pa.binary())
-        if payload not in (pa.binary(), pa.string()):
-            raise InvalidSettings(
-                f"the source pubsub has payload as binary, which may have values that are no {payload}: request binary "
-                "or string, and convert it in the query"
-            )
+        ours = {column.name: column.dataType.simpleString() for column in source_schema(options)}
+        types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may have such a name
+        for name, asked in ((column.name, column.dataType.simpleString()) for column in schema):
+            if name not in types:
+                raise InvalidSettings(f"the source pubsub has no column {name}; it has {', '.join(types)}")
+            if asked not in (types[name], "string"):  # a value that does not fit would fail the batch forever
+                raise InvalidSettings(
+                    f"the source pubsub has {name} as {types[name]}, not as {asked}: request {types[name]} or string, "
+                    "and convert it in the query"
+                )
         return Connections(options)
 
 
@@ -364,8 +366,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return the rows with the columns and types of this schema. Attributes may be requested as JSON text, and columns
-    by their names in Databricks' source.
+    """Return the rows with the columns of this schema, each of its own type or as text, and attributes as JSON text.
+    Columns may have their names in Databricks' source.
 
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.
@@ -382,7 +384,7 @@ def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -
             return pa.nulls(len(rows), column.type)
     is_theirs = column.name in DATABRICKS and column.name not in rows.column_names  # a field may have the name
     found = rows[DATABRICKS[column.name] if is_theirs else column.name]
-    if is_theirs and column.name == "publishTimestampInMillis":
+    if is_theirs and column.name == MILLIS:
         return pc.divide(found.cast(pa.int64()), 1000)
     if pa.types.is_map(found.type) and pa.types.is_string(column.type):
         return pa.chunked_array([[orjson.dumps(dict(pairs)).decode() for pairs in found.to_pylist()]], pa.string())
