@@ -145,10 +145,13 @@ def _generation_of(content: bytes) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise LakeUnwritable if `folder` or one of its parents is a file, and LakeError if its path is not UTF-8."""
+    """Raise LakeUnwritable if `folder` or one of its parents is a file, and LakeError if the libraries of the tables
+    cannot open its path."""
     with _disk_errors(folder):
         if str(folder).encode(errors="replace").decode() != str(folder):
             raise OSError(errno.EILSEQ, "the path is not UTF-8, which the libraries of the tables need")
+        if unquote(str(folder)) != str(folder) or "\\" in str(folder):
+            raise OSError(errno.EINVAL, "the path has a backslash or an escape such as %20: choose another lake.uri")
         if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
