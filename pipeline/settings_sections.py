@@ -181,9 +181,18 @@ def _folder_named(uri: str) -> Path | None:
     return Path(path) if path else None
 
 
+ODD_PREFIX = re.compile(r"[#?%]|//|/\.{1,2}(/|$)")
+"""Matches what the Delta library reads in another way than the bucket's client does: they would use different
+objects."""
+
+
 def _known_scheme(value: str) -> str:
     parsed = urlparse(value)
     if parsed.scheme == "gs" and parsed.netloc:
+        if ODD_PREFIX.search(value.rstrip("/").removeprefix("gs://")):
+            raise ValueError(
+                "a prefix must not have #, ?, %, //, /./ or /../: the tables' libraries would use other objects"
+            )
         return value.rstrip("/")
     if _folder_named(value) is not None:
         return value

@@ -19,6 +19,7 @@ from tidemark.pipeline.compute.micro_batch import ReplacedWindows, refuse_open
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.corrections import CORRECTION_COLUMNS
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
+from tidemark.pipeline.lake.tables.handed_commits import ACCEPTED
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import WindowedTable
@@ -87,6 +88,7 @@ class WindowsAsset:
             ours = {self.key, *(key_of(settings, one) for one in ASSETS)}
             if context.run.asset_selection and context.run.asset_selection <= ours:  # else the run has other assets too
                 context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
+            ACCEPTED.set()
             with working(context, *LASTING):
                 windows = self._windows_of_partitions(context, lake_of(context, settings))
                 yield _materialized(context, self.key, compute(context, windows))
@@ -161,6 +163,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
     def job(context: dg.OpExecutionContext, config: WindowsConfig) -> Iterator[Event | dg.Output[None]]:
         """Computes windows and commits them together. The sensors request only a few windows at a time, so that a
         long run does not delay live windows."""
+        ACCEPTED.set()
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         _refuse_outside(stretches, partitions.windowing, lake_of(context, settings))
         windows = windows_of(stretches, partitions.windowing)

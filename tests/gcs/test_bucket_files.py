@@ -69,6 +69,9 @@ def test_files_of_rows_are_kept_if_asked_for_and_those_of_the_log_never(
     assert files.open_input_file("part=1/a").read() == b"123456"
     write(files, "part=1/e", b"12345")
     assert files.open_input_file("part=1/e").read() == b"12345"
+    open_objects(behind_proxy).delete("table/part=1/e")
+    write(files, "part=1/e", b"54321")  # as a restored backup
+    assert files.open_input_stream("part=1/e").read() == files.open_input_file("part=1/e").read() == b"54321"
     proxy.calls()
     files.open_input_file("part=1/b")  # the one that was not read for the longest time made room
     assert len(proxy.calls()) == 1

@@ -9,17 +9,19 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.errors import CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.tables import table_log
+from tidemark.pipeline.lake.tables import handed_commits, table_log
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
@@ -347,21 +349,48 @@ def of_long_ago(place: Path, _: Path) -> None:
         add(DeltaTable(place), f"later-{number}")
 
 
+def in_another_process(monkeypatch: pytest.MonkeyPatch, *, accepts: bool) -> None:
+    """What this process has read is only in the file that it handed on."""
+    table_log._read.clear()
+    event = Event()
+    monkeypatch.setattr(handed_commits, "ACCEPTED", event)
+    if accepts:
+        event.set()
+
+
 @pytest.mark.parametrize("happens", [None, damaged, open_to_all, gone, of_the_table_before, of_long_ago])
-def test_a_process_does_not_read_again_what_another_one_has_handed_on(
-    place: Path, happens: Callable[[Path, Path], None] | None
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_run_does_not_read_again_what_another_process_has_handed_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path, Path], None] | None, *, accepts: bool
 ) -> None:
     log, table = opened(place)
     for number in range(8):
         commit(log, table, f"ours-{number}")
-    table_log._read.clear()  # as in another process
+    in_another_process(monkeypatch, accepts=accepts)
     if happens is not None:
         (file,) = (place.parent / "temporary").glob("tidemark-commits-*/*")
         happens(place, file)
     objects = Stopping(place, lambda: None)
     assert content(opened(place, objects)[1]) == content(DeltaTable(place))
     # The pointer, the checkpoint, the commit that was handed on last, and none after it.
-    assert (1_000 - objects.calls_left == 4) is (happens is None)
+    assert (1_000 - objects.calls_left == 4) is (accepts and happens is None)
+
+
+@pytest.mark.parametrize("broken", [b"{no json", b"\xff\n"])
+def test_a_commit_that_is_restored_is_read_again_by_this_process_and_by_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch, broken: bytes
+) -> None:
+    for number in range(3):
+        add(DeltaTable(place), f"theirs-{number}")
+    whole = (place / commit_name(2)).read_bytes()
+    (place / commit_name(2)).write_bytes(broken)
+    with pytest.raises(DeltaError):
+        opened(place)
+    in_another_process(monkeypatch, accepts=True)
+    with pytest.raises(DeltaError):
+        opened(place)
+    (place / commit_name(2)).write_bytes(whole)
+    assert content(opened(place)[1]) == content(DeltaTable(place))
 
 
 @pytest.mark.parametrize("is_writer", [False, True])

@@ -25,6 +25,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
+from urllib3.exceptions import HTTPError
 
 from tidemark.pipeline.errors import (
     BucketMissing,
@@ -168,7 +169,7 @@ class CloudStorageObjects:
                         yield _info(blob.name.removeprefix(self._prefix), blob)
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
-        except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
+        except (api_errors.GoogleAPIError, GoogleAuthError, OSError, HTTPError) as error:
             raise self._explained(error, "list", prefix) from error
         _found_buckets.add(self._place)
 
@@ -205,7 +206,7 @@ class CloudStorageObjects:
                 next(self.names(name), None)  # raises if the bucket itself is missing
                 _found_buckets.add(self._place)
             raise ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
-        except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
+        except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError, HTTPError) as error:
             raise self._explained(error, call, name) from error
 
     def _bucket_missing(self) -> BucketMissing:
@@ -342,7 +343,11 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
             raise _missing(path)
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 
-    open_input_stream = open_input_file
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open the file as it is now, even if an earlier content of it is cached."""
+        with self._kept_lock:
+            self._kept.pop(self.normalize_path(path), None)
+        return self.open_input_file(path)
 
     def open_output_stream(self, path: str, _metadata: Any) -> pa.NativeFile:
         return pa.PythonFile(_Upload(self._objects, self.normalize_path(path)), mode="w")

@@ -1,8 +1,9 @@
-"""Hands commits that a process has read to the user's other processes on the machine: to a run, for example, those that
-the sensors have read. For a lake in a bucket, this saves a request per commit.
+"""Hands commits that a process has read to runs on the same machine, which otherwise read each commit again. For a lake
+in a bucket, this saves a request per commit.
 
 The commits of a table are in one file in the temporary folder. Nobody relies on the file: without it, or if it is
-damaged, a process reads the log. Its content may be old, so a reader checks it against the log (see TableLog).
+damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs that
+compute windows take it: commands and checks read the log, so that they see damage there.
 """
 
 import json
@@ -12,19 +13,23 @@ import uuid
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 
 COMMITS, BYTES = 64, 1 << 20
 """Maximum number of commits that are handed on, enough for two checkpoint intervals, and of bytes in the file."""
 
+ACCEPTED = Event()
+"""Set in a process that computes windows: it takes what others hand on."""
+
 
 def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
-    """Write the last of a table's consecutive `commits` for other processes. `first` is the version of the first one.
-    Best effort."""
+    """Write the last of a table's consecutive `commits` for runs. `first` is the version of the first one. Best
+    effort."""
     last = commits[-COMMITS:]
-    body = json.dumps([first + len(commits) - len(last), [commit.decode(errors="replace") for commit in last]]).encode()
-    if len(body) > BYTES:
-        return
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):
+        body = json.dumps([first + len(commits) - len(last), [commit.decode() for commit in last]]).encode()
+        if len(body) > BYTES:
+            return
         file = _file(uri)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         new = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
@@ -36,17 +41,24 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
 
 
 def handed(uri: str) -> tuple[int, list[bytes]] | None:
-    """Return the commits that a process handed on last, and the version of the first one. None if there are none."""
+    """Return the commits that a process handed on last, and the version of the first one. None if there are none, or
+    unless ACCEPTED is set."""
     with suppress(OSError, ValueError):
         file = _file(uri)
         folder = file.parent.lstat()
-        if folder.st_uid != os.getuid() or folder.st_mode & 0o077:  # others could write there
+        if not ACCEPTED.is_set() or folder.st_uid != os.getuid() or folder.st_mode & 0o077:  # others could write there
             return None
         content = file.read_bytes()
         if sha256(content[32:]).digest() == content[:32]:
             first, commits = json.loads(content[32:])
             return first, [commit.encode() for commit in commits]
     return None
+
+
+def withdraw(uri: str) -> None:
+    """Delete what was handed on of a table. Best effort."""
+    with suppress(OSError):
+        _file(uri).unlink(missing_ok=True)
 
 
 def _file(uri: str) -> Path:

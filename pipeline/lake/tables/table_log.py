@@ -42,7 +42,7 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
-from tidemark.pipeline.lake.tables.handed_commits import hand_on, handed
+from tidemark.pipeline.lake.tables.handed_commits import hand_on, handed, withdraw
 
 LOG_FOLDER = "_delta_log"
 COMMIT_FILE = re.compile(r"\d{20}\.json")
@@ -160,6 +160,17 @@ class TableLog:
         if self._copies and is_new:
             hand_on(self._objects.uri, *cached)
 
+    @contextmanager
+    def _rereading_after_damage(self) -> Iterator[None]:
+        """If the library cannot read the commits in this block, forget them. So the next call reads each of them again,
+        and sees that a damaged one was restored."""
+        try:
+            yield
+        except DeltaError:
+            _read.pop(self._objects.uri, None)
+            withdraw(self._objects.uri)
+            raise
+
     def _has(self, version: int, content: bytes) -> bool:
         """Return True if the commit of this version has this content. If not, it was deleted, or the table was deleted
         or recreated."""
@@ -181,7 +192,7 @@ class TableLog:
             found = self._from_checkpoint()  # the table may have been created meanwhile
         if found:
             self._is_copied = True
-            with self._copied(found):
+            with self._copied(found), self._rereading_after_damage():
                 table = DeltaTable(self._place)
             self.newest, self._opened_at = [*found.values()][-1], table.version()
             if self._is_at_end(table):
