@@ -137,9 +137,9 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
-        lookback. Windows before the retention boundary are left out of a partition that the boundary cuts. An earlier
-        partition has at least its last window, so that `refuse_expired` refuses it. Raises WindowNotClosed if a
-        partition is not closed, and LakeError."""
+        lookback. Windows before the retention boundary are left out, unless a partition has no others. A partition that
+        is wholly before the boundary has at least its last window, so that `refuse_expired` refuses it. Raises
+        WindowNotClosed if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -149,7 +149,7 @@ class WindowsAsset:
             both = [stretch for spans in (index.reached, index.computed) for stretch in spans.within(bounds)]
             found, last = windows_of(both, windowing), windowing.numbered(bounds.stop - 1)
             kept = [window for window in found if window.start >= first]
-            windows += kept if last.start >= first else found or [last]
+            windows += kept or found or ([last] if last.start < first else [])
         _tag(context, windows)
         return windows
 
