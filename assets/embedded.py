@@ -11,6 +11,7 @@ from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEAT_DIFFS, HEARTBEAT
 from tidemark.assets.partitions import Partitions, windows_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
 from tidemark.resources.json_logs import log_as
@@ -106,6 +107,8 @@ def pipeline(
     """
     settings = load_settings(Path(config), name=name)
     log_as(settings.logs)
+    if undecorated := [table for table in tables if not isinstance(table, TableDefinition)]:
+        raise InvalidSettings(f"{undecorated[0]!r} is not a table; decorate the function with @tidemark.windowed")
     if settings.dagster.name is None:
         settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})})
     return Pipeline(settings, tuple(tables), topic)

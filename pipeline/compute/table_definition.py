@@ -172,8 +172,6 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
             found[name] = _checked(_unusable(name, settings.tables[name], error), settings)
             logger.error("%s; the table's runs fail until this is fixed", error)
     for definition in more:
-        if not isinstance(definition, TableDefinition):
-            raise InvalidSettings(f"{definition!r} is not a table; decorate the function with @tidemark.windowed")
         if definition.name in found:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
         found[definition.name] = _checked(definition, settings, found)
