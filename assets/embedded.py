@@ -14,7 +14,6 @@ from tidemark.pipeline.compute.table_definition import TableDefinition
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import DEFAULT_NAME, Settings, load_settings
-from tidemark.resources.json_logs import log_as
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,8 @@ def pipeline(
     that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. The commands do not know `name`, so set
     `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
+    from tidemark.resources.json_logs import log_as  # structlog: a tenth of a second
+
     settings = load_settings(Path(config), name=name)
     log_as(settings.logs)
     if undecorated := [table for table in tables if not isinstance(table, TableDefinition)]:
