@@ -298,6 +298,7 @@ HUNG = (
     "error sending request\n            \x1b[31m↳\x1b[0m operation timed out\n"
 )
 TRACED = "Kernel error: Json error: unexpected 'b'\n   0: <unknown>\n  12: clone3\n             at ./clone3.S:81:0\n"
+FEDERATED = "Generic GCS error: Unable to decode service account file: unknown variant `external_account`"
 THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, after 8 retries: 429 Too Many Requests"
 
 
@@ -314,6 +315,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
         ),
         (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; ticks retry"),
         (TRACED, errors.CorruptObject, "Json error: unexpected 'b'; restore its earlier version"),
+        (FEDERATED, errors.LakeUnwritable, "no federated or impersonated account"),
         (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
         ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],

@@ -330,7 +330,7 @@ def damaged(_: Path, file: Path) -> None:
 
 
 def open_to_all(_: Path, file: Path) -> None:
-    file.parent.chmod(0o777)
+    file.parent.chmod(0o755)
 
 
 def gone(_: Path, file: Path) -> None:

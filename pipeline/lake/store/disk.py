@@ -187,6 +187,7 @@ UNWRITABLE = (
     *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
     *("401 Unauthorized", "necessary privileges", "valid authentication credentials", "Operation not permitted"),
 )
+FOREIGN_LOGIN = "Unable to decode service account file"
 UNREACHABLE = (
     *("error sending request", "Connection refused", "timed out", "dns error", "error decoding response body"),
     *("408 Request Timeout", "429 Too Many Requests", "500 Internal Server Error", "502 Bad Gateway"),
@@ -216,6 +217,11 @@ def storage_error(uri: str, text: str) -> LakeError:
     why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
         return LakeFull(f"no space is left for {uri}; free space, and ticks continue from the durable state")
+    if FOREIGN_LOGIN in text:
+        return LakeUnwritable(
+            f"the Delta library cannot use these credentials for {uri}: it knows the machine's own account, a user's "
+            f"login and a service account's key, but no federated or impersonated account ({why})"
+        )
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "
         remedy = "let this user write there, or set lake.uri to another place"

@@ -31,7 +31,6 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
         if len(body) > BYTES:
             return
         file = _file(uri)
-        file.parent.mkdir(mode=0o700, exist_ok=True)
         new = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
         try:
             new.write_bytes(sha256(body).digest() + body)
@@ -43,13 +42,9 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
 def handed(uri: str) -> tuple[int, list[bytes]] | None:
     """Return the commits that a process handed on last, and the version of the first one. None if there are none, or
     unless ACCEPTED is set."""
-    with suppress(OSError, ValueError):
-        file = _file(uri)
-        folder = file.parent.lstat()
-        if not ACCEPTED.is_set() or folder.st_uid != os.getuid() or folder.st_mode & 0o077:  # others could write there
-            return None
-        content = file.read_bytes()
-        if sha256(content[32:]).digest() == content[:32]:
+    with suppress(OSError, ValueError, TypeError, AttributeError):  # another version may have written it
+        content = _file(uri).read_bytes() if ACCEPTED.is_set() else b""
+        if content and sha256(content[32:]).digest() == content[:32]:
             first, commits = json.loads(content[32:])
             return first, [commit.encode() for commit in commits]
     return None
@@ -62,5 +57,10 @@ def withdraw(uri: str) -> None:
 
 
 def _file(uri: str) -> Path:
+    """Return the file of a table. Raises PermissionError if other users can read or write the folder."""
     folder = Path(tempfile.gettempdir()) / f"tidemark-commits-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(folder)
     return folder / sha256(uri.encode()).hexdigest()
