@@ -107,8 +107,12 @@ class TableLog:
             ) from error
 
     def read(self, version: int) -> bytes:
-        """Read a commit from the log. Raises ObjectMissing, LakeError."""
-        return self._objects.read(commit_name(version))
+        """Read a commit from the log. Raises ObjectMissing, CorruptObject if it is empty, which the Delta library takes
+        for a commit without files, and LakeError."""
+        content = self._objects.read(name := commit_name(version))
+        if not content.strip():
+            raise CorruptObject(f"{self._objects.uri}/{name} is empty; restore its earlier version or a backup")
+        return content
 
     def between(self, first: int, last: int) -> list[bytes]:
         """Return the commits of the versions `first` to `last`, in order. Cached commits are not read again.
