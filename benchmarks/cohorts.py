@@ -1,4 +1,4 @@
-"""Two cohorts, one of which is late, live: `python -m tests.cohorts.play --minutes 10` prints how far each watermark is
+"""Two cohorts, one of which is late, live: `python -m benchmarks.cohorts --minutes 10` prints how far each watermark is
 behind.
 
 Real processes: tidemark's own Pub/Sub, `tidemark init` and `provision`, and the Dagster of the project that `init`
@@ -23,6 +23,7 @@ from google.pubsub_v1 import PublisherClient
 from tests.cli.command import TIDEMARK, said_by_the_program
 from tests.official_emulator import HOST, free_port, running_own_pubsub
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.replay.sources import recorded_ticks
@@ -51,24 +52,29 @@ class Followed:
 
 
 def play(folder: Path, lasting: timedelta, late_by: timedelta) -> dict[str, Followed]:
-    """Play so long, and return what each pipeline decided in the second half, by its name."""
+    """Play so long, and return what each pipeline decided in the second half, by its name. Raises ServiceFailed."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "DAGSTER_HOME": str(folder)}
     cohorts = [part for name in COHORTS for part in ("--cohort", f'{name}=attributes.fleet = "{name}"')]
-    said = said_by_the_program(folder, ("init", ".", *cohorts), environment)
-    assert said.code == 0, said.err
+    _run(folder, ("init", ".", *cohorts), environment)
     _add_one_over_all(folder)
     names = (*COHORTS, "rest", ALL)
     with running_own_pubsub(folder / "pubsub.log") as address:
         environment["PUBSUB_EMULATOR_HOST"] = address
         for name in names:
-            said = said_by_the_program(folder, ("--config", f"{name}.toml", "provision"), environment)
-            assert said.code == 0, said.err
+            _run(folder, ("--config", f"{name}.toml", "provision"), environment)
         with _dagster(folder, environment):
             publisher, topic = publisher_client(address), load_settings(folder / "rest.toml").pubsub.topic_path
             began = CLOCK.now()
             for moment in _seconds(began, lasting):
                 _publish(publisher, topic, moment, late_by)
     return {name: _followed(folder, name, began + lasting / 2) for name in names}
+
+
+def _run(folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    """Run a command in the folder. Raises ServiceFailed."""
+    said = said_by_the_program(folder, arguments, environment)
+    if said.code != 0:
+        raise ServiceFailed(f"tidemark {' '.join(arguments)}: {said.err}")
 
 
 def _add_one_over_all(folder: Path) -> None:
@@ -92,8 +98,8 @@ def _dagster(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     try:
         until = CLOCK.monotonic() + STARTS_WITHIN_SECONDS
         while not all((folder / "lakes" / name / "tracking" / "log").exists() for name in (*COHORTS, "rest", ALL)):
-            assert process.poll() is None, (folder / "dagster.log").read_text()
-            assert CLOCK.monotonic() < until, f"not every pipeline ticks: {folder / 'dagster.log'}"
+            if process.poll() is not None or CLOCK.monotonic() > until:
+                raise ServiceFailed(f"not every pipeline ticks:\n{(folder / 'dagster.log').read_text()}")
             CLOCK.sleep(1)
         yield
     finally:
@@ -139,7 +145,7 @@ def _followed(folder: Path, name: str, since: datetime) -> Followed:
 
 def main() -> None:
     """Play, and print the median and the largest lag of each pipeline."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cohorts.play", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cohorts", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--late-by", type=float, default=300.0, help="in seconds")
     options = parser.parse_args()
