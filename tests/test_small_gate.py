@@ -3,15 +3,14 @@
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 import tidemark_watermark as small
+from tests.http_server import Quiet, serving
 from tests.ingest.fakes import World
 from tests.lake.test_notes import Memory, state, writer
 from tests.quality.test_gate import live, looks
@@ -145,29 +144,20 @@ def test_an_address_in_another_storage_is_refused() -> None:
         small.place_of("s3://bucket/lake")
 
 
-class Faulty(BaseHTTPRequestHandler):
+class Faulty(Quiet):
     """Answers with the statuses that are left, then with an object."""
 
     statuses: ClassVar[list[int]] = []
 
-    def do_GET(self) -> None:
-        body = json.dumps(content(300)).encode()
-        self.send_response(self.statuses.pop(0) if self.statuses else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
+        self.reply(json.dumps(content(300)).encode(), status=self.statuses.pop(0) if self.statuses else 200)
 
 
 def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
     monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
 ) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
-    Thread(target=server.serve_forever).start()
-    try:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.server_port}")
+    with serving(Faulty) as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address.removeprefix("http://"))
         Faulty.statuses = [503, 429, 404]
         assert small.wait_for("gs://bucket/lake", FIRST, timedelta(minutes=1)).is_closed(FIRST)
         assert no_pauses == [5, 5, 5]
@@ -175,8 +165,5 @@ def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
             Faulty.statuses = [status]
             with pytest.raises(small.NotReadable, match=words):
                 small.wait_for("gs://bucket/lake", FIRST, timedelta(minutes=1))
-    finally:
-        server.shutdown()
-        server.server_close()
     with pytest.raises(small.Unreachable, match="no answer"):
         small.wait_for("gs://bucket/lake", FIRST, timedelta(seconds=7))

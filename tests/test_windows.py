@@ -1,6 +1,5 @@
 """Event-time windows: they cover the line, they are named by their start, and only some are due."""
 
-import itertools
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -35,7 +34,7 @@ def window(number: int) -> Window:
 def test_windows_between_moments_touch_without_overlap(windowing: Windowing, start: datetime, span: timedelta) -> None:
     end = start + span
     windows = list(windowing.between(start, end))
-    assert all(one.end == following.start for one, following in itertools.pairwise(windows))
+    assert all(one.end == following.start for one, following in pairwise(windows))
     assert all(windowing.containing(each.start) == each for each in windows)
     if windows:
         assert start <= windows[0].start < start + windowing.length
@@ -70,15 +69,6 @@ def test_a_text_that_is_no_window_s_key_is_refused(key: str) -> None:
         Windowing(FIVE_MINUTES, FIRST).named(key)
 
 
-# ----------------------------------------------------------------------------------------------------- closing
-
-
-def test_a_window_is_closed_when_the_watermark_has_reached_its_end() -> None:
-    assert not window(0).is_closed_at(None)
-    assert not window(0).is_closed_at(window(0).end - timedelta(microseconds=1))
-    assert window(0).is_closed_at(window(0).end)
-
-
 # ------------------------------------------------------------------------------------------------- neighbours
 
 
@@ -97,12 +87,12 @@ CLOSED = range(1000)
 LIVE = 50
 
 
-def due_now(held: Iterable[int], computed: Iterable[int] = (), *, reach: int = 2, closed: range = CLOSED) -> list[int]:
+def due_now(held: Iterable[int], computed: Iterable[int] = (), *, reach: int = 2) -> list[int]:
     """The windows that are due, where each one with a heartbeat is in the lookback of `reach` more."""
     spans = Spans(*(range(number, number + 1) for number in held))
     reached = Spans(*(range(number, number + 1 + reach) for number in held))
     done = Spans(*(range(number, number + 1) for number in computed))
-    return [number for stretch in due(spans, reached, done, closed, LIVE) for number in reversed(stretch)]
+    return [number for stretch in due(spans, reached, done, CLOSED, LIVE) for number in reversed(stretch)]
 
 
 @bounded
@@ -129,21 +119,18 @@ def of(given: list[range]) -> set[int]:
 
 @bounded
 @given(stretches, st.integers(-70, 70), st.integers(0, 90))
-def test_it_holds_what_was_added_however_it_was_made(given: list[range], low: int, width: int) -> None:
+def test_it_holds_what_was_added_in_stretches_apart_however_it_was_made(
+    given: list[range], low: int, width: int
+) -> None:
     kept = [stretch for stretch in given if stretch]
     lows, highs = (np.array([getattr(one, side) for one in kept], np.int64) for side in ("start", "stop"))
     bounds = range(low, low + width)
     for spans in (Spans(*given), Spans.of(lows, highs)):
-        assert numbers(list(spans.within(bounds))) == sorted(of(given) & set(bounds), reverse=True)
+        found = list(spans.within(bounds))
+        assert numbers(found) == sorted(of(given) & set(bounds), reverse=True)
+        assert all(later.start > earlier.stop for later, earlier in pairwise(found))
         assert [number in spans for number in range(-70, 70)] == [number in of(given) for number in range(-70, 70)]
         assert (len(spans), spans.least) == (len(of(given)), min(of(given), default=None))
-
-
-@bounded
-@given(stretches)
-def test_stretches_neither_overlap_nor_touch(given: list[range]) -> None:
-    found = list(Spans(*given).within(range(-100, 100)))
-    assert all(later.start > earlier.stop for later, earlier in pairwise(found))
 
 
 @bounded

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tests.cli.test_explain import said as told
 from tests.ingest.fakes import World, WorldSubscription
 from tests.watermark.builders import START, at
 from tidemark.pipeline.cli import here
@@ -102,11 +103,6 @@ def stuck(operator: Operator) -> Operator:
 
 def time_of(seconds: float) -> str:
     return iso(at(seconds))
-
-
-def told(result: Result) -> str:
-    """What was printed, or the error that was raised, on one line."""
-    return " ".join(f"{result.output} {result.exception or ''}".replace("│", " ").split())
 
 
 def test_a_release_shows_what_is_outstanding_and_predicts_what_the_next_tick_decides(stuck: Operator) -> None:

@@ -174,12 +174,8 @@ def test_a_compacted_entry_with_another_state_is_reported(holding: Histogram) ->
     assert (verdict.decisions, verdict.compacted) == (0, 0)
 
 
-def decisions_for(*reasons: Reason) -> list[Decision]:
-    return [Decision(at(10 * number), at(number), reason) for number, reason in enumerate(reasons)]
-
-
 def test_the_summary_is_of_what_landed_and_of_the_ticks_that_had_a_watermark() -> None:
-    decisions = [Decision(at(0), None, Reason.HELD_NO_DATA), *decisions_for(Reason.ADVANCED)]
+    decisions = [Decision(at(0), None, Reason.HELD_NO_DATA), Decision(at(0), at(0), Reason.ADVANCED)]
     decisions += [Decision(at(20), at(5), Reason.ADVANCED), Decision(at(30), at(10), Reason.UNCHANGED)]
     outcome = Replayed(decisions, ints([0, 0, 1, 3]), 12)
     assert (outcome.late, outcome.late_share, outcome.watermark) == (3, 0.25, at(10))
