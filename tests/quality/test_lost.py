@@ -1,7 +1,7 @@
 """What is tracked and has not landed: outstanding on base, or lost outside of the pipeline."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,14 +25,6 @@ from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.quality.lost import Audit, Outstanding, audit, landed_by_second, outstanding
 from tidemark.pipeline.upkeep.table_chores import drop_partitions
 from tidemark.pipeline.watermark.histogram import Histogram
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _unsynced() -> Iterator[None]:
-    """Nothing here is about a machine that loses its power."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
-        yield
 
 
 def audited(world: World, since: datetime | None = None) -> Audit:

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -20,8 +19,6 @@ from tidemark.pipeline.quality import staleness as staleness_module
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.quality.staleness import CHECKPOINTS
 
-SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
-
 new_beats = st.tuples(st.sampled_from("abc"), st.integers(0, 39).map(lambda half: half * 15.0), st.booleans())
 landings = st.lists(st.one_of(new_beats, st.integers(0, 50)), min_size=1, max_size=4)
 ranges = st.tuples(st.integers(0, 9), st.integers(0, 2)).map(lambda pair: (pair[0], min(9, sum(pair))))
@@ -33,14 +30,6 @@ steps = st.one_of(
     st.tuples(st.just("finish"), st.integers(0, 3)),
     st.tuples(st.sampled_from(["compact", "check", "step", "restart", "vacuum"]), st.none()),
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _unsynced() -> Iterator[None]:
-    """Nothing here is about a machine that loses its power, and every landing would wait for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SYNC_IS_SLOW, lambda *_: None)
-        yield
 
 
 @pytest.fixture
