@@ -18,7 +18,7 @@ from google.pubsub_v1 import types
 from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.fakes import CONTRACT, Crash
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription, Outside
 from tests.lake.builders import InMemory
 from tests.simulation.lake import Codec
 from tests.watermark.builders import START
@@ -86,7 +86,7 @@ class Monitoring:
         return self.world.parts.point(*max(seen))
 
 
-class World:
+class World(Outside):
     """All of it. `W` and what the reader never acknowledged are compared at each decision and at each publication."""
 
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
@@ -129,11 +129,6 @@ class World:
             raise Crash
         if self.rng.random() < 0.5:
             self.go_on(timedelta(seconds=self.rng.uniform(0, 0.5)))
-
-    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002
-        return lambda: None
-
-    def pulled(self) -> None: ...
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:  # noqa: ARG002
         assert subscription == TRACKING

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from google.pubsub_v1 import PublisherClient, PubsubMessage
 
 from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription, Outside
 from tests.quick import with_policy
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.job import tags_of
@@ -27,7 +27,6 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
 from tidemark.pipeline.pubsub.leases import LEASE
 from tidemark.pipeline.pubsub.readings import Subscriptions
@@ -43,7 +42,7 @@ from tidemark.pipeline.settings_sections import (
     WindowSettings,
 )
 from tidemark.pipeline.watermark.usage import Usage
-from tidemark.pipeline.windows import Window, Windowing
+from tidemark.pipeline.windows import Windowing
 from tidemark.resources.lake import LakeResource
 
 SECOND = timedelta(seconds=1)
@@ -77,7 +76,7 @@ class Hasty(SystemClock):
         """At once."""
 
 
-class ModelWorld:
+class ModelWorld(Outside):
     """A topic of the model with base and tracking, on a clock that moves when told to. It is its own publisher, and
     what a subscription of the model asks of a process. `at_most` bounds what a pull of a subscription brings."""
 
@@ -92,18 +91,6 @@ class ModelWorld:
     def publish(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """As the client publishes."""
         self.model.publish(topic, [PubsubMessage(message)._pb for message in messages], self.clock.now())
-
-    def step(self, what: str) -> None: ...
-
-    def keep(self, _extend: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
-
-    def pulled(self) -> None: ...
-
-    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...
-
-    def refuses_untruly(self) -> bool:
-        return True
 
 
 class MeteredSubscription(ModelSubscription):
@@ -260,12 +247,6 @@ class Ticking:
 
     def lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
-
-    def report(self) -> LakeReport:
-        return read_report(self.lake())
-
-    def waiting(self) -> list[Window]:
-        return read_waiting(self.lake(), self.settings.windowing, self.settings.windows.lookback, self.watermark())
 
     def watermark(self) -> datetime | None:
         return self.lake().tracking_log().catch_up().watermark

@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
@@ -47,12 +47,8 @@ class Materializing:
     """A lake with three closed windows and a fourth that is open, or a copy of one, and runs over ranges of its
     windows."""
 
-    def __init__(
-        self, folder: Path, spark: SparkSettings, lake: LakeSettings | None = None, copied_from: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, spark: SparkSettings, copied_from: Path | None = None) -> None:
         self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
-        if lake is not None:
-            self.settings = self.settings.model_copy(update={"lake": lake})
         self.lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         self.folder = folder / "lake"
         if copied_from is not None:

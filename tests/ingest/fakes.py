@@ -17,7 +17,7 @@ from google.pubsub_v1 import PubsubMessage
 from tests.clock import ManualClock
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.judged import read_payload
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription, Outside
 from tests.watermark.builders import START, at
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
@@ -178,13 +178,11 @@ def published_at(message: Any) -> datetime:
 
 
 class StepwiseObjects:
-    """Objects of the lake, whose creation is a step; `before` and `after` raise what a test lets go wrong."""
+    """Objects of the lake, whose creation is a step."""
 
     def __init__(self, objects: ObjectStore, steps: Steps) -> None:
         self._objects = objects
         self._steps = steps
-        self.before: list[Exception | None] = []
-        self.after: list[Exception | None] = []
 
     @property
     def uri(self) -> str:
@@ -192,10 +190,8 @@ class StepwiseObjects:
 
     def create(self, name: str, content: bytes) -> None:
         self._steps.take(f"create {name}")
-        _fail(self.before)
         self._objects.create(name, content)
         self._steps.take(f"created {name}")
-        _fail(self.after)
 
     def read(self, name: str) -> bytes:
         return self._objects.read(name)
@@ -233,7 +229,7 @@ def _fail(faults: list[Exception | None]) -> None:
         raise fault
 
 
-class World:
+class World(Outside):
     """A topic with its two subscriptions, a lake in a folder or elsewhere, and the processes that tick, one after
     another.
 
@@ -316,11 +312,11 @@ class World:
             clock=self.clock,
         )
 
-    def requeue(self, meant: Rejected = EVERY, *, dry_run: bool = False) -> Requeue:
+    def requeue(self, meant: Rejected = EVERY) -> Requeue:
         requeuer = Requeuer(self.lake(), self.reader, self.clock)
         requeuer.landing, requeuer.log = self.heartbeats, self.log
         requeuer.requeued, requeuer.rejudged = Requeued(self.objects), Rejudged(self.objects)
-        return requeuer.run(meant, dry_run=dry_run)
+        return requeuer.run(meant)
 
     def tick(self) -> None:
         """Both subscriptions, once."""
@@ -354,15 +350,10 @@ class World:
 
         return stop
 
-    def pulled(self) -> None: ...
-
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
         """Fail the test that acknowledges a message which could still be lost."""
         early = (self.not_landed if subscription == "base" else self.not_tracked)(messages)
         assert not early, f"acknowledged on {subscription}, and not durable: {early}"
-
-    def refuses_untruly(self) -> bool:
-        return True
 
     def not_tracked(self, messages: Sequence[Any]) -> list[str]:
         """Ids of the messages for which the lake's log has no cell with a minimum at or below their event time."""

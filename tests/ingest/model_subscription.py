@@ -24,29 +24,26 @@ NO_FAULTS = Faults()
 
 
 class Outside(Protocol):
-    """What a subscription needs of the process that uses it."""
+    """What a subscription needs of the process that uses it. By default nothing happens, and nobody extends a lease."""
 
     clock: ManualClock
 
     def step(self, what: str) -> None:
         """A moment at which others run, time passes, a call fails, or the process dies."""
-        ...
 
-    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
+    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002
         """Have leases extended now and then until the returned function is called, if this process does so."""
-        ...
+        return lambda: None
 
     def pulled(self) -> None:
         """Messages were delivered to this process."""
-        ...
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
         """These are about to be acknowledged."""
-        ...
 
     def refuses_untruly(self) -> bool:
         """Whether a reading that the faults spoil looks like one that was refused for its age."""
-        ...
+        return True
 
 
 def pubsub_of(budget: int | None) -> PubSubSettings:

@@ -174,17 +174,17 @@ def copy_of(message: Any, message_id: str = "forged", **attributes: str) -> Any:
 
 
 class OneSchema:
-    """Schemas that are accepted, in memory. `faster` is one that another process accepts just before."""
+    """Schemas that are accepted, in memory."""
 
-    def __init__(self, *names: str, faster: str = "") -> None:
-        self._names, self._faster = frozenset(names), faster
+    def __init__(self, *names: str) -> None:
+        self._names = frozenset(names)
 
     def names(self) -> frozenset[str]:
         return self._names
 
     def accept(self, name: str) -> None:
         assert not self._names
-        self._names = frozenset({self._faster or name})
+        self._names = frozenset({name})
 
 
 SECRETS = ("projects/others/schemas/secret", "projects/{own}/schemas/secret")

@@ -33,7 +33,7 @@ from tests.contract.payloads.schemas import (
 from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
-from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided, Unknown
+from tidemark.pipeline.contract.payloads.rejections import LARGEST, MOST_MEMBERS, MOST_VALUES, Undecided
 from tidemark.pipeline.contract.payloads.schemas import (
     Asking,
     Definition,
@@ -173,14 +173,11 @@ class Counted:
 
     def __init__(self, known: Mapping[str, Definition]) -> None:
         self.known, self.asked = known, Counter[str]()
-        self.answers = True
 
     def name(self, attributes: Mapping[str, str]) -> str:
         return revision_of(attributes)
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        if not self.answers:
-            raise Unknown("no answer")
         self.asked[name] += 1
         return self.known.get(name), at_us
 
