@@ -27,8 +27,7 @@ from tidemark.assets.ingest import (
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest import ticks
-from tidemark.pipeline.ingest.outcome import Ingested, Side
-from tidemark.pipeline.ingest.progress import BacklogLook, BacklogWatch
+from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RunPlan
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS
 from tidemark.pipeline.pubsub.provision import provision
@@ -99,8 +98,8 @@ def standing_with(now: datetime, *, base: timedelta, tracking: timedelta = timed
     return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
 
 
-def why(state: WatermarkState, now: datetime, watch: BacklogWatch | None = None, **chosen: Any) -> str | None:
-    return why_readers(state, now, Settings(), BacklogWatch() if watch is None else watch, replace(PLAN, **chosen))
+def why(state: WatermarkState, now: datetime, **chosen: Any) -> str | None:
+    return why_readers(state, now, Settings(), BacklogWatch(), replace(PLAN, **chosen))
 
 
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
@@ -122,20 +121,6 @@ def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that
     state = standing_with(now, base=MINUTE).after(0, Snapshot(histogram))
     assert why(state, now, start_size=30) == "30 messages were published since the oldest one that base holds"
     assert why(state, now, start_size=31) is None
-
-
-def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> None:
-    now = CLOCK.now()
-    state = standing_with(now, base=4 * MINUTE, tracking=4 * MINUTE)
-    before = standing_with(now - 2 * MINUTE, base=3 * MINUTE, tracking=7 * MINUTE)
-    looks = [BacklogLook(one.decision) for one in (before, state) if one.decision is not None]
-    left = Ingested(leaves_more=True)
-    assert why(state, now, BacklogWatch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
-    assert why(state, now, BacklogWatch(looks, {Side.TRACKING: left})) is None, "tracking catches up"
-    due = why(state, now, BacklogWatch(looks, {Side.BASE: left}))
-    assert due == (
-        "ticks do not catch up: falling behind: 0 messages/s are read, and the oldest message of base is 4m old"
-    )
 
 
 # The sensor

@@ -3,10 +3,8 @@ them."""
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -18,15 +16,12 @@ from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.dagster.test_sensors import checks
 from tests.official_emulator import free_port
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.sensors import by_runs
-from tidemark.assets.sensors.by_runs import EndedRuns, landed_by_runs
+from tidemark.assets.sensors.by_runs import EndedRuns
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.observe.recorder import EndedRun, Recorder
 from tidemark.pipeline.orchestrator.names import WINDOWS as WINDOWS_TAG
 from tidemark.pipeline.settings import load_settings
@@ -139,9 +134,6 @@ class Told(Recorder):
         ended, self.under_way = look()
         self.ended += ended
 
-    def by_runs(self, look) -> None:  # type: ignore[no-untyped-def]
-        self.landed, self.tracked_by_runs = look()
-
 
 def test_ended_runs_count_once_and_those_of_others_never(ticking: Ticking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_runs, "RUNS_AT_ONCE", 1)
@@ -167,27 +159,6 @@ def test_ended_runs_count_once_and_those_of_others_never(ticking: Ticking, monke
     looked.tell(ticking.runs, told, SystemClock().now())
     assert [(run.job, run.result) for run in told.ended[2:]] == [("repair", "failure")]
     assert told.under_way == {}
-
-
-def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_is_not(ticking: Ticking) -> None:
-    landed = Ingested(heartbeats=7, late=2, rejected=Counter({RejectionReason.NO_STREAM_ID: 3}), messages=10)
-    events = [
-        *landing_events(ticking.settings, landed),
-        *histogram_events(ticking.settings, Ingested(messages=11, snapshots=1)),
-    ]
-
-    look, told = partial(landed_by_runs, ticking.runs, {}), Told()
-    counted = []
-    for does in ("nothing", "before", "run", "nothing", "tick", "run"):
-        if does == "run":
-            ticking.report_by_a_run(events)
-        if does == "tick":
-            for event in events:
-                ticking.instance.report_runless_asset_event(event)
-        told.by_runs(look)
-        counted.append((told.landed, told.tracked_by_runs))
-    nothing = (Ingested(), 0)
-    assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]
 
 
 SETTINGS = """\

@@ -106,10 +106,3 @@ def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backl
     found = Batches(Endless(clock, [100, 40, 4, 100]), BUDGET, clock, backlog, waits=True)
     assert [len(batch) for batch in found] == [100, 40, 4]
     assert backlog.ages == [60]
-
-
-def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:
-    subscription = Endless(ManualClock(at(0)))
-    for number, _ in enumerate(batches(subscription, replace(BUDGET, max_messages=400)), start=1):
-        assert len(subscription.asked) == number
-    assert len(subscription.asked) == 4

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import World, WorldSubscription
-from tests.ingest.test_named_landing import BUDGET, NAME, PiecesWorld, publish
+from tests.ingest.test_landing import publish
+from tests.ingest.test_named_landing import BUDGET, NAME, PiecesWorld
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.ingest import take as taking
+from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 
 
@@ -34,15 +36,13 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_tracking_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = held_at_each_pull(world.tracking, monkeypatch)
-    assert world.track(BUDGET).persisted.snapshots == 4
-    assert held == [0, 0, 0, 0, 0]
-
-
-def test_landing_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = held_at_each_pull(world.base, monkeypatch)
-    assert world.land(BUDGET).heartbeats == 12
+@pytest.mark.parametrize("side", Side)
+def test_tracking_and_landing_hold_one_batch_at_a_time(
+    world: World, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = held_at_each_pull(world.base if side is Side.BASE else world.tracking, monkeypatch)
+    done = world.land(BUDGET) if side is Side.BASE else world.track(BUDGET).persisted
+    assert done.messages == 12
     assert held == [0, 0, 0, 0, 0]
 
 

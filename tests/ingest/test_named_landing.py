@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import Crash, World
+from tests.ingest.test_landing import publish
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
 from tidemark.pipeline.ingest.source.named import land_named
@@ -16,7 +17,6 @@ from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Budget
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.settings_sections import LakeSettings
 
 NAME = "run/000000001-0000"
 BUDGET = Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
@@ -25,8 +25,8 @@ BUDGET = Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=
 class PiecesWorld(World):
     """A world whose base subscription is landed under names, as objects; acknowledged must mean listed there."""
 
-    def __init__(self, folder: Path, lake: LakeSettings | None = None) -> None:
-        super().__init__(folder, lake=lake)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.wait(1000)
 
     def land_as(
@@ -63,11 +63,6 @@ def ids(landing: NamedLanding, objects: ObjectStore) -> list[str]:
     return sorted(
         identity for piece in landing.pieces for identity in Notes(objects, PIECE).read(piece)["message_id"].to_pylist()
     )
-
-
-def publish(world: World, count: int, first: float = 900) -> None:
-    for number in range(count):
-        world.topic.publish(first + number)
 
 
 def parquet_files(world: World) -> set[str]:

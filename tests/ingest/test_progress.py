@@ -22,11 +22,11 @@ def look(second: float, *, used: Usage, tracking: float) -> BacklogLook:
     return BacklogLook(record(second, base=0, tracking=tracking).decision, used)
 
 
-def record(second: float, *, base: float, tracking: float, usage: Usage | None = None) -> DecisionRecord:
+def record(second: float, *, base: float, tracking: float) -> DecisionRecord:
     """A decision at a second, on readings of messages that were so many seconds old."""
     sides = effective(second - base, observed=second), effective(second - tracking, observed=second)
     decision = Decision(at=at(second), watermark=None, reason=Reason.ADVANCED, base=sides[0], tracking=sides[1])
-    return DecisionRecord(decision, sides[0].newest, sides[1].newest, Policy(), usage=usage)
+    return DecisionRecord(decision, sides[0].newest, sides[1].newest, Policy())
 
 
 # What two looks tell
@@ -45,14 +45,11 @@ def test_reading_that_does_not_gain_is_falling_behind() -> None:
         )
 
 
-# Where looks come from
-
-
 # What a process watches
 
 
-def standing(second: float, *, base: float, usage: Usage | None = None, number: int = 0) -> WatermarkState:
-    return WatermarkState(number=number).after(number + 1, record(second, base=base, tracking=0, usage=usage))
+def standing(second: float, *, base: float) -> WatermarkState:
+    return WatermarkState(number=0).after(1, record(second, base=base, tracking=0))
 
 
 def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
@@ -67,8 +64,8 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
 
 
 def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_up_takes_long() -> None:
-    def watched(gained: float, *, leaves_more: bool) -> Progress | None:
-        watch = BacklogWatch(came={Side.BASE: Ingested(leaves_more=leaves_more)})
+    def watched(gained: float, *, leaves_more: bool, side: Side = Side.BASE) -> Progress | None:
+        watch = BacklogWatch(came={side: Ingested(leaves_more=leaves_more)})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
         assert len(progress_of(watch.looks)) == 1
@@ -79,6 +76,7 @@ def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_u
     assert watched(gained_in_time - 1, leaves_more=True) is not None
     assert watched(-60, leaves_more=True) is not None
     assert watched(-60, leaves_more=False) is None
+    assert watched(-60, leaves_more=True, side=Side.TRACKING) is None, "those of the other side"
 
 
 def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_of_it_does_not(tmp_path: Path) -> None:

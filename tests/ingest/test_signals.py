@@ -21,12 +21,12 @@ from tests.watermark.builders import at
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.errors import InvalidSettings, LakeUnreachable
+from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
 from tidemark.pipeline.lake.log.notes import LANDED, NAME, SENT
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
-from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SignalSettings
 from tidemark.pipeline.windows import Windowing
 
@@ -230,9 +230,3 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: 
     assert dict(message.attributes)["log_entry"] == str(said["log_entry"])
     assert message.ordering_key == "tidemark"
     assert (world.folder / NOTE).read_bytes() == message.data
-
-
-def test_the_pipelines_own_topic_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tidemark.toml").write_text('[signal]\npublish_to = "heartbeats"\n')
-    with pytest.raises(InvalidSettings, match="the pipeline would read its own signal"):
-        load_settings(tmp_path / "tidemark.toml")

@@ -60,11 +60,6 @@ class House(house_of.House):
         assert table is not None
         return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: str(row["message_id"]))
 
-    def diffs(self) -> list[str]:
-        table = self.lake.table(HEARTBEAT_DIFFS).current()
-        assert table is not None
-        return sorted(table.file_uris())
-
     def files(self, name: str) -> list[str]:
         table = self.lake.table(name).current()
         return [] if table is None else table.file_uris()
@@ -218,7 +213,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     house.decide(DAY.total_seconds() + 190)
     house.history.land([Beat("a", DAY.total_seconds() + 10)])
     first_to_come = WINDOWS[9].end
-    before = set(house.diffs())
+    before = set(house.files(HEARTBEAT_DIFFS))
     chores = house.tidy(windows="1d")
     assert [chore.failed for chore in chores if chore.failed] == []
     waits = of(chores, "retention", "windows")
@@ -226,7 +221,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
-    assert set(house.diffs()) < before
+    assert set(house.files(HEARTBEAT_DIFFS)) < before
     watermark = house.lake.tracking_log().newest().watermark
     assert read_waiting(house.lake, WINDOWING, LOOKBACK, watermark)[0].start == first_to_come
     with pytest.raises(WindowExpired, match="has deleted heartbeats"):
