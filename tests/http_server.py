@@ -1,9 +1,12 @@
-"""An HTTP server on loopback that answers as a test's handler does."""
+"""An HTTP server on loopback that answers as a test's handler does, and single requests of any server."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import http.client
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import NamedTuple
 
 from tests.official_emulator import HOST
 
@@ -19,6 +22,25 @@ class Quiet(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    body: bytes
+    headers: Message
+
+
+def ask(port: int, method: str, path: str, headers: Iterable[tuple[str, str]], body: str = "") -> Answer:
+    """One request of a server on loopback, with these headers alone: one of them may come twice, or not at all."""
+    with closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders(body.encode())
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read(), answer.headers)
 
 
 @contextmanager

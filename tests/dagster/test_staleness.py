@@ -12,6 +12,7 @@ from google.pubsub_v1 import SubscriberClient, types
 
 from tests.clock import ManualClock
 from tests.dagster.house import Ticking, keys, settings_of
+from tests.dagster.test_sensors import checks
 from tests.doctor.world import World, served_world
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
@@ -78,8 +79,7 @@ def stretch(first: int, last: int) -> str:
 
 def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
     """Return the evaluations that a tick reports, by the name of the check."""
-    events = ticking.tick("staleness").asset_events
-    return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
+    return checks(ticking.tick("staleness"))
 
 
 def test_while_nothing_is_missed_it_says_so_once_and_what_dagster_never_got_is_told_again(
@@ -263,14 +263,10 @@ def subscriber(world: World) -> Iterator[SubscriberClient]:
 
 def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
     """Return what a tick reports of the check `subscriptions`. Then advance the clock to the next audit."""
-    events = [
-        event
-        for event in ticking.tick("staleness").asset_events
-        if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == "subscriptions"
-    ]
+    event = evaluations(ticking).get("subscriptions")
     assert isinstance(ticking.clock, ManualClock)
     ticking.clock.advance(AUDIT_EVERY)
-    return [(event.passed, event.severity, event.description or "") for event in events]
+    return [] if event is None else [(event.passed, event.severity, event.description or "")]
 
 
 def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:

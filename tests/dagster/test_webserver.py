@@ -1,17 +1,14 @@
 """Dagster over HTTP, a real webserver with a real code server behind its guard: runs asked of it, and of what is no
 Dagster, and what a hostile page in the operator's browser would send."""
 
-import http.client
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from email.message import Message
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 import dagster as dg
@@ -19,7 +16,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.cli.command import Said, said_here
-from tests.http_server import Quiet
+from tests.http_server import Answer, Quiet, ask
 from tests.http_server import serving as serving_by
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.jobs.job import tags_of
@@ -55,14 +52,6 @@ LAKE = "gs://a-bucket/lake"
 FIRST, LAST = "2026-11-21T05-20Z", "2026-11-21T05-30Z"
 
 
-class Answer(NamedTuple):
-    """What the webserver answered."""
-
-    status: int
-    body: bytes
-    headers: Message
-
-
 @dataclass(frozen=True)
 class Serving:
     """A webserver and a code server with tidemark's definitions; no daemon, so that runs stay in the queue."""
@@ -87,13 +76,7 @@ class Serving:
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = "") -> Answer:
         """One request of the webserver. `Host` is the page's own unless the headers have one."""
         sent = {"Host": f"{HOST}:{self.web}", "Content-Length": str(len(body)), **(headers or {})}
-        with closing(http.client.HTTPConnection(HOST, self.web, timeout=30)) as connection:
-            connection.putrequest(method, path, skip_host=True)
-            for name, value in sent.items():
-                connection.putheader(name, value)
-            connection.endheaders(body.encode())
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.read(), answer.headers)
+        return ask(self.web, method, path, sent.items(), body)
 
     def query(self, query: str, headers: Mapping[str, str]) -> Answer:
         return self.ask("POST", "/graphql", headers, json.dumps({"query": query}))

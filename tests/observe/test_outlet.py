@@ -2,7 +2,6 @@
 nobody asks."""
 
 import gzip
-import http.client
 import json
 import socket
 import sys
@@ -18,7 +17,7 @@ import dagster as dg
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from tests.http_server import Quiet, serving
+from tests.http_server import Quiet, ask, serving
 from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, an_hour, get, in_prometheus, labels_of
 from tests.official_emulator import HOST, free_port
 from tests.programs import ended
@@ -220,15 +219,7 @@ def test_a_missing_library_is_named_when_definitions_are_built(tmp_path: Path, m
 
 
 def asked(port: int, *hosts: str, path: str = "/metrics", method: str = "GET") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.putrequest(method, path, skip_host=True)
-    for host in hosts:
-        connection.putheader("Host", host)
-    connection.endheaders()
-    answer = connection.getresponse()
-    said = answer.status, answer.read()
-    connection.close()
-    return said
+    return ask(port, method, path, [("Host", host) for host in hosts])[:2]
 
 
 def test_an_address_of_ipv6_is_served() -> None:
