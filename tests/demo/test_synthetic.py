@@ -17,9 +17,8 @@ from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
-from tidemark.local.demo import synthetic
 from tidemark.local.demo.shapes.json_shapes import JsonObject
-from tidemark.local.demo.synthetic import BATCH, Published, Source, publish
+from tidemark.local.demo.synthetic import BATCH, Published, publish
 from tidemark.local.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import LakeUnwritable, SubscriptionMissing
@@ -173,14 +172,6 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
         message = arrived[row["message_id"]]
         assert message["payload"] == row["payload"]
         assert dict(message["attributes"]) == orjson.loads(row["attributes"])
-
-
-def test_a_source_that_begins_days_ago_publishes_live_messages_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "publish", lambda *given, **_: given[-1])
-    settings = Settings(pubsub=PubSubSettings(emulator_host="127.0.0.1:9"))
-    source = Source(SOURCE, settings, Path(), START - timedelta(days=3), ManualClock(START))
-    source.start()
-    assert source.stop() == START + timedelta(days=1)  # type: ignore[comparison-overlap]
 
 
 def test_publishing_is_refused_where_the_settings_read_messages_otherwise(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,8 +20,9 @@ from deltalake.transaction import AddAction
 
 from tidemark.pipeline.errors import CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.tables import handed_commits, table_log
+from tidemark.pipeline.lake.tables import table_log
 from tidemark.pipeline.lake.tables.delta_log import commits
+from tidemark.pipeline.lake.tables.handed_commits import ACCEPTED
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, commit_name
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -352,10 +352,7 @@ def of_long_ago(place: Path, _: Path) -> None:
 def in_another_process(monkeypatch: pytest.MonkeyPatch, *, accepts: bool) -> None:
     """What this process has read is only in the file that it handed on."""
     table_log._read.clear()
-    event = Event()
-    monkeypatch.setattr(handed_commits, "ACCEPTED", event)
-    if accepts:
-        event.set()
+    monkeypatch.setattr(ACCEPTED, "is_set", lambda: accepts)
 
 
 @pytest.mark.parametrize("happens", [None, damaged, open_to_all, gone, of_the_table_before, of_long_ago])

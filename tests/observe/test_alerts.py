@@ -20,7 +20,6 @@ from tidemark.pipeline.orchestrator.names import INGEST, READS
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
-MINUTES = 50
 CLEAN_ALONE = 5
 """Minutes before a fault that is planted alone."""
 
@@ -135,7 +134,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_alert_fires_on_a_clean_pipeline_and_then_each_on_its_fault_and_not_before(tmp_path: Path) -> None:
     expected = {
-        minute: {alert: 1 for alert, (_, _, fires) in IN_TURN.items() if fires <= minute} for minute in range(MINUTES)
+        minute: {alert: 1 for alert, (_, _, fires) in IN_TURN.items() if fires <= minute} for minute in range(50)
     }
     with an_hour(tmp_path, pubsub=PubSubSettings(snapshot_budget=5000)) as hour:
         for minute in expected:
