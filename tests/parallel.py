@@ -52,6 +52,7 @@ LONGEST_FIRST = (
     *("tests/test_tutorial.py", "tests/spark/test_cluster.py", "tests/upkeep/test_play.py::test_many_seeds"),
     *("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py"),
     "tests/observe/test_alerts.py",
+    "tests/simulation/test_simulation.py::test_every_invariant_holds_under_any_trouble",
 )
 """What takes longest, so that no worker is left alone with it at the end."""
 
