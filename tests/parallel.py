@@ -48,8 +48,11 @@ TEST_BY_TEST = (
 )
 """Long files whose tests share nothing that is expensive to set up."""
 
+CLUSTER = "tests/spark/test_cluster.py"
+"""The file that takes longest. Its tests of classic sessions and its other tests are a unit each."""
+
 LONGEST_FIRST = (
-    *("tests/test_tutorial.py", "tests/spark/test_cluster.py", "tests/upkeep/test_play.py::test_many_seeds"),
+    *("tests/test_tutorial.py", CLUSTER, f"{CLUSTER}[classic]", "tests/upkeep/test_play.py::test_many_seeds"),
     *("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py"),
     "tests/observe/test_alerts.py",
     "tests/simulation/test_simulation.py::test_every_invariant_holds_under_any_trouble",
@@ -73,6 +76,8 @@ def unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in TEST_BY_TEST:
         return nodeid
+    if file == CLUSTER and nodeid.endswith("[classic]"):
+        return f"{CLUSTER}[classic]"
     return SHARED_JVM.get(file, file)
 
 
