@@ -32,7 +32,7 @@ from tidemark.pipeline.settings import load_settings
 CLOCK = SystemClock()
 DAGSTER = str(Path(TIDEMARK).parent / "dagster")
 STREAMS = 5
-"""Of each cohort, each with a heartbeat a second."""
+"""Number of streams in each cohort. Each stream publishes a heartbeat per second."""
 
 COHORTS = ("punctual", "late")
 ALL = "all"
@@ -41,18 +41,18 @@ STARTS_WITHIN_SECONDS, STOPS_WITHIN_SECONDS = 120.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a pipeline decided: the moment of each decision with a watermark, and that watermark."""
+    """The decisions of a pipeline that have a watermark: the time of each, and its watermark."""
 
     decisions: Sequence[tuple[datetime, datetime]]
 
     @property
     def lags(self) -> list[float]:
-        """How far the watermark was behind at each decision, in seconds."""
+        """The lag of the watermark at each decision, in seconds."""
         return [(at - watermark).total_seconds() for at, watermark in self.decisions]
 
 
 def play(folder: Path, lasting: timedelta, late_by: timedelta) -> dict[str, Followed]:
-    """Play so long, and return what each pipeline decided in the second half, by its name. Raises ServiceFailed."""
+    """Play for `lasting`. Return each pipeline's decisions in the second half, by its name. Raises ServiceFailed."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "DAGSTER_HOME": str(folder)}
     cohorts = [part for name in COHORTS for part in ("--cohort", f'{name}=attributes.fleet = "{name}"')]
     _run(folder, ("init", ".", *cohorts), environment)
@@ -78,7 +78,7 @@ def _run(folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str
 
 
 def _add_one_over_all(folder: Path) -> None:
-    """A pipeline without a filter beside the others, and windows of a day, so that no run is asked for."""
+    """Add a pipeline without a filter. Give all pipelines windows of a day, so that no run is requested."""
     rest = (folder / "rest.toml").read_text()
     kept = [line for line in rest.replace("rest", ALL).splitlines() if not line.startswith("filter =")]
     (folder / f"{ALL}.toml").write_text("\n".join(kept))
@@ -91,7 +91,7 @@ def _add_one_over_all(folder: Path) -> None:
 
 @contextmanager
 def _dagster(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Dagster on the project, until the block is left; entered when each pipeline has decided once."""
+    """Run Dagster on the project during the block, which begins after each pipeline's first entry in its log."""
     command = [DAGSTER, "dev", "-f", "definitions.py", "-h", HOST, "-p", str(free_port())]
     with (folder / "dagster.log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -112,7 +112,7 @@ def _dagster(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def _seconds(began: datetime, lasting: timedelta) -> Iterator[datetime]:
-    """Each second, when it has come."""
+    """Yield each second of the play when it begins."""
     for number in range(int(lasting.total_seconds())):
         moment = began + timedelta(seconds=number)
         CLOCK.sleep(max(0.0, (moment - CLOCK.now()).total_seconds()))
@@ -120,7 +120,7 @@ def _seconds(began: datetime, lasting: timedelta) -> Iterator[datetime]:
 
 
 def _publish(publisher: PublisherClient, topic: str, moment: datetime, late_by: timedelta) -> None:
-    """A heartbeat of each stream: the punctual cohort's of now, the late one's of a while ago."""
+    """Publish a heartbeat of each stream. Event times of the late cohort are earlier by `late_by`."""
     messages = [
         {
             "data": b"{}",

@@ -119,7 +119,8 @@ class WindowsAsset:
         kept, now = self.settings.housekeeping.dagster_runs, lake.clock.now()
         beside = [key for key in self.partitions.beside(held) if kept is None or now - start_of(key) < kept]
         materialized = dg.DagsterEventType.ASSET_MATERIALIZATION
-        known = instance.get_latest_storage_id_by_partition(self.key, materialized, set(beside))
+        # An empty set would ask for all partitions.
+        known = instance.get_latest_storage_id_by_partition(self.key, materialized, set(beside)) if beside else {}
         for key in beside:
             if key not in known and self._is_complete(key, index, done, least=1):
                 yield dg.AssetMaterialization(self.key, partition=key, tags=tags)

@@ -105,7 +105,8 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
                 recorder_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
         skipped = dg.SkipReason("; ".join([*(str(result.description) for result in results), *said]))
         news = memory.news(results, context.cursor)
-        memory.audited_at = look.now if is_audit_due else memory.audited_at
+        if is_audit_due:
+            memory.audited_at = look.now
         return dg.SensorResult(skip_reason=skipped, asset_events=news, cursor=memory.cursor)
 
     return staleness

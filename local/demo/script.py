@@ -120,7 +120,7 @@ class DemoFolder:
             )
 
     def recreate(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, but for the note of its supervisor, and write the settings file and the shape's files. Use
+        """Empty the folder, except for its supervisor's note, and write the settings file and the shape's files. Use
         the usual ports or, if they are taken, other free ports."""
         for one in self.root.iterdir():
             if one.is_dir() and not one.is_symlink():

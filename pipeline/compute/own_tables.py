@@ -48,7 +48,7 @@ MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
 
 LOST = (Py4JError, Py4JNetworkError, SparkConnectGrpcException)
-"""What PySpark raises if Spark does not answer. Its subclasses are errors of a query."""
+"""The errors that PySpark raises if Spark does not answer. Errors of a query are subclasses of them."""
 
 FIX_FILE = "Fix the table's file: the next run reads it again"
 FIX_FUNCTION = "Fix the table's function, and restart Dagster's code server"

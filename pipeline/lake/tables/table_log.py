@@ -164,17 +164,6 @@ class TableLog:
         if self._copies and is_new:
             hand_on(self._objects.uri, *cached)
 
-    @contextmanager
-    def _rereading_after_damage(self) -> Iterator[None]:
-        """If the library cannot read the commits in this block, forget them. So the next call reads each of them again,
-        and sees that a damaged one was restored."""
-        try:
-            yield
-        except DeltaError:
-            _read.pop(self._objects.uri, None)
-            withdraw(self._objects.uri)
-            raise
-
     def _has(self, version: int, content: bytes) -> bool:
         """Return True if the commit of this version has this content. If not, it was deleted, or the table was deleted
         or recreated."""
@@ -196,8 +185,13 @@ class TableLog:
             found = self._from_checkpoint()  # the table may have been created meanwhile
         if found:
             self._is_copied = True
-            with self._copied(found), self._rereading_after_damage():
-                table = DeltaTable(self._place)
+            with self._copied(found):
+                try:
+                    table = DeltaTable(self._place)
+                except DeltaError:  # the next call reads each commit again, because a damaged one may be restored
+                    _read.pop(self._objects.uri, None)
+                    withdraw(self._objects.uri)
+                    raise
             self.newest, self._opened_at = [*found.values()][-1], table.version()
             if self._is_at_end(table):
                 return table
