@@ -209,18 +209,18 @@ def test_a_damaged_file_is_named_and_the_other_checks_go_on(history: History, in
 def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
     history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quality_staleness, "COMMITS_AT_ONCE", 4)
+    monkeypatch.setattr(quality_staleness, "COMMITS_AT_ONCE", 2)
     history.land([Beat("b", 45)])
-    for number in range(9 + 2 * STEPS_AT_ONCE * 4):
+    for number in range(3 + 2 * STEPS_AT_ONCE * 2):
         history.land([Beat("a", 640 + number)])
     ticking = ticking_on(history, instance)
     first, second = ticking.tick("staleness"), ticking.tick("staleness")
     assert keys(first) == ["heartbeats", "heartbeats", "quarantine", "watermark"], "what is missed is not known yet"
-    assert f"{10 + STEPS_AT_ONCE * 4} commits, manifests or hours of the tables are left" in (first.skip_message or "")
-    assert "10 commits, manifests" in (second.skip_message or "")
+    assert f"{4 + STEPS_AT_ONCE * 2} commits, manifests or hours of the tables are left" in (first.skip_message or "")
+    assert "4 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
     assert asked(ticking) == [stretch(0, 2)]
-    for number in range(9 + STEPS_AT_ONCE * 4):
+    for number in range(3 + STEPS_AT_ONCE * 2):
         history.land([Beat("a", 700 + number)])
     assert asked(ticking) is None, "a long count is under way again"
 

@@ -17,6 +17,7 @@ from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 from tests.cli.command import said_here
 from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
+from tidemark.local.demo import fitting
 from tidemark.local.demo.shapes.json_shapes import JsonObject
 from tidemark.local.demo.synthetic import BATCH, Published, publish
 from tidemark.local.demo.synthetic_beats import SyntheticSource, messages
@@ -174,7 +175,10 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
         assert dict(message["attributes"]) == orjson.loads(row["attributes"])
 
 
-def test_publishing_is_refused_where_the_settings_read_messages_otherwise(tmp_path: Path) -> None:
+def test_publishing_is_refused_where_the_settings_read_messages_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "BEATS", 2)  # of each shape, and no change of revision
     (tmp_path / "tidemark.toml").write_text('[message]\nevent_time = "payload:at"\n')
     said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})
     assert (said.code, said.out) == (1, "")
