@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.upkeep.play import Wrong, play
+from tests.upkeep.play import KEPT_HOURS, Wrong, play
 from tidemark.pipeline.compute import micro_batch
 from tidemark.pipeline.lake.tables.window_index import KeptWindows
 from tidemark.pipeline.windows import Window
@@ -38,7 +38,9 @@ def _played(seeds: Iterable[int]) -> Iterator[int]:
         yield seed
 
 
-def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule() -> None:
+def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fewer hours, which still find that retention raises no boundary."""
+    monkeypatch.setattr("tests.upkeep.play.HOURS", KEPT_HOURS + 5)
     assert len(list(_played([SHORT]))) == 1
 
 
