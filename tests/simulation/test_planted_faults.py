@@ -29,7 +29,7 @@ def test_a_run_misses_what_readers_acknowledge_before_the_commit(invariant: int,
 def test_a_round_that_is_added_twice_breaks_no_invariant() -> None:
     """The rows are there twice, and a heartbeat has one row of its window all the same."""
     twice = 0
-    for seed in (seed for seed in range(8) if plan_of(seed).rounds is not None):
+    for seed in (seed for seed in range(5) if plan_of(seed).rounds is not None):
         simulation = Simulation(seed, planted=ADDED_TWICE)
         simulation.run()
         twice += sum(len(rows) for rows, again in pairwise(simulation.heartbeats.commits) if rows and rows == again)

@@ -1,4 +1,4 @@
-"""What must always be true, over some seventy seeds; `make simulate SEEDS=...` plays as many as one likes."""
+"""What must always be true, over some fifty seeds; `make simulate SEEDS=...` plays as many as one likes."""
 
 from collections import Counter
 
