@@ -42,7 +42,7 @@ from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""Timeout of one request. With this value and RETRY_FOR, an operation fits into a tick of 60 s."""
+"""Timeout of one request. It is below RETRY_FOR, so that a hung request is repeated. Both fit into a tick of 60 s."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
 """Options for a request that the client library must not retry, because `_attempt` retries the whole operation."""
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}

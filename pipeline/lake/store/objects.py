@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 LOCAL_PROJECT = "tidemark-local"
 """Project ID in requests to a server on loopback. Such a server has no projects."""
-RETRY_FOR = timedelta(seconds=10)
+RETRY_FOR = timedelta(seconds=15)
 """Maximum time from the start of an operation's first attempt to the start of its last one."""
 
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
