@@ -22,7 +22,7 @@ from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
-from tidemark.pipeline.lake.tables.windowed import PARTITION, OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, OwnTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import answers_to, explaining_damage
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
@@ -138,10 +138,11 @@ class OwnBatch(WindowBatch):
         found = answers_to(self.spark, search, COPIES).select([*PLACE, "_is_dropped"])
         if len(found) <= COPIES_SENT:
             return self.spark.createDataFrame(found) if len(found) else None
-        (table,), name = self.tables, f"copies-{windows[0].key}.parquet"
-        table.files.create_dir(table.place_of_run(run), recursive=True)
-        pq.write_table(found, f"{table.place_of_run(run)}/{name}", filesystem=table.files)
-        return self.spark.read.schema(spark_schema(found.schema)).parquet(_literal(f"{table.folder_of(run)}/{name}"))
+        (table,), folder = self.tables, f"{RUNS_FOLDER}/{run}"
+        path = f"{folder}/copies-{windows[0].key}.parquet"
+        table.files.create_dir(folder, recursive=True)
+        pq.write_table(found, path, filesystem=table.files)
+        return self.spark.read.schema(spark_schema(found.schema)).parquet(_literal(f"{table.table.uri}/{path}"))
 
 
 def _literal(path: str) -> str:
