@@ -17,6 +17,11 @@ from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings_sections import TableSettings
 
+GOAL = 1.5
+UNCOUNTED = 6
+"""Rounds before the first that counts. The server's JVM compiles what is new to it, and the first round takes six times
+as long."""
+
 COLUMNS = "status, count(*) AS heartbeats, count(DISTINCT stream_id) AS streams, max(temperature) AS greatest"
 OURS = f"SELECT window, {COLUMNS} FROM {{heartbeats}} GROUP BY window, status"  # noqa: S608 (no value in it)
 BY_DUCKDB = f"""
@@ -41,7 +46,8 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     table = own_tables(world.settings.model_copy(update={"tables": named}))["per_status"]
     out = machine.folder / "engine"
     seconds: dict[str, list[float]] = {"tidemark": [], "DuckDB": []}
-    computed = _compute(machine, world, table)
+    for _ in range(UNCOUNTED):
+        computed = _compute(machine, world, table)
     _refuse_other_rows(world, _by_duckdb(world, out))
     for number in range(rounds):
         for name in sorted(seconds, reverse=bool(number % 2)):
@@ -55,7 +61,7 @@ def measure_own_table(machine: Machine, rounds: int, scale: float) -> list[Measu
     said = f"{len(computed.rows)} windows, {sum(computed.rows.values())} rows of {rows:,} heartbeats"
     return [
         Measure(
-            "own_table", seconds["tidemark"], seconds["DuckDB"], None, "lower", "s",
+            "own_table", seconds["tidemark"], seconds["DuckDB"], GOAL, "lower", "s",
             f"{said}, by compute_windows on a warm Spark Connect server, beside DuckDB on the same files",
         )
     ]  # fmt: skip
