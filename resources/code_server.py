@@ -5,9 +5,14 @@ Dagster's own server starts a new Python per run, whose imports take longer than
 api grpc`.
 """
 
+import logging
 import multiprocessing
+import os
+import re
 import sys
 from multiprocessing import forkserver
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tidemark.resources import private
@@ -22,10 +27,24 @@ with which it starts runs, and the event that ends it. They are looked up before
 FOR_RUNS = ("tidemark.resources.code_server", "tidemark.resources.run_template")
 """Modules that the template process imports besides the definitions, because each run imports them."""
 
+LOST_BY_A_FORK = re.compile(r"polars-\d|tokio")
+"""Names of the native threads that a forked run lacks and would wait for: those of Polars and of delta-rs. The threads
+of the libraries that the definitions themselves import restart after a fork, or no run waits for them."""
+
+logger = logging.getLogger(__name__)
+
+
+def end_with_lost_threads() -> None:
+    """End this process, a fork of the template, with status 1 if the template has threads that no fork has."""
+    names = Path(f"/proc/{os.getppid()}/task").glob("*/comm")
+    sys.exit(any(LOST_BY_A_FORK.match(name.read_text()) for name in names))
+
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Dagster's code server, which forks each run from a separate template process. The template has no connections and
-    no threads. It ends with the code server."""
+    no threads of Python. It ends with the code server.
+
+    Until the template is ready, and if it has threads that its forks would lack, each run is a new process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -33,9 +52,23 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         preloaded = [served.module_name] if served and served.module_name else []
         multiprocessing.set_forkserver_preload([*preloaded, *FOR_RUNS])
         forkserver.ensure_running()  # now, so that the first run finds it ready
-        setattr(self, STARTS, multiprocessing.get_context("forkserver"))
+        Thread(target=self._fork_runs, name="template", daemon=True).start()
         # Otherwise Dagster would wait for the threads of ticks, and Python for the threads of clients.
         end_soon_after(getattr(self, ENDS).wait)
+
+    def _fork_runs(self) -> None:
+        forks = multiprocessing.get_context("forkserver")
+        probe = forks.Process(target=end_with_lost_threads)
+        probe.start()
+        probe.join()  # the template first imports the definitions
+        if probe.exitcode:
+            logger.warning(
+                "the module of the definitions uses Polars or Delta tables while it is imported. A forked run would "
+                "wait for their threads for ever, so each run is a new process, which starts seconds later. Use them "
+                "in functions instead, such as those of assets"
+            )
+        else:
+            setattr(self, STARTS, forks)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Our dagster.yaml on a real instance, and its launcher's answers about runs on a real code server."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,21 @@ from tidemark.local.services.stack import CODE_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 60
+
+RUNS = """
+import multiprocessing, theirs
+from tidemark.resources.code_server import FOR_RUNS, end_with_lost_threads
+multiprocessing.set_forkserver_preload(["theirs", *FOR_RUNS])
+forks = multiprocessing.get_context("forkserver")
+numbers = set()
+for _ in range(2):
+    with forks.Pool(1) as run:
+        numbers.add(run.apply(theirs.number))
+probe = forks.Process(target=end_with_lost_threads)
+probe.start()
+probe.join()
+print(len(numbers), probe.exitcode)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +107,10 @@ class CodeServer:
         return self.instance.run_launcher.check_run_worker_health(self.run(run))
 
     def run_processes(self) -> list[psutil.Process]:
-        """The runs: children of the process that is forked for each."""
+        """The runs: children of the process that is forked for each, or new ones before that process is ready."""
         beside = psutil.Process(self.process.pid).children()
-        return [run for one in beside for run in one.children(recursive=True)]
+        new = [one for one in beside if "spawn_main" in " ".join(one.cmdline())]
+        return new + [run for one in beside for run in one.children(recursive=True)]
 
     def kill(self) -> None:
         self.process.kill()
@@ -165,3 +182,14 @@ def test_a_code_server_that_is_busy_has_its_run_and_one_that_is_killed_has_lost_
     health = server.health(run)
     assert health.status is WorkerStatus.FAILED
     assert "the code server does not run it" in (health.msg or "")
+
+
+@pytest.mark.parametrize(("imported", "lost"), [("", 0), ("pl.DataFrame({'a': [1]}).group_by('a').len()", 1)])
+def test_forked_runs_differ_in_numpys_numbers_and_a_template_with_threads_of_polars_is_not_forked(
+    tmp_path: Path, imported: str, lost: int
+) -> None:
+    theirs = "import numpy, polars as pl, tidemark.assets.definitions\ndef number(): return numpy.random.rand()\n"
+    (tmp_path / "theirs.py").write_text(theirs + imported)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    printed = subprocess.check_output([sys.executable, "-c", RUNS], env=environment, text=True, timeout=SECONDS)
+    assert printed.split() == ["2", str(lost)]
