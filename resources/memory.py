@@ -7,6 +7,7 @@ import time
 from functools import lru_cache
 from threading import Thread
 
+from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 STORAGES = 3
@@ -22,7 +23,15 @@ def load_revisions_once() -> None:
     Dagster compares a storage with its revisions whenever it opens the storage: the code server at each tick, the
     daemon for each run. Loading them takes about 50 ms, and leaves 3,000 objects to the garbage collector.
     """
-    ScriptDirectory.from_config = lru_cache(STORAGES)(ScriptDirectory.from_config)  # type: ignore[method-assign]
+    load = ScriptDirectory.from_config
+    once = lru_cache(STORAGES)(load)
+
+    def from_config(config: Config) -> ScriptDirectory:
+        # Revisions outside Dagster are those of a user's asset, which may change its configuration.
+        of_dagster = config.get_main_option("script_location", "").startswith("dagster:")
+        return once(config) if of_dagster else load(config)
+
+    ScriptDirectory.from_config = from_config  # type: ignore[method-assign]
 
 
 def exempt_from_collection() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from tidemark.resources.memory import STORAGES, load_revisions_once
@@ -26,3 +27,7 @@ def test_a_process_that_opens_dagsters_storage_often_loads_its_revisions_once(
         with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
             instance.get_runs(limit=1)
     assert 0 < len(loaded) <= STORAGES
+    theirs = Config()
+    for folder in (tmp_path, tmp_path.parent):
+        theirs.set_main_option("script_location", str(folder))
+        assert ScriptDirectory.from_config(theirs).dir == str(folder)
