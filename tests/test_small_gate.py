@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from google.auth.exceptions import TransportError
 
 import tidemark_watermark as small
 from tests.http_server import Quiet, serving
@@ -144,6 +145,10 @@ def test_an_address_in_another_storage_is_refused() -> None:
         small.place_of("s3://bucket/lake")
 
 
+def no_tokens() -> None:
+    raise TransportError("no token")
+
+
 class Faulty(Quiet):
     """Answers with the statuses that are left, then with an object."""
 
@@ -167,3 +172,7 @@ def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
                 small.wait_for("gs://bucket/lake", FIRST, timedelta(minutes=1))
     with pytest.raises(small.Unreachable, match="no answer"):
         small.wait_for("gs://bucket/lake", FIRST, timedelta(seconds=7))
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(small, "_authorized", no_tokens)
+    with pytest.raises(small.Unreachable, match="no token; check the network"):
+        small.read_watermark("gs://bucket/lake")

@@ -201,7 +201,7 @@ def _on_disk(path: Path) -> bytes | None:
 
 def _in_bucket(place: str) -> bytes | None:
     import requests  # a lake in a folder needs neither of them
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import GoogleAuthError, TransportError
 
     bucket, _, name = place.removeprefix("gs://").partition("/")
     emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
@@ -211,14 +211,14 @@ def _in_bucket(place: str) -> bytes | None:
         with requests.Session() if server else _authorized() as session:
             session.trust_env = not server  # an emulator gets neither a proxy nor a password of ~/.netrc
             answer = session.get(url, params={"alt": "media"}, timeout=REQUEST_TIMEOUT_SECONDS)
+    except (requests.RequestException, TransportError) as error:
+        raise Unreachable(f"no answer for {place}: {error}; check the network") from error
     except GoogleAuthError as error:
         kind = Unreachable if error.retryable else NotReadable
         raise kind(
             f"no usable credentials for {place}: {error}; run `gcloud auth application-default login`, or give this "
             "program an account with roles/storage.objectViewer on the bucket"
         ) from error
-    except requests.RequestException as error:
-        raise Unreachable(f"no answer from Cloud Storage for {place}: {error}; check the network") from error
     if answer.status_code == 404:
         return None
     if answer.status_code in (401, 403):
