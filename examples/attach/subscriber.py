@@ -23,8 +23,7 @@ def take(said: dict[str, Any]) -> None:
     reached, seen = said["watermark"], SEEN.read_text() if SEEN.exists() else None
     if reached is None or (seen and datetime.fromisoformat(reached) <= datetime.fromisoformat(seen)):
         return
-    if said["windows"] is None or said["windows"]["count"]:
-        print(f"all windows that end at or below {reached} are closed", flush=True)
+    print(f"all windows that end at or below {reached} are closed", flush=True)
     beside = SEEN.with_suffix(".new")
     beside.write_text(reached)
     beside.replace(SEEN)  # after it was acted on, and before it is acknowledged

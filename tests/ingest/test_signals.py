@@ -2,6 +2,7 @@
 
 import json
 import random
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,6 +31,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SignalSettings
 from tidemark.pipeline.windows import Windowing
 
+ROOT = Path(__file__).resolve().parents[2]
 MINUTE = timedelta(minutes=1)
 WINDOWING = Windowing(5 * MINUTE, at(0))
 NOTE = SENT.name(SENT.key)
@@ -230,3 +232,13 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: 
     assert dict(message.attributes)["log_entry"] == str(said["log_entry"])
     assert message.ordering_key == "tidemark"
     assert (world.folder / NOTE).read_bytes() == message.data
+
+
+def test_the_example_of_a_subscriber_goes_by_the_highest_watermark_in_whatever_order_messages_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    take = runpy.run_path(str(ROOT / "examples" / "attach" / "subscriber.py"))["take"]
+    for seconds, closed in ((50, 0), (40, 2)):
+        take({"watermark": iso(at(seconds)), "windows": {"count": closed}})
+    assert capsys.readouterr().out == f"all windows that end at or below {iso(at(50))} are closed\n"
