@@ -106,5 +106,5 @@ def _landing(
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
     assets = [heartbeat_diffs_asset(settings, partitions), stream_status_asset(settings, partitions), *own_assets]
-    jobs = [job, ingest_job(settings, clock, plan), repair_job(settings, partitions), requeue, *own_jobs]
+    jobs = [job, ingest_job(settings, clock, plan), repair_job(settings, partitions, mine), requeue, *own_jobs]
     return [*assets, *corrections_asset(settings, mine)], jobs, sensors

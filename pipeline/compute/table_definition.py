@@ -7,7 +7,7 @@ import linecache
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from keyword import kwlist
@@ -176,6 +176,11 @@ def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> d
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
         found[definition.name] = _checked(definition, settings, found)
     return found
+
+
+def lookbacks_of(tables: Mapping[str, TableDefinition]) -> dict[str, timedelta]:
+    """Return the lookback of each table whose file is usable."""
+    return {name: table.lookback for name, table in tables.items() if table.version != UNUSABLE}
 
 
 def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDefinition:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.clock import Clock, format_duration, iso
+from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
@@ -27,11 +27,12 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, first_day, table_errors
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
+from tidemark.pipeline.quality.due_windows import further_back
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
-from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours
+from tidemark.pipeline.windows import KEY_FORMAT, Window, Windowing, runs_of_neighbours, start_of
 
 Track = Callable[..., Iterable[Any]]
 """A function that yields the items of its first argument, and may show the progress. `total` is the number of items,
@@ -64,8 +65,8 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class DamagedInput:
-    """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`. `windows` are the surveyed
-    windows that are computed from this file."""
+    """A missing or unreadable file of `heartbeats`, `quarantine` or `corrections`, or of a custom table's window that
+    no run can compute again. `windows` are the surveyed windows that are computed from this file."""
 
     file: str
     why: str
@@ -108,7 +109,8 @@ class Survey:
     """The result of a survey of the windows in `[start, end)`, and of the rest of the lake. `windows` and `files` are
     the numbers of checked windows and of their files.
 
-    `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables.
+    `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables that a
+    run can compute again.
     `unknown` contains a sentence for each question that could not be answered. `watermark` is that of the lake.
     """
 
@@ -151,10 +153,17 @@ class Survey:
 
 
 def check_windows(
-    lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, track: Track
+    lake: Lake,
+    settings: Settings,
+    start: datetime,
+    end: datetime,
+    *,
+    watermark: datetime | None,
+    track: Track,
+    lookbacks: Mapping[str, timedelta],
 ) -> Survey:
-    """Survey the windows that are completely in `[start, end)`. `watermark` determines which of them are closed.
-    `track` shows the progress.
+    """Survey the windows that are completely in `[start, end)`, and the windows of custom tables from the start's day
+    on. `watermark` determines which of them are closed. `track` shows the progress. `lookbacks` is that of `Surveyor`.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
@@ -177,6 +186,10 @@ def check_windows(
     for stretch in lake.window_index(windowing, lookback).update().due(closed):
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
+    for key in lake.stream_status().behind(diffs, windows):
+        blame(
+            windows[key], Fault.STALE, "its rows in stream_status are missing, or older than those in heartbeat_diffs"
+        )
     unknown = []
     try:
         staleness, about = Staleness(lake, windowing, lookback), "what landed since windows were computed"
@@ -213,13 +226,19 @@ def check_windows(
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark, since))
         for key in sorted(faults)
     ]
-    own, (first, last) = list[DamagedOwn](), (moment.strftime(KEY_FORMAT) for moment in (start, end))
+    # A custom table's window lasts at most a day, so the one with `start` may begin that much earlier.
+    own, first, last = list[DamagedOwn](), first_day(start), end.strftime(KEY_FORMAT)
     for name in lake.own_tables():
         table = lake.table(f"{OWN_TABLES}/{name}")
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
             for file, why in _looked_at(table, of_range, track):
-                own.append(DamagedOwn(name, file.partition, f"{table.uri}/{file.path}: {why}"))
+                path, further = f"{table.uri}/{file.path}", further_back(lookbacks.get(name, lookback), lookback)
+                due_from = max(windowing.first, (since or EPOCH) + further)
+                if name in lookbacks and start_of(file.partition) >= due_from:
+                    own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
+                else:
+                    inputs.append(DamagedInput(path, f"{why}, and no run can compute its window again", ()))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
     return Survey(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
@@ -240,7 +259,8 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> 
         current = table.current()
     except CorruptObject as error:
         raise CorruptObject(
-            f"{error}. Without a backup, move {table.uri} away and run the repair: every window can be recomputed"
+            f"{error}. Without a backup, move {table.uri} away and run the repair: it recomputes all windows whose "
+            "heartbeats are kept"
         ) from error
     return table.files(windows, current)
 
@@ -347,12 +367,12 @@ def findings(survey: Survey, now: datetime) -> Iterator[Flaw]:
 
 
 class Surveyor:
-    """Surveys one lake. Changes nothing."""
+    """Surveys one lake. Changes nothing. `lookbacks` has the lookback of each custom table that runs can compute."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, lookbacks: Mapping[str, timedelta] | None = None) -> None:
         self.lake = OpenLake(settings.lake, settings.message.kinds, clock)
         self._settings = settings
-        self._clock = clock
+        self._clock, self._lookbacks = clock, lookbacks or {}
         self._kept = self.lake.kept_windows(settings.windowing, settings.windows.lookback)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
@@ -383,7 +403,9 @@ class Surveyor:
             watermark = lake.tracking_log().newest().watermark
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
-        of_windows = check_windows(lake, self._settings, start, end, watermark=closed_at, track=track)
+        of_windows = check_windows(
+            lake, self._settings, start, end, watermark=closed_at, track=track, lookbacks=self._lookbacks
+        )
         log = check_log(lake.tracking_log(), start, track)
         for place in track([self._settings.lake], total=1, description="orphans"):
             orphans = find_orphans(lake, place, now, grace)

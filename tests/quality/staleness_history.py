@@ -70,6 +70,7 @@ class History:
             for key in under_way.run.windows
         }
         run = under_way.run
+        put(self.lake.stream_status(), run.name, run.windows, run.heartbeats_version, run.started_at)
         replaced = put(diffs, run.name, rows, run.heartbeats_version, run.started_at, under_way.fence)
         self.computed |= dict.fromkeys(replaced.rows, run.heartbeats_version)
 

@@ -293,7 +293,7 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     assert house.lake.heartbeats().extent().rows == 0
     assert {window.key for window in WINDOWS} < house.lake.diffs().computed(), "what was computed stays"
     Path(sorted(house.files(HEARTBEAT_DIFFS))[0]).unlink()
-    (damaged,) = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
+    damaged, *_ = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
     assert (damaged.fault, "Restore a copy" in damaged.blocked_by[0]) == (Fault.DAMAGED, True)
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
     assert kept is not None

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.lake.builders import Beat, append_rejected
-from tests.quality.staleness_history import WINDOWS
+from tests.lake.builders import Beat, append_rejected, put
+from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.errors import CorruptObject
@@ -102,12 +102,32 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
     survey = house.look()
     assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
     assert "/streams: the next run makes the table again" in "".join(survey.unknown)
-    assert "tables/mine away and run the repair: every window can be" in "".join(survey.unknown)
+    assert "tables/mine away and run the repair: it recomputes all windows" in "".join(survey.unknown)
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(
-        CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: every window can be recomputed"
+        CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: it recomputes all windows"
     ):
         house.look()
+
+
+def test_windows_without_stream_status_are_stale(house: House) -> None:
+    shutil.rmtree(house.folder / "stream_status")
+    assert broken(house.look()) == dict.fromkeys(range(CLOSED), Fault.STALE)
+
+
+def test_a_custom_table_loses_only_damaged_windows_that_a_run_can_compute_again(house: House) -> None:
+    for name, keys in (("mine", [WINDOWS[1].key, WINDOWS[3].key]), ("daily", ["2026-11-21T00-00Z"])):
+        own = house.lake.own_table(name)
+        own.prepare(own.schema, "v", {})
+        put(own, name, keys)
+        for file in own.table.files():
+            (house.folder / "tables" / name / file.path).write_bytes(b"PAR1")
+    house.lake.kept_windows(WINDOWING, LOOKBACK).raise_to(WINDOWS[2])
+    for lookbacks, again in (({"mine": LOOKBACK}, [WINDOWS[3].key]), ({"mine": LOOKBACK + 2 * LENGTH}, []), ({}, [])):
+        survey = Surveyor(house.settings(), house.clock, lookbacks).look(START, WINDOWS[4].end)
+        assert [one.window for one in survey.own] == again
+        assert [one.file.count("window=") for one in survey.inputs] == [1] * (3 - len(again))
+        assert survey.needs_a_hand
 
 
 # Damaged input

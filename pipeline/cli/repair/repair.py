@@ -24,7 +24,7 @@ from tidemark.pipeline.cli.options import (
 )
 from tidemark.pipeline.cli.output import console, counted, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.compute.table_definition import read_table
+from tidemark.pipeline.compute.table_definition import loaded_tables, lookbacks_of, read_table
 from tidemark.pipeline.errors import CorruptObject, LakeError, ServiceFailed
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
@@ -89,7 +89,8 @@ def repair(
             raise typer.BadParameter("--recompute needs --from and --to, which may name the same window")
         print(_recompute(settings, window_named(settings, first), window_named(settings, last), table))
         return
-    surveyor, out = Surveyor(settings, clock), console(quiet=as_json)
+    surveyor = Surveyor(settings, clock, lookbacks_of(loaded_tables(settings)))
+    out = console(quiet=as_json)
     start, end = _range(settings, surveyor, first, last)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         survey = surveyor.look(start, end, grace=grace, track=progress.track)
