@@ -16,6 +16,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.quarantine import UNREADABLE
 from tidemark.pipeline.orchestrator.names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND
@@ -95,6 +96,7 @@ def is_judged(lake: Lake, settings: Settings, clock: Clock) -> bool:
     again."""
     judged_by, digest = lake.judged_by(), settings.judged_by
     if judged_by.digest() != digest and lake.quarantine().days():
+        judged_by.note(UNREADABLE, clock.now())  # the former contract may return before a run ends
         return False
     judged_by.note(digest, clock.now())
     return True

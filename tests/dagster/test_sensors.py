@@ -334,6 +334,7 @@ def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes
     mended = Ticking(right, instance, world.clock, world)
     (request,) = requeues(mended)
     assert request.tags[CONTRACT] == right.judged_by[:12]
+    assert requeues(Ticking(wrong, instance, world.clock, world)) != [], "going back before a run ends is a change too"
     at_work = mended.run(REQUEUE, dg.DagsterRunStatus.STARTED)
     assert "is judging quarantined messages" in (mended.tick(REQUEUE).skip_message or "")
     instance.report_run_canceled(at_work)

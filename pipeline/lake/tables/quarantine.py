@@ -41,8 +41,8 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Returned by `JudgedBy.digest` if the stored digest is damaged. It differs from the digest of every contract, so all
-messages in quarantine are judged again."""
+"""Returned by `JudgedBy.digest` if the stored digest is damaged, and stored when the contract has changed. It differs
+from the digest of every contract, so all messages in quarantine are judged again."""
 
 
 class OfDays:
@@ -124,7 +124,7 @@ class Rejudged(OfDays):
 
 
 class JudgedBy:
-    """The stored digest of the message contract by which all messages in quarantine were last judged."""
+    """The stored digest of the message contract by which all messages in quarantine were last judged, or UNREADABLE."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._notes = Notes(objects, JUDGED_BY)
