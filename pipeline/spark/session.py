@@ -66,8 +66,8 @@ SESSION_TIMEOUT = "25h"
 session survives between the runs of daily windows."""
 
 GENERATIONS = 50
-"""Maximum number of session ids that `shared_session` tries until it finds one that the server has not closed. A server
-never reopens a closed session, and remembers the last thousand closed ones."""
+"""Maximum number of shared session ids that `shared_session` tries until it finds one that the server has not closed. A
+server never reopens a closed session, and remembers the last thousand closed ones."""
 
 
 def _of_the_session(settings: Settings) -> dict[str, str]:
@@ -144,16 +144,17 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
     With a session per run, Spark would start new Python workers each time, which costs seconds, and would keep a
     process per session. Stopping the client leaves the session on the server. To interrupt only this process's calls,
-    tag them. If `spark.remote` names a session id, that session is used.
+    tag them. If `spark.remote` names a session id, that session is used. If the server has closed GENERATIONS shared
+    sessions, as it does with idle ones, each call returns a session of its own. Raises SparkUnreachable.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
     own: dict[str, str | int | float | bool | None] = {key: config[key] for key in config if key != "spark.remote"}
-    for generation in range(GENERATIONS):
-        name = uuid.uuid5(uuid.NAMESPACE_OID, repr((what, generation)))
+    shared = [uuid.uuid5(uuid.NAMESPACE_OID, repr((what, generation))) for generation in range(GENERATIONS)]
+    for name in (*shared, uuid.uuid4()):
         builder = SparkSession.builder.config("spark.remote", with_session(remote, name))
         session: SparkSession = builder.create()
-        session.release_session_on_close = False  # type: ignore[attr-defined]
+        session.release_session_on_close = name not in shared  # type: ignore[attr-defined]
         try:
             session.range(0).schema  # noqa: B018 (a call that a closed session refuses)
         except SparkConnectGrpcException as error:
@@ -166,8 +167,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
             carry_environment(session, archive)
         return session
     raise SparkUnreachable(
-        f"{without_options(remote)} has closed this pipeline's session {GENERATIONS} times; restart that Spark "
-        "server, or name a session in spark.remote: sc://host:port/;session_id=..."
+        f"{without_options(remote)} has closed the session that spark.remote names; name another session, or none"
     )
 
 
