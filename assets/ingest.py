@@ -15,7 +15,6 @@ from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.jobs.job import job_of
 from tidemark.assets.scheduler.requests import pause_of
 from tidemark.assets.scheduler.runs import Runs, ended_at, is_heard, report_dead
-from tidemark.assets.sensors.by_runs import tell_runs
 from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration, is_recent, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
@@ -150,7 +149,6 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
     )
     def ingest(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
         now, runs = clock.now(), Runs(context.instance, settings)
-        tell_runs(lake, runs)
         report_dead(runs, INGEST, now)
         state, watch = lake.state(INGEST), lake.watch()
         watch.look(state)

@@ -1,4 +1,5 @@
-"""The sensor that evaluates the checks of late, missed and lost heartbeats, and finds the stale windows."""
+"""The sensor that evaluates the checks of late, missed and lost heartbeats, finds the stale windows, and counts runs in
+the metrics."""
 
 import logging
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from tidemark.assets import checks
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.assets.checks import CheckInput, DeclaredCheck
 from tidemark.assets.scheduler.requests import OLDER, OlderWindows
+from tidemark.assets.scheduler.runs import Runs
+from tidemark.assets.sensors.by_runs import tell_runs
 from tidemark.assets.sensors.watching import recorder_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeFull, LakeUnwritable
@@ -83,6 +86,7 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
 
     @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, asset_selection=targets)
     def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        tell_runs(lake, Runs(context.instance, settings))
         look = CheckInput(lake, pubsub_of(context, settings), USER, clock.now())
         results, said = list[dg.AssetCheckEvaluation](), list[str]()
         if counts:
