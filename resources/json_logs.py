@@ -28,7 +28,7 @@ _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
 @contextmanager
 def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Within this block, add these ids to everything that this thread logs as JSON."""
+    """Within this block, add these ids to all that this thread logs as JSON, except through Dagster's own loggers."""
     before = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield
@@ -43,16 +43,10 @@ def log_as(chosen: LogSettings) -> None:
         return
     logging.captureWarnings(True)
     rest = JsonHandler()
-    rest.addFilter(lambda record: not record.name.startswith("dagster"))  # they have handlers of their own
+    rest.setLevel(logging.INFO)
+    # Dagster sets up handlers for these loggers.
+    rest.addFilter(lambda record: record.name.partition(".")[0] not in ("dagster", "dagster-webserver"))
     root.addHandler(rest)
-    made = logging.getLogRecordFactory()
-
-    def with_ids(*arguments: Any, **named: Any) -> logging.LogRecord:
-        record = made(*arguments, **named)
-        record.__dict__.update(_ids.get() or {})
-        return record
-
-    logging.setLogRecordFactory(with_ids)
     # Ticks and runs log to a console logger that Dagster creates, and for which it has no setting.
     for console in ("console_of_ticks", "console_of_runs"):
         private.replace(console, json_console)
@@ -68,15 +62,20 @@ def json_console(name: str, level: str | int) -> logging.Logger:
 class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.setLevel(logging.INFO)
         plain = ProcessorFormatter.remove_processors_meta
         shown: list[Any] = [plain, _with_ids_of_a_run, format_exc_info, JSONRenderer()]
-        given: list[Any] = [add_logger_name, add_log_level, TimeStamper(fmt="iso"), StackInfoRenderer(), ExtraAdder()]
+        given: list[Any] = [_with_extra, add_logger_name, add_log_level, TimeStamper(fmt="iso"), StackInfoRenderer()]
         self.setFormatter(ProcessorFormatter(foreign_pre_chain=given, processors=shown))
+
+
+def _with_extra(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the fields of a record's `extra`, except those that the line has anyway."""
+    return {**event, **ExtraAdder()(logger, name, {"_record": event["_record"]}), **event}
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Drop all fields that Dagster adds to a run's log record, except its ids and the original message."""
+    event.update(_ids.get() or {})  # a handler is called in the thread that logs
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):
         event["event"] = known.get("orig_message") or event["event"]

@@ -274,15 +274,18 @@ def work(context):
         context.log.info("from Dagster")
         logging.getLogger("tidemark.inside").warning("from within")
 
+    logging.getLogger("dagster_of_a_guest").error("theirs", extra={"tick": "1", "level": "high", "event": "e", "x": 1})
 @dg.job(tags={TICK: "18"})
 def job():
     work()
 
 with dg.DagsterInstance.ephemeral() as instance:
-    job.execute_in_process(instance=instance)
+    detailed = {"loggers": {"console": {"config": {"log_level": "DEBUG"}}}}
+    job.execute_in_process(instance=instance, run_config=detailed)
     with dg.build_sensor_context(instance=instance) as context:
         context.log.info("from a sensor")
 """
+        context.log.debug("in detail")
 
 
 def test_each_line_is_an_object_with_the_ids_of_its_tick_or_run_and_of_no_other_thread() -> None:
@@ -290,7 +293,8 @@ def test_each_line_is_an_object_with_the_ids_of_its_tick_or_run_and_of_no_other_
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     lines = list(map(json.loads, done.stderr.splitlines()))
     assert not any(name.startswith("dagster_") for line in lines for name in line)
-    inside, elsewhere, failed = lines[:3]
+    inside, elsewhere, theirs, failed, old = lines[:5]
+    assert [theirs[name] for name in ("event", "level", "tick", "x")] == ["theirs", "error", "17", 1]
     assert (inside["event"], inside["level"]) == ("two lines\nand words", "warning")
     assert inside["logger"] == "tidemark.somewhere"
     assert (inside["pipeline"], inside["sensor"], inside["tick"]) == ("orders", "landing", "17")
@@ -298,9 +302,9 @@ def test_each_line_is_an_object_with_the_ids_of_its_tick_or_run_and_of_no_other_
     assert "tick" not in elsewhere
     assert "tick" not in failed
     assert "ZeroDivisionError" in failed["exception"]
-    assert "old" in lines[3]["event"]
+    assert "old" in old["event"]
     events = [line["event"] for line in lines]
     ours, theirs = (lines[events.index(said)] for said in ("from within", "from Dagster"))
     assert ours["run_id"] == theirs["run_id"]
     assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("18", "18", "job", "work")
-    assert "from a sensor" in events
+    assert {"from a sensor", "in detail"} <= set(events)
