@@ -80,9 +80,10 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
         recorder, began = recorder_of(lake), clock.monotonic()
         # Dagster's id of the tick, as in its storage.
         tick_id = context.log_key[-1] if context.log_key else uuid4().hex[:12]
-        notes, in_lake = lake.kept.get(NOTES, lambda: TickNotes(settings, lake.clock)), lake.whole().failed_ticks()
+        notes, in_lake = lake.kept.get(NOTES, lambda: TickNotes(settings, lake.clock)), None
         recorder.begin(sensor)
         try:
+            in_lake = lake.whole().failed_ticks()
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
                 (owned.state if sensor in WRITERS else owned.allow)()

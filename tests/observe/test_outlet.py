@@ -31,6 +31,7 @@ from tidemark.pipeline.observe.instruments import INSTRUMENTS
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.orchestrator.names import INGEST
 from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
+from tidemark.resources.lake import LakeResource
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -184,11 +185,17 @@ def test_otlp_receives_all_until_the_end_with_a_taken_port(tmp_path: Path, monke
     assert of_landing.count == 7
 
 
-def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_path: Path) -> None:
+def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with an_hour(tmp_path, export="") as hour:
-        hour.is_scraped = False
+        hour.is_scraped, metrics = False, hour.ticking.settings.metrics
+        with monkeypatch.context() as without:
+            without.delattr(LakeResource, "whole")
+            with pytest.raises(Exception, match="whole"):
+                hour.ticking.land()
+        assert json.loads(get(metrics, "/livez")) == {"alive": True}, "also if the lake cannot be opened"
         hour.play(3)
-        metrics = hour.ticking.settings.metrics
         assert json.loads(get(metrics, "/healthz")) == {"healthy": True, "problems": []}
         hour.sensors.remove("landing")
         hour.play(OLD_AFTER)
@@ -197,7 +204,6 @@ def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_pa
         assert status == 503
         assert silent.startswith("tidemark: sensor landing: no successful tick for ")
         assert "checks.max_watermark_age is 10m" in old
-        assert json.loads(get(metrics, "/livez")) == {"alive": True}
         assert asked(metrics.address[1], HOST)[0] == 404
 
 
