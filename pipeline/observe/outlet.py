@@ -73,7 +73,7 @@ EVERY, EVERY_SECONDS = "OTEL_METRIC_EXPORT_INTERVAL", 15.0
 """OpenTelemetry's variable for the export interval in milliseconds, and the default interval in seconds. The default is
 short enough for alerts, which are evaluated over minutes."""
 
-_open: dict[str, "ProcessOutlet"] = {}
+_open: dict[object, "ProcessOutlet"] = {}
 _lock = Lock()
 
 
@@ -91,11 +91,15 @@ def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "Pr
     """Return this process's outlet for these settings. The first call creates the outlet. Further calls may add host
     names to which the port accepts requests (`allowed_hosts`)."""
     with _lock:
-        key = chosen.model_dump_json()
+        key = _key(chosen)
         if key not in _open:
             _open[key] = ProcessOutlet(chosen)
         _open[key].allowed_hosts.update(name.lower() for name in allowed_hosts)
         return _open[key]
+
+
+def _key(chosen: MetricsSettings) -> object:
+    return chosen.export, chosen.address if chosen.listens else None
 
 
 def send_every_seconds() -> float:
@@ -176,7 +180,7 @@ class ProcessOutlet:
         if self._telemetry is not None:
             self._telemetry.close()
         with _lock:
-            _open.pop(self._chosen.model_dump_json(), None)
+            _open.pop(_key(self._chosen), None)
 
     def _send(self) -> None:
         while self._telemetry is not None and not self._ended.wait(send_every_seconds()):

@@ -67,8 +67,8 @@ def test_off_means_that_nothing_is_imported_started_opened_or_logged(tmp_path: P
 
 def test_a_scrape_has_all_instruments_by_bounded_attributes_and_counts_rejections_and_failures(tmp_path: Path) -> None:
     with an_hour(tmp_path) as hour:
-        hour.play(6)
         hour.sensors.remove("ingest")  # runs are counted without it
+        hour.play(6)
         hour.ticking.run("repair", dg.DagsterRunStatus.STARTED)
         hour.play(1)
         text, few = get(hour.ticking.settings.metrics, "/metrics"), len(hour.series)
@@ -240,9 +240,15 @@ def test_an_address_of_ipv6_is_served() -> None:
     outlet.close()
 
 
-def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_answered() -> None:
+def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
     outlet, port = outlet_of(metrics, ["metrics.example"]), metrics.address[1]
+    monkeypatch.setattr("tidemark.pipeline.settings_sections.LISTEN", metrics.listen)
+    assert outlet_of(MetricsSettings(export="prometheus")) is outlet, (
+        "the default address, and the same one written out"
+    )
     outlet.listen()
     for host in ("127.0.0.1:9464", "localhost", "[::1]:9464", "10.0.0.7:9464", "metrics.example:80"):
         assert asked(port, host, path="/healthz") == (200, b'{"healthy": true, "problems": []}\n'), host
@@ -268,6 +274,7 @@ logger = logging.getLogger("tidemark.somewhere")
 with ids_in_logs(pipeline="orders", sensor="landing"), ids_in_logs(tick="17"):
     logger.warning("two lines\\nand %s", "words")
     threading.Thread(target=lambda: logger.warning("elsewhere")).start()
+    logging.getLogger("dagster_of_a_guest").error("theirs", extra={"tick": "1", "level": "high", "event": "e", "x": 1})
 try:
     1 / 0
 except ZeroDivisionError:
@@ -277,10 +284,10 @@ warnings.warn("old")
 @dg.op
 def work(context):
     with working(context):
+        context.log.debug("in detail")
         context.log.info("from Dagster")
         logging.getLogger("tidemark.inside").warning("from within")
 
-    logging.getLogger("dagster_of_a_guest").error("theirs", extra={"tick": "1", "level": "high", "event": "e", "x": 1})
 @dg.job(tags={TICK: "18"})
 def job():
     work()
@@ -291,7 +298,6 @@ with dg.DagsterInstance.ephemeral() as instance:
     with dg.build_sensor_context(instance=instance) as context:
         context.log.info("from a sensor")
 """
-        context.log.debug("in detail")
 
 
 def test_each_line_is_an_object_with_the_ids_of_its_tick_or_run_and_of_no_other_thread() -> None:
