@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import requests
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.machine import is_loopback
@@ -155,12 +156,12 @@ class DagsterApi:
                     body += part
                     if len(body) > MOST_BYTES:
                         break
-        except requests.ReadTimeout as error:
-            raise ServiceFailed(
-                f"the Dagster at {self._ui} took longer than {ANSWER_SECONDS} s to answer. The run may exist: "
-                f"check {self._ui}/runs before you try again"
-            ) from error
         except requests.RequestException as error:
+            if error.args and isinstance(error.args[0], (ProtocolError, ReadTimeoutError)):  # it was connected
+                raise ServiceFailed(
+                    f"the Dagster at {self._ui} did not answer: {_quoted(str(error))}. The run may exist: "
+                    f"check {self._ui}/runs before you try again"
+                ) from error
             raise ServiceFailed(
                 f"no Dagster answers at {self._ui}: {_quoted(str(error))}. Start it with `tidemark up`, or set "
                 "dagster.url to the address of the Dagster that runs this pipeline, and try again"

@@ -163,7 +163,7 @@ class Answering:
     status: int = 200
     body: bytes = b"{}"
     asked: list[Mapping[str, str]] = field(default_factory=list)
-    before_it_answers: Callable[[], None] = lambda: None
+    before_it_answers: Callable[[], object] = lambda: None
 
     @contextmanager
     def api(self) -> Iterator[DagsterApi]:
@@ -173,8 +173,8 @@ class Answering:
             def do_POST(self) -> None:  # noqa: N802 (the name that the server calls)
                 self.rfile.read(int(self.headers["content-length"]))
                 answering.asked.append(dict(self.headers))
-                answering.before_it_answers()
-                with suppress(OSError):  # given up by who asked
+                with suppress(OSError):  # given up by who asked, or an answer that breaks off
+                    answering.before_it_answers()
                     self.reply(answering.body, status=answering.status)
 
         with serving_by(Handler) as address:
@@ -228,9 +228,10 @@ def test_an_endless_answer_and_one_that_does_not_come_are_given_up(monkeypatch: 
     with endless.api() as api, pytest.raises(ServiceFailed, match="is not Dagster's GraphQL"):
         api.launch("compute_windows", LAKE, {})
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
-    slow = Answering(before_it_answers=lambda: time.sleep(2))
-    with slow.api() as api, pytest.raises(ServiceFailed, match=r"The run may exist: check .*/runs"):
-        api.launch("compute_windows", LAKE, {})
+    for before in (lambda: time.sleep(2), Path("no such file").read_bytes):
+        silent = Answering(before_it_answers=before)
+        with silent.api() as api, pytest.raises(ServiceFailed, match=r"The run may exist: check .*/runs"):
+            api.launch("compute_windows", LAKE, {})
 
 
 # What a hostile page in the operator's browser would send
