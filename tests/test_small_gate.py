@@ -123,14 +123,19 @@ def test_the_command_waits_for_a_window_and_says_how_far_it_is(
     assert main([f"file:{lake}", "--wait-for", FIRST, "--timeout", "0"]) == 1
     assert "has not reached 2026-11-21T05-20Z within 0s: ADVANCED" in capsys.readouterr().err
     there.write_text(json.dumps(content(300)))
-    assert main([str(lake), "--wait-for", FIRST, "--json"]) == 0
+    assert main([str(lake), "--wait-for", FIRST, "--json", "--timeout=3600000ms1d1d1d1d1d"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["watermark"], facts["reason"], facts["lake"]) == (iso(at(300)), "ADVANCED", str(lake))
 
 
 @pytest.mark.parametrize(
     "option",
-    ["--wait-for=9999-12-31T23:59:59-14:00", "--wait-for=0001-01-01T00:00+14:00", f"--timeout={'999999d' * 1001}"],
+    [
+        "--wait-for=9999-12-31T23:59:59-14:00",
+        "--wait-for=0001-01-01T00:00+14:00",
+        f"--timeout={'999999d' * 1001}",
+        "--timeout=36501d",
+    ],
 )
 def test_the_command_refuses_times_and_durations_that_python_cannot_represent(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,14 +12,17 @@ from datetime import UTC, datetime, timedelta
 from tidemark_watermark import EPOCH, LATEST, NotReadable, Watermark, read_watermark, start_of, wait_for
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-PART = r"(\d{1,6}(?:\.\d{1,6})?)(ms|[smhd])"
+PART = r"(\d{1,12}(?:\.\d{1,6})?)(ms|[smhd])"
+
+LONGEST = timedelta(days=36_500)
 
 
 def duration(text: str) -> timedelta:
     """Parse a duration such as `90s`, `10m`, `0.5s` or `1h30m`; a bare `0` is zero."""
-    if text != "0" and not re.fullmatch(f"({PART}){{1,5}}", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m")
-    return timedelta(seconds=sum(float(count) * UNITS[unit] for count, unit in re.findall(PART, text)))
+    seconds = sum(float(count) * UNITS[unit] for count, unit in re.findall(PART, text))
+    if (text != "0" and not re.fullmatch(f"({PART})+", text)) or seconds > LONGEST.total_seconds():
+        raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m, of at most 36500d")
+    return timedelta(seconds=seconds)
 
 
 def key_or_time(text: str) -> str | datetime:
@@ -84,7 +87,10 @@ def facts(found: Watermark) -> dict[str, object]:
 
 
 def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if moment is None:
+        return None
+    fraction = "milliseconds" if moment.microsecond else "seconds"
+    return moment.astimezone(UTC).isoformat(timespec=fraction).replace("+00:00", "Z")
 
 
 if __name__ == "__main__":
