@@ -258,6 +258,8 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
         raise InvalidSettings(
             f"the variable {' or '.join(found) or prefix} cannot be read: {error}; write a list or a table as JSON"
         ) from error
+    if name and settings.dagster.name != name:
+        raise InvalidSettings(f"the variable {prefix}DAGSTER__NAME differs from the name {name}; unset it")
     settings._read_from = read_from
     return _with_absolute_paths(settings, file.parent)
 

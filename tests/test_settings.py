@@ -135,6 +135,9 @@ def test_a_variable_wins_over_the_file_but_not_the_section(written: Written, mon
     monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1m30s")
     watermark = load_settings(file).watermark
     assert (watermark.band, watermark.tick) == (timedelta(seconds=90), timedelta(seconds=20))
+    monkeypatch.setenv("ORDERS_TIDEMARK_DAGSTER__NAME", "others")
+    with pytest.raises(InvalidSettings, match="ORDERS_TIDEMARK_DAGSTER__NAME differs from the name orders; unset it"):
+        load_settings(file, name="orders")
 
 
 def test_an_unreadable_table_in_a_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
