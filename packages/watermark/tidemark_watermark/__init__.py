@@ -170,7 +170,7 @@ def parsed(content: bytes, place: str) -> Watermark:
         )
     except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise NotReadable(
-            f"{place} is damaged ({error!r}); delete it, and the pipeline's next tick writes it"
+            f"{place} is damaged ({error!r}); delete it, and the pipeline writes it within two minutes"
         ) from error
 
 

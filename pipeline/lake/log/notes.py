@@ -128,7 +128,7 @@ class WatermarkObject:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
                     f"{self._notes.place(self.kind.key)} names log entry {there.log_entry}, but the log ends with "
-                    f"{now.log_entry}; delete this object, and the next tick writes a new one"
+                    f"{now.log_entry}; delete this object, and ticks write a new one within two minutes"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
