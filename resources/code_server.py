@@ -63,9 +63,8 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         probe.join()  # the template first imports the definitions
         if probe.exitcode:
             logger.warning(
-                "the module of the definitions uses Polars or Delta tables while it is imported. A forked run would "
-                "wait for their threads for ever, so each run is a new process, which starts seconds later. Use them "
-                "in functions instead, such as those of assets"
+                "the definitions use Polars or Delta tables while they are imported. A forked run would hang, so each "
+                "run is a new process, which starts seconds later. Use them in functions, such as those of assets"
             )
         else:
             setattr(self, STARTS, forks)

@@ -23,8 +23,7 @@ def load_revisions_once() -> None:
     Dagster compares a storage with its revisions whenever it opens the storage: the code server at each tick, the
     daemon for each run. Loading them takes about 50 ms, and leaves 3,000 objects to the garbage collector.
     """
-    load = ScriptDirectory.from_config
-    once = lru_cache(STORAGES)(load)
+    load, once = ScriptDirectory.from_config, lru_cache(STORAGES)(ScriptDirectory.from_config)
 
     def from_config(config: Config) -> ScriptDirectory:
         # Revisions outside Dagster are those of a user's asset, which may change its configuration.

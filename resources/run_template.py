@@ -11,15 +11,8 @@ import numpy as np
 from tidemark.resources.memory import load_revisions_once
 
 TEMPLATE = os.getpid()
-
-
-def reseed() -> None:
-    """Seed NumPy's global generator in a run, but not in the run's own forks, whose seed is the run's decision."""
-    if os.getppid() == TEMPLATE:
-        np.random.seed()
-
-
-os.register_at_fork(after_in_child=reseed)
+# Not in the forks of a run, which may have chosen a seed.
+os.register_at_fork(after_in_child=lambda: os.getppid() == TEMPLATE and np.random.seed())
 load_revisions_once()
 with suppress(Exception), dg.DagsterInstance.get():  # a run opens the instance again, and says why it cannot
     pass
