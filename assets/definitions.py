@@ -24,7 +24,7 @@ from tidemark.assets.sensors.ticks import landing_sensor, requesting, tracking_s
 from tidemark.assets.sensors.watching import keep_recorder
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables
+from tidemark.pipeline.compute.table_definition import TableDefinition, loaded_tables, lookbacks_of
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.pace import Pace
 from tidemark.pipeline.ingest.rounds import PLAN, RunPlan
@@ -106,5 +106,6 @@ def _landing(
         *([requeue_sensor(settings, clock, requeue)] if settings.quarantine.requeue == ON_CHANGE else []),
     ]
     assets = [heartbeat_diffs_asset(settings, partitions), stream_status_asset(settings, partitions), *own_assets]
-    jobs = [job, ingest_job(settings, clock, plan), repair_job(settings, partitions, mine), requeue, *own_jobs]
+    repair = repair_job(settings, partitions, lookbacks_of(mine))
+    jobs = [job, ingest_job(settings, clock, plan), repair, requeue, *own_jobs]
     return [*assets, *corrections_asset(settings, mine)], jobs, sensors

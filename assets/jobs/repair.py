@@ -1,6 +1,7 @@
 """The job `repair`, which does in Dagster's UI what the command `tidemark repair` does."""
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -11,7 +12,6 @@ from tidemark.assets.jobs.heartbeat_diffs import compute_and_report, stopped_res
 from tidemark.assets.jobs.job import job_of
 from tidemark.assets.partitions import Partitions
 from tidemark.pipeline.clock import SystemClock, parse_duration
-from tidemark.pipeline.compute.table_definition import TableDefinition, lookbacks_of
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.settings import Settings
@@ -40,14 +40,14 @@ class RepairConfig(dg.Config):
     grace: str = "1d"
 
 
-def repair_job(settings: Settings, partitions: Partitions, tables: Mapping[str, TableDefinition]) -> dg.JobDefinition:
+def repair_job(settings: Settings, partitions: Partitions, lookbacks: Mapping[str, timedelta]) -> dg.JobDefinition:
     @job_of(settings, REPAIR, "look_and_compute_again", LAKE, SPARK, lasting=(ExecutorsUnable, ValueError))
     def repair(context: dg.OpExecutionContext, config: RepairConfig) -> Iterator[Event | dg.Output[None]]:
         """After an outage: checks a range of windows, the tracking log and the lake's folders, reports what is stale,
         missing, damaged or orphaned, and recomputes only the affected windows. Fails if it finds anything that it
         cannot repair."""
         clock = SystemClock()
-        surveyor, named = Surveyor(settings, clock, lookbacks_of(tables)), settings.windowing.named
+        surveyor, named = Surveyor(settings, clock, lookbacks), settings.windowing.named
         asked = surveyor.range_of(*(named(key) if key else None for key in (config.first_window, config.last_window)))
         if asked is None:
             context.log.info("no window is closed: there is nothing to check")

@@ -153,23 +153,16 @@ class Survey:
 
 
 def check_windows(
-    lake: Lake,
-    settings: Settings,
-    start: datetime,
-    end: datetime,
-    *,
-    watermark: datetime | None,
-    track: Track,
-    lookbacks: Mapping[str, timedelta],
+    surveyor: "Surveyor", start: datetime, end: datetime, *, watermark: datetime | None, track: Track
 ) -> Survey:
     """Survey the windows that are completely in `[start, end)`, and the windows of custom tables from the start's day
-    on. `watermark` determines which of them are closed. `track` shows the progress. `lookbacks` is that of `Surveyor`.
+    on. `watermark` determines which of them are closed. `track` shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
     lake is unreachable.
     """
-    windowing, lookback = settings.windowing, settings.windows.lookback
+    lake, windowing, lookback = surveyor.lake, surveyor.settings.windowing, surveyor.settings.windows.lookback
     windows = {window.key: window for window in windowing.between(start, end)}
     diffs = lake.diffs()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
@@ -187,9 +180,7 @@ def check_windows(
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
     for key in lake.stream_status().behind(diffs, windows):
-        blame(
-            windows[key], Fault.STALE, "its rows in stream_status are missing, or older than those in heartbeat_diffs"
-        )
+        blame(windows[key], Fault.STALE, "its stream_status is missing, or older than its heartbeat_diffs")
     unknown = []
     try:
         staleness, about = Staleness(lake, windowing, lookback), "what landed since windows were computed"
@@ -233,9 +224,12 @@ def check_windows(
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
             for file, why in _looked_at(table, of_range, track):
-                path, further = f"{table.uri}/{file.path}", further_back(lookbacks.get(name, lookback), lookback)
+                path, further = (
+                    f"{table.uri}/{file.path}",
+                    further_back(surveyor.lookbacks.get(name, lookback), lookback),
+                )
                 due_from = max(windowing.first, (since or EPOCH) + further)
-                if name in lookbacks and start_of(file.partition) >= due_from:
+                if name in surveyor.lookbacks and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
                 else:
                     inputs.append(DamagedInput(path, f"{why}, and no run can compute its window again", ()))
@@ -371,8 +365,8 @@ class Surveyor:
 
     def __init__(self, settings: Settings, clock: Clock, lookbacks: Mapping[str, timedelta] | None = None) -> None:
         self.lake = OpenLake(settings.lake, settings.message.kinds, clock)
-        self._settings = settings
-        self._clock, self._lookbacks = clock, lookbacks or {}
+        self.settings, self.lookbacks = settings, lookbacks or {}
+        self._clock = clock
         self._kept = self.lake.kept_windows(settings.windowing, settings.windows.lookback)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
@@ -383,8 +377,8 @@ class Surveyor:
         if first is None or last is None:
             log = self.lake.tracking_log()
             watermark = log.newest().watermark
-            windowing, closed = self._settings.windowing, self._kept.closed(watermark)
-            index = self.lake.window_index(windowing, self._settings.windows.lookback).update()
+            windowing, closed = self.settings.windowing, self._kept.closed(watermark)
+            index = self.lake.window_index(windowing, self.settings.windows.lookback).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
             if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
                 log.catch_up_to_append()
@@ -403,11 +397,9 @@ class Surveyor:
             watermark = lake.tracking_log().newest().watermark
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
-        of_windows = check_windows(
-            lake, self._settings, start, end, watermark=closed_at, track=track, lookbacks=self._lookbacks
-        )
+        of_windows = check_windows(self, start, end, watermark=closed_at, track=track)
         log = check_log(lake.tracking_log(), start, track)
-        for place in track([self._settings.lake], total=1, description="orphans"):
+        for place in track([self.settings.lake], total=1, description="orphans"):
             orphans = find_orphans(lake, place, now, grace)
         return replace(of_windows, log=log, orphans=orphans, watermark=watermark)
 

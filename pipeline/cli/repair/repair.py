@@ -89,8 +89,7 @@ def repair(
             raise typer.BadParameter("--recompute needs --from and --to, which may name the same window")
         print(_recompute(settings, window_named(settings, first), window_named(settings, last), table))
         return
-    surveyor = Surveyor(settings, clock, lookbacks_of(loaded_tables(settings)))
-    out = console(quiet=as_json)
+    surveyor, out = Surveyor(settings, clock, lookbacks_of(loaded_tables(settings))), console(quiet=as_json)
     start, end = _range(settings, surveyor, first, last)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         survey = surveyor.look(start, end, grace=grace, track=progress.track)
