@@ -141,16 +141,16 @@ class AffectedWindows:
     def key(self, start_us: int) -> str:
         return self.windowing.containing(from_us(start_us)).key
 
-    def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """Return the windows that each event time may affect, as a list of pairs of arrays.
+    def starts(self, event_us: Ints) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
+        """Yield the windows that each event time may affect, as pairs of arrays.
 
         Pair n is about the n-th window after the event time's own window (pair 0 is about its own window). The first
         array has the start of the window. The second array says whether the event time affects the window.
         """
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
-        offsets = range(0, length_us + lookback_us, length_us)
-        return [(own + offset, event_us >= own + offset - lookback_us) for offset in offsets]
+        for offset in range(0, length_us + lookback_us, length_us):
+            yield own + offset, event_us >= own + offset - lookback_us
 
     def keys_of(self, event_us: Ints) -> set[str]:
         """Return the keys of the windows that at least one of the event times affects."""
@@ -181,16 +181,16 @@ def missed_by(
     """
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
-    lacking_by_place, computed_by_place = [], []
+    is_missed, is_computed, is_lacking = (np.zeros(len(event_us), np.bool_) for _ in range(3))
     own, before = Counter[int](), Counter[int]()
     for place, (starts, affects) in enumerate(affected.starts(event_us)):
         computed_from = affected.versions_of(starts, versions)
         lacks = affects & (landed_with > computed_from)
-        lacking_by_place.append(lacks)
-        computed_by_place.append(computed_from != NOT_COMPUTED)
+        is_lacking |= lacks
+        if not place:
+            is_missed, is_computed = lacks, computed_from != NOT_COMPUTED
         windows, counts = np.unique(starts[lacks], return_counts=True)
         (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
-    is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
     by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
     missed = MissedHeartbeats(
         by_window={affected.key(start): own[start] for start in sorted(own)},
@@ -200,7 +200,7 @@ def missed_by(
             for start in sorted(own.keys() | before.keys())
             for key in [affected.key(start)]
         ],
-        mended=int(np.count_nonzero(was_missed & ~is_missed & computed_by_place[0])),
+        mended=int(np.count_nonzero(was_missed & ~is_missed & is_computed)),
     )
     judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
     return judged.filter(pa.array(is_lacking)), missed
@@ -371,12 +371,13 @@ class TableComparison:
         if rows is None:
             return
         landed = identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
-        ((own, _), *_) = self._affected.starts(microseconds(landed["event_time"]))
+        own, _ = next(self._affected.starts(microseconds(landed["event_time"])))
         held = self._held([key for key in map(self._affected.key, np.unique(own).tolist()) if key in versions])
         of_copies = landed.join(held, HELD.names, use_threads=False).group_by(list(IDENTITY), use_threads=False)
         each = of_copies.aggregate([("is_held", "max")])
         is_held = pc.fill_null(each["is_held_max"], False).combine_chunks().to_numpy(zero_copy_only=False)
-        ((own, _), *later) = self._affected.starts(microseconds(each["event_time"]))
+        later = self._affected.starts(microseconds(each["event_time"]))
+        own, _ = next(later)
         own_version = self._affected.versions_of(own, versions)
         is_lacking = ~is_held & (own_version != NOT_COMPUTED)
         lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
