@@ -94,7 +94,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         ticks = read_ticks(lake, settings, state.decision, now)
         return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
     windowing, lookback = settings.windowing, settings.windows.lookback
-    losses, report = read_losses(lake, windowing, lookback, now, clock), read_report(lake)
+    losses, report = read_losses(lake, settings, now, clock), read_report(lake)
     waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
     failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
     ticks = read_ticks(lake, settings, report.state.decision, now)
@@ -152,18 +152,17 @@ def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermar
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
 
 
-def read_losses(
-    lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime, clock: Clock | None = None
-) -> Losses:
+def read_losses(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> Losses:
     """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
     check stops after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
-    log, staleness = lake.tracking_log(), Staleness(lake, windowing, lookback)
-    kept_from = lake.kept_windows(windowing, lookback).heartbeats_from()
+    log, keep, of_windows = lake.tracking_log(), settings.housekeeping.quarantine, settings.windows
+    windowing, staleness = settings.windowing, Staleness(lake, settings.windowing, of_windows.lookback)
+    kept_from = lake.kept_windows(windowing, of_windows.lookback).heartbeats_from()
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
         late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest().watermark, now)),
-        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT, kept_from),
+        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT, kept_from, keep),
     )
 
 

@@ -34,7 +34,7 @@ from tidemark.pipeline.watermark.histogram import (
 from tidemark.pipeline.watermark.situation import base_after_slack, tracking_after_slack
 from tidemark.pipeline.watermark.state import DecisionRecord, Lost, Snapshot
 
-SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
+SECONDS_A_MINUTE, SECONDS_AN_HOUR, SECONDS_A_DAY = 60, 3600, 86400
 
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
@@ -42,7 +42,7 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 COUNTED_AT_ONCE = timedelta(hours=1)
 """Length of the ranges of publish time in which landed messages are counted, to bound memory."""
 
-AUDITED_AT_ONCE, AUDITED_ROWS = (24 * SECONDS_AN_HOUR, SECONDS_AN_HOUR, 10 * SECONDS_A_MINUTE), 500_000
+AUDITED_AT_ONCE, AUDITED_ROWS = (SECONDS_A_DAY, SECONDS_AN_HOUR, 10 * SECONDS_A_MINUTE), 500_000
 """Possible lengths, in seconds, of the ranges of publish time that the audit reads at a time. To bound memory, a range
 is divided if the files with such publish times have more than AUDITED_ROWS rows. The last length is not divided."""
 
@@ -261,10 +261,12 @@ def audit(
     quarantine: Quarantine,
     passed_since: datetime | None = None,
     kept_from: datetime | None = None,
+    quarantine_kept: timedelta | None = None,
 ) -> Audit:
     """Audit the messages that were outstanding on base at `passed_since` or later, and no longer are. If `passed_since`
     is None, audit all messages in the tracking log that are no longer outstanding. Event times before `kept_from` are
-    not counted, because retention deletes their rows.
+    not counted, because retention deletes their rows. Nor are messages published longer than `quarantine_kept` before
+    the day of `passed_since`, because retention deletes their rows of `quarantine`.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same
@@ -278,6 +280,9 @@ def audit(
     tracked, pruned_before = _tracked(log, passed_since)
     oldest = int(tracked.publish_bucket.min(initial=passed))
     since = oldest if from_then is None else from_then
+    if passed_since is not None and quarantine_kept is not None:  # retention deletes whole days
+        since = max(since, (bucket_of(passed_since - quarantine_kept) // SECONDS_A_DAY + 1) * SECONDS_A_DAY)
+    since = min(since, passed)
     complete_from, complete_before = _complete(newest[1])
     complete_from = max(complete_from, pruned_before)
     untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
@@ -290,7 +295,7 @@ def audit(
             untracked += int(np.maximum(complete[:, 1] - complete[:, 0], 0).sum())
     return Audit(
         since=bucket_start(since),
-        before=bucket_start(max(since, passed)),
+        before=bucket_start(passed),
         tracked=sum(minute.tracked for minute in minutes),
         landed=sum(minute.landed for minute in minutes),
         untracked=untracked,

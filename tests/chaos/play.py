@@ -159,7 +159,7 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
 
         def is_whole(report: LakeReport) -> bool:
             if wanted <= set(report.computed):  # in the silence after them a window more closes every minute
-                missed.append(read_losses(lake, windowing, settings.windows.lookback, clock.now()).missed)
+                missed.append(read_losses(lake, settings, clock.now()).missed)
             return bool(missed) and not missed[-1].stale
 
         watch.until(is_whole)

@@ -47,6 +47,8 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tidemark.pipeline.watermark.usage import Usage
 
+SETTINGS = Settings(windows=WindowSettings(length=WINDOWING.length, lookback=LOOKBACK))
+
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
@@ -76,7 +78,7 @@ def status(history: History, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: History) -> None:
-    losses = read_losses(history.lake, WINDOWING, LOOKBACK, at(601))
+    losses = read_losses(history.lake, SETTINGS, at(601))
     facts, details = {**lost_facts(losses), **late_facts(losses.late)}, loss_details(losses)
     assert (facts["late"], facts["late_copies"]) == (1, 0)
     assert (facts["missed"], facts["windows_stale"], facts["first_stale_window"]) == (1, 1, WINDOWS[1].key)
@@ -88,8 +90,7 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
 
 
 def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_for_no_search(history: History) -> None:
-    windows = WindowSettings(length=WINDOWING.length, lookback=LOOKBACK)
-    found = read_status(history.lake, Settings(windows=windows), at(601))
+    found = read_status(history.lake, SETTINGS, at(601))
     for least, said in ((1, "lost       1 messages since "), (0, ": none for certain, because")):
         found.groups["lost"]["lost_at_least"] = least
         show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
@@ -116,7 +117,7 @@ def test_what_max_lag_passes_over_is_counted_among_the_landed_rows(history: Hist
 
 
 def test_a_window_has_a_figure_at_the_very_moment_of_its_end(history: History) -> None:
-    losses, report = read_losses(history.lake, WINDOWING, LOOKBACK, at(601)), read_report(history.lake)
+    losses, report = read_losses(history.lake, SETTINGS, at(601)), read_report(history.lake)
     windows = window_facts(report, [], losses, WINDOWING, at(660))
     assert [one["seconds_after_end"] for one in islice(windows, 2)] == [-60.0, 0.0]
 
@@ -155,9 +156,9 @@ def test_a_long_check_is_given_up_and_says_what_is_left(history: History, monkey
     monkeypatch.setattr(staleness, "COMMITS_AT_ONCE", 1)
     for number in range(9):
         history.land([Beat("a", 200 + number)])
-    facts = lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
+    facts = lost_facts(read_losses(history.lake, SETTINGS, at(601), Slow(at(0))))
     assert facts["missed_not_checked"] == "7 commits, manifests or hours are unchecked"
-    assert "missed_not_checked" not in lost_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
+    assert "missed_not_checked" not in lost_facts(read_losses(history.lake, SETTINGS, at(601)))
 
 
 def test_status_names_fields_that_are_null_in_recent_rows(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

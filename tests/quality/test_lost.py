@@ -267,6 +267,14 @@ def test_what_retention_deletes_is_not_lost(tmp_path: Path) -> None:
     kept.raise_to(WINDOWING.containing(at(0)), at(-3600).replace(minute=0, second=0))
     found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), None, kept.heartbeats_from())
     assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
+    world.topic.publish("garbage")
+    world.tick()
+    world.wait(20)
+    world.track()
+    drop_partitions(lake.table("quarantine"), "9999")
+    for keep, lost in ((None, 1), (timedelta(days=2), 1), (timedelta(0), 0)):
+        found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), at(20), at(-3600), keep)
+        assert found.at_least == lost
 
 
 def test_what_lands_by_another_contract_than_it_was_tracked_by_is_not_lost(tmp_path: Path) -> None:
