@@ -174,6 +174,9 @@ def test_what_was_pruned_before_base_was_sought_back_counts_as_tracked(tmp_path:
         world.wait(10)
         world.tick()
     world.model.seek("base", at(0), world.clock.now())
+    world.track()
+    found = audited(world, world.clock.now() - timedelta(seconds=30))
+    assert found.since == found.before, "base has nothing left that it had passed"
     for _ in range(2):
         sought = world.clock.now()
         world.wait(10)
