@@ -16,12 +16,12 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import REFUSALS, LakeError, TableConflict
+from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
 from tidemark.pipeline.lake.tables.table import by_partition
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
+from tidemark.pipeline.lake.tables.windowed import FORGOT, PARTITION, WindowedTable, run_of
 
 logger = logging.getLogger(__name__)
 
@@ -131,12 +131,13 @@ def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
     for path, partition in commit.removed.items():
         if partition is not None:
             old[partition].append(path)
-    return [(window, old[window], [file.path for file in new[window]]) for window in sorted(old.keys() & new.keys())]
+    windows = old.keys() if FORGOT in commit.metadata else old.keys() & new.keys()
+    return [(window, old[window], [file.path for file in new.get(window, ())]) for window in sorted(windows)]
 
 
 def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[str], new: list[str]) -> pa.Table:
-    """Return the corrections of a window that a commit replaced. If an old or new file is gone or damaged, return a
-    single row with the change `unknown`."""
+    """Return the corrections of a window that a commit replaced. If an old or new file is gone or damaged, or a repair
+    removed the window, return a single row with the change `unknown`."""
     detail = None
     try:
         changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
@@ -148,7 +149,7 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
         changes = UNKNOWN
     if changes.is_empty():
         return CONTENT.empty_table()
-    old_run, new_run = run_of(old[0]), run_of(new[0])
+    old_run, new_run = run_of(old[0]), run_of(new[0]) if new else None
     return _rows(
         changes,
         table=followed.name,
@@ -156,7 +157,7 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
         old_run=old_run,
         new_run=new_run,
         old_heartbeats_version=followed.table.input_version(old_run),
-        new_heartbeats_version=followed.table.input_version(new_run),
+        new_heartbeats_version=new_run and followed.table.input_version(new_run),
         corrected_at=commit.at,
         table_version=commit.version,
         detail=detail,
@@ -170,7 +171,9 @@ def _rows(changes: pl.DataFrame, **of_all: Any) -> pa.Table:
     return changes.with_columns(**same).select(CONTENT.names).to_arrow().cast(CONTENT)
 
 
-def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
+def _read(followed: FollowedTable, paths: Sequence[str]) -> pl.DataFrame:
+    if not paths:
+        raise CorruptObject("a repair removed the window, whose file is damaged; a run computes it again")
     read = (pl.DataFrame(followed.table.table.file_rows(path, None)) for path in paths)
     return pl.concat([rows.drop(PARTITION, strict=False) for rows in read], how="diagonal_relaxed")
 

@@ -268,6 +268,11 @@ def test_a_window_whose_old_or_new_file_is_gone_or_damaged_is_unknown_and_the_ot
     assert "lacks a file" in unknown[0]["detail"]
     assert unknown[1]["detail"].startswith("the rows cannot be compared")
     assert place.said()[changed(3, FIRST, "a", 2, 3)] == 1
+    place.lake.diffs().forget([FIRST])
+    place.compute({FIRST: {"a": 4}})
+    assert place.follow() == 1
+    (forgotten,) = [row for row in place.noted() if row["table_version"] == 4]
+    assert (forgotten["change"], forgotten["window"], forgotten["new_run"]) == ("unknown", FIRST, None)
 
 
 def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -> None:

@@ -55,6 +55,9 @@ NOT_NULL = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":\s*)false
 """Matches what makes a column, or a part of it, not nullable in a Delta schema as JSON. Spark derives nullability from
 the query, so it is not a part of a column's type here."""
 
+FORGOT = "tidemark.forgot"
+"""Metadata key of a commit by `WindowedTable.forget`, with the number of windows."""
+
 Fence = Mapping[str, frozenset[str]]
 """The files that each window had before a run listed its input, by window key."""
 
@@ -248,7 +251,7 @@ class WindowedTable:
         Raises TableConflict, LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
-            self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
+            self._transact(table, removes, {FORGOT: str(len(forgotten))})
 
     def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
         at_us = to_us(self._clock.now())
