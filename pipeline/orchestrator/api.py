@@ -157,7 +157,8 @@ class DagsterApi:
                     if len(body) > MOST_BYTES:
                         break
         except requests.RequestException as error:
-            if error.args and isinstance(error.args[0], (ProtocolError, ReadTimeoutError)):  # it was connected
+            was_connected = isinstance(next(iter(error.args), None), (ProtocolError, ReadTimeoutError))
+            if was_connected and "BadStatusLine" not in str(error):  # what a server of another protocol gives
                 raise ServiceFailed(
                     f"the Dagster at {self._ui} did not answer: {_quoted(str(error))}. The run may exist: "
                     f"check {self._ui}/runs before you try again"
