@@ -21,7 +21,8 @@ def test_a_process_that_opens_dagsters_storage_often_loads_its_revisions_once(
         init(self, *arguments, **named)
 
     monkeypatch.setattr(ScriptDirectory, "__init__", noted)
-    monkeypatch.setattr(ScriptDirectory, "from_config", ScriptDirectory.from_config)  # restored after the test
+    as_it_was = ScriptDirectory.from_config.__wrapped__  # type: ignore[attr-defined]  # before the conftest
+    monkeypatch.setattr(ScriptDirectory, "from_config", as_it_was)
     load_revisions_once()
     for _ in range(3):
         with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:

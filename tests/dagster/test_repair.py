@@ -139,8 +139,6 @@ def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_
         assert house.look().broken == []
 
 
-# sockets that py4j leaves to the collector
-
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 LAST = "2026-11-21T05-23Z"
 """The last window that holds a heartbeat."""
@@ -328,9 +326,6 @@ def test_however_many_years_the_lake_has_dagster_lists_two_at_most(length: timed
     definition = partitions.definition()
     assert len(definition.get_partition_keys(current_time=datetime(2036, 12, 31, 23, 59, tzinfo=UTC))) <= 17_544
     assert partitions.holding([Windowing(length, TEN_YEARS).containing(TEN_YEARS)]) == {}, "it is not listed"
-
-
-# sockets that py4j leaves to the collector
 
 
 def materializations(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
