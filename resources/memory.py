@@ -4,7 +4,7 @@ free to the system."""
 import ctypes
 import gc
 import time
-from functools import lru_cache
+from functools import lru_cache, wraps
 from threading import Thread
 
 from alembic.config import Config
@@ -25,6 +25,7 @@ def load_revisions_once() -> None:
     """
     load, once = ScriptDirectory.from_config, lru_cache(STORAGES)(ScriptDirectory.from_config)
 
+    @wraps(load)
     def from_config(config: Config) -> ScriptDirectory:
         # Revisions outside Dagster are those of a user's asset, which may change its configuration.
         of_dagster = config.get_main_option("script_location", "").startswith("dagster:")
