@@ -1,7 +1,8 @@
 """A range of closed windows, from landed heartbeats to rows that a reader of the lake sees."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,13 @@ from pyspark.sql import SparkSession
 
 from tests.clock import ManualClock
 from tests.lake.builders import append_beats
-from tests.spark.beats import T0, at, columns_of
+from tests.spark.beats import T0, at, batch_over, columns_of
 from tests.spark.machine import python_without
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
+from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ExecutorsUnable, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
-from tidemark.pipeline.lake.tables.diffs import StreamStatus
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -49,26 +49,10 @@ class House:
         columns = columns_of(beats, temperature=[float(event) for _, event in beats])
         append_beats(self.lake.heartbeats(), columns)
 
-    def compute(
-        self,
-        windows: list[Window],
-        watermark: datetime | None = at(5000),  # noqa: B008 (a constant)
-        heartbeats: Heartbeats | None = None,
-        diffs: WindowedTable | None = None,
-        status: StreamStatus | None = None,
-        refuse_expired: Callable[[Sequence[Window]], None] = lambda _: None,
-    ) -> ReplacedWindows:
-        batch = MicroBatch(
-            self.spark,
-            heartbeats=heartbeats or self.lake.heartbeats(),
-            tables=(status or self.lake.stream_status(), diffs or self.lake.diffs()),
-            plan=PLAN,
-            watermark=watermark,
-            run="run",
-            clock=ManualClock(at(2000)),
-            refuse_expired=refuse_expired,
-        )
-        return compute_windows(batch, windows)
+    def compute(self, windows: list[Window], **changed: Any) -> ReplacedWindows:
+        """Compute windows with a watermark above all; `changed` are parts of the batch."""
+        batch = batch_over(self.lake, self.spark, at(5000))
+        return compute_windows(replace(batch, **{"plan": PLAN, **changed}), windows)
 
     def rows(self) -> bytes:
         """Every row of the table, in one order, as Arrow writes it."""
@@ -110,7 +94,7 @@ def test_an_open_window_is_refused_and_nothing_is_written(house: House, watermar
     house.land(("a", 0))
     before = sorted(house.folder.rglob("*"))
     with pytest.raises(WindowNotClosed, match=r"are not closed yet.*Nothing was written"):
-        house.compute(WINDOWS, watermark)
+        house.compute(WINDOWS, watermark=watermark)
     assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
@@ -183,7 +167,8 @@ def test_a_window_made_of_older_input_meanwhile_is_computed_once_more(house: Hou
             house.compute(WINDOWS[:1], heartbeats=AsItWas(house.settings, HEARTBEATS, KINDS))
 
     house.land(("b", 10))
-    computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))
+    tables = house.lake.stream_status(), OvertakenOnce(house.lake.diffs(), overtake)
+    computed = house.compute(WINDOWS[:1], tables=tables)
     assert dict(computed.rows) == {"2026-11-21T12-00Z": 2}
     assert not computed.superseded[-1]
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
