@@ -99,33 +99,26 @@ def decided_on_everything(
     """Each decision on one histogram of all that is tracked by then: no fold, no pruning, nothing from before but the
     last decision."""
     decisions: list[Decision] = []
-    complete_from = from_us(int(messages.publish_us.min()))
+    previous, complete_from = None, from_us(int(messages.publish_us.min()))
     for moment in moments:
-        previous = decisions[-1] if decisions else None
-        base_us, tracking_us = exact_readings(messages, to_us(moment))
-        readings = [
-            Reading(moment, from_us(oldest), names_a_message=bool(outstanding))
-            for oldest, outstanding in (
-                (base_us, ((messages.publish_us <= to_us(moment)) & (messages.landed_us > to_us(moment))).any()),
-                (tracking_us, ((messages.publish_us <= to_us(moment)) & (messages.tracked_us > to_us(moment))).any()),
-            )
-        ]
-        decisions.append(
-            estimate(
-                situation_of(
-                    histogram_at(messages, to_us(moment)),
-                    base=follow(None if previous is None else previous.base, readings[0], policy.seek_tolerance),
-                    tracking=follow(
-                        None if previous is None else previous.tracking, readings[1], policy.seek_tolerance
-                    ),
-                    policy=policy,
-                    previous=previous,
-                    complete_from=complete_from if previous is None else previous.complete_from or complete_from,
-                    at=moment,
-                ),
-                rules,
+        published, at_us = messages.publish_us <= to_us(moment), to_us(moment)
+        base, tracking = (
+            Reading(moment, from_us(oldest), names_a_message=bool((published & (acknowledged_us > at_us)).any()))
+            for oldest, acknowledged_us in zip(
+                exact_readings(messages, at_us), (messages.landed_us, messages.tracked_us), strict=True
             )
         )
+        situation = situation_of(
+            histogram_at(messages, at_us),
+            base=follow(previous and previous.base, base, policy.seek_tolerance),
+            tracking=follow(previous and previous.tracking, tracking, policy.seek_tolerance),
+            policy=policy,
+            previous=previous,
+            complete_from=(previous and previous.complete_from) or complete_from,
+            at=moment,
+        )
+        previous = estimate(situation, rules)
+        decisions.append(previous)
     return decisions
 
 
