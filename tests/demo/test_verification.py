@@ -51,57 +51,25 @@ class World:
 
     def _beat(self, stream: str, number: int) -> None:
         moment = START + number * 30 * SECOND
-        message = f"{stream}-{number}"
-        temperature = None if number == 3 else 20.0 + number
-        before = None if number in (0, 4) else 20.0 + number - 1
-        status = "warn" if number == 2 else "ok"
-        earlier = None if number == 0 else "warn" if number == 3 else "ok"
-        self.truth.append(
-            {
-                "stream_id": stream,
-                "event_time": moment,
-                "heartbeat_id": f"{stream}-{moment}",
-                "temperature": temperature,
-                "status": status,
-                "kind": "heartbeat",
-                "message_id": message,
-                "published_at": moment + SECOND,
-                "payload": b"{}",
-                "attributes": "{}",
-            }
-        )
-        self.heartbeats.append(
-            {
-                "stream_id": stream,
-                "event_time": moment,
-                "publisher_id": f"{stream}-{moment}",
-                "message_id": message,
-                "publish_time": moment + SECOND,
-                "landed_at": moment + SECOND,
-                "late": False,
-                "event_hour": "2026-11-21T05Z",
-            }
-        )
-        has_previous = number > 0
-        self.diffs.append(
-            {
-                "stream_id": stream,
-                "event_time": moment,
-                "previous_event_time": moment - 30 * SECOND if has_previous else None,
-                "gap_seconds": 30.0 if has_previous else None,
-                "missed_heartbeats": 0 if has_previous else None,
-                "temperature": temperature,
-                "previous_temperature": before,
-                "temperature_delta": None if temperature is None or before is None else temperature - before,
-                "status": status,
-                "previous_status": earlier,
-                "status_changed": status != earlier if has_previous else None,
-                "publish_time": moment + SECOND,
-                "message_id": message,
-                "late": False,
-                "window": f"2026-11-21T05-{20 + number // 2}Z",
-            }
-        )
+        identity = f"{stream}-{moment}"
+        same = {"stream_id": stream, "event_time": moment, "message_id": f"{stream}-{number}"}
+        values = {"temperature": None if number == 3 else 20.0 + number, "status": "warn" if number == 2 else "ok"}
+        sent = {"kind": "heartbeat", "heartbeat_id": identity, "published_at": moment + SECOND}
+        self.truth.append(same | values | sent)
+        published = same | {"publish_time": moment + SECOND, "late": False}
+        landed = {"publisher_id": identity, "landed_at": moment + SECOND, "event_hour": "2026-11-21T05Z"}
+        self.heartbeats.append(published | landed)
+        previous = {
+            "previous_event_time": moment - 30 * SECOND,
+            "gap_seconds": 30.0,
+            "missed_heartbeats": 0,
+            "previous_temperature": None if number == 4 else 20.0 + number - 1,
+            "temperature_delta": None if number in (3, 4) else 1.0,
+            "previous_status": "warn" if number == 3 else "ok",
+            "status_changed": number in (2, 3),
+        }
+        computed = published | values | {"window": f"2026-11-21T05-{20 + number // 2}Z"}
+        self.diffs.append(computed | (previous if number else {}))
 
     def _reject(self, message: str, reason: RejectionReason, attributes: dict[str, str]) -> None:
         self.truth.append(
