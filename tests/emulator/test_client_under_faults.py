@@ -2,13 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.emulator.builders import ROUGH
 from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
@@ -17,7 +15,7 @@ from tests.pubsub.builders import subscription_of
 from tidemark.local.emulator.faults import Faults
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
-from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.clock import Clock, SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.ingest.outcome import Ingested
@@ -28,8 +26,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.policy import Policy
 
 SPEED = 10
@@ -47,76 +44,43 @@ class HurriedClock(SystemClock):
         return self._began + SPEED * (super().now() - self._began)
 
 
-@dataclass(frozen=True, slots=True)
-class House:
-    """A server whose faults a test sets, with a topic and its two subscriptions, and the clock of all."""
-
-    model: PubSubModel
-    clock: HurriedClock
-    settings: PubSubSettings
-    publisher: PublisherClient
-    subscriber: SubscriberClient
-
-    @property
-    def base(self) -> PubSubSubscription:
-        wait = timedelta(seconds=0.15)
-        return subscription_of(self.subscriber, self.settings, clock=self.clock, pull_wait=wait)
-
-    def backlog(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self.subscriber, path, ReadingTimes(self.clock))
-
-    def outstanding(self, path: str | None = None) -> set[str]:
-        """Ids of what the server holds as unacknowledged."""
-        return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    clock = HurriedClock()
-    model = PubSubModel(rng=random.Random(1))
-    with served(model, clock=clock) as address:
-        settings = unique_pubsub(address)
-        publisher, subscriber = publisher_client(address), subscriber_client(address)
-        provision(subscriber, publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
-        yield House(model, clock, settings, publisher, subscriber)
-        for client in (publisher, subscriber):
-            client.transport.close()
-
-
 class Ticks:
-    """Both ticks over a lake in a folder, and what they did."""
+    """Both ticks of a pipeline on a server whose faults a test sets, over a lake in a folder, and what they did."""
 
-    def __init__(self, house: House, folder: Path) -> None:
-        self.house, settings = house, house.settings
-        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), CONTRACT.fields, house.clock)
+    def __init__(self, address: str, model: PubSubModel, clock: Clock, folder: Path) -> None:
+        self.model, self.clock, self.settings = model, clock, (settings := unique_pubsub(address))
+        self.publisher, self.subscriber = publisher_client(address), subscriber_client(address)
+        provision(self.subscriber, self.publisher, settings, CONTRACT, clock, lease=QUICK_LEASE)
+        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), CONTRACT.fields, clock)
         self.log, self.reader = self.lake.tracking_log(), HeartbeatReader(CONTRACT)
-        wait = timedelta(seconds=0.15)
-        self.tracking = subscription_of(house.subscriber, settings, settings.tracking_path, house.clock, pull_wait=wait)
+        self.base, self.tracking = (
+            subscription_of(self.subscriber, settings, path, clock, pull_wait=timedelta(seconds=0.15))
+            for path in (settings.base_path, settings.tracking_path)
+        )
         self.marks: list[datetime] = []
         self.sent: dict[str, int] = {}  # the event time in milliseconds, by message id
 
     def publish(self, count: int, rng: random.Random) -> None:
         """Heartbeats whose event times are out of order by less than the band."""
-        now = self.house.clock.now()
+        now = self.clock.now()
         times = [to_us(now - rng.random() * BAND / 2) // 1000 for _ in range(count)]
         messages = [
             {"data": b'{"load": 1}', "attributes": {"stream_id": f"s{number % 7}", "event_time": str(ms)}}
             for number, ms in enumerate(times)
         ]
-        answer = self.house.publisher.publish(topic=self.house.settings.topic_path, messages=messages)
+        answer = self.publisher.publish(topic=self.settings.topic_path, messages=messages)
         self.sent.update(zip(answer.message_ids, times, strict=True))
 
     def track(self) -> Tracked:
-        settings = self.house.settings
         tracked = track(
             self.tracking,
-            tracking_backlog=self.house.backlog(settings.tracking_path),
-            base_backlog=self.house.backlog(settings.base_path),
+            tracking_backlog=self.backlog(self.settings.tracking_path),
+            base_backlog=self.backlog(self.settings.base_path),
             log=self.log,
             reader=self.reader,
             policy=Policy(band=BAND, near_real_time=timedelta(seconds=20)),
             budget=BUDGET,
-            clock=self.house.clock,
+            clock=self.clock,
         )
         if tracked.decision.watermark is not None:
             self.marks.append(tracked.decision.watermark)
@@ -124,41 +88,57 @@ class Ticks:
 
     def land(self) -> Ingested:
         return land(
-            self.house.base,
-            tables=new_files(self.lake, self.house.clock),
+            self.base,
+            tables=new_files(self.lake, self.clock),
             log=self.log,
             reader=self.reader,
             budget=BUDGET,
-            clock=self.house.clock,
+            clock=self.clock,
         )
+
+    def backlog(self, path: str) -> SnapshotBacklog:
+        return SnapshotBacklog(self.subscriber, path, ReadingTimes(self.clock))
+
+    def outstanding(self) -> set[str]:
+        """Ids of what the server holds as unacknowledged on base."""
+        return {message.message_id for message in self.model.unacknowledged(self.settings.base_path)}
 
     def rows(self) -> list[dict[str, Any]]:
         table = self.lake.heartbeats().in_place()
         return [] if table is None else table.to_pyarrow_table().sort_by("landed_at").to_pylist()
 
 
-def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(house: House, tmp_path: Path) -> None:
-    rng, ticks = random.Random(1), Ticks(house, tmp_path)
-    house.model.faults = ROUGH
+@pytest.fixture
+def ticks(tmp_path: Path) -> Iterator[Ticks]:
+    clock, model = HurriedClock(), PubSubModel(rng=random.Random(1))
+    with served(model, clock=clock) as address:
+        yield (ticks := Ticks(address, model, clock, tmp_path))
+        for client in (ticks.publisher, ticks.subscriber):
+            client.transport.close()
+
+
+def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(ticks: Ticks) -> None:
+    rng = random.Random(1)
+    ticks.model.faults = ROUGH
     errors = 0
     for _ in range(15):
-        house.model.faults = Faults()  # the source's publisher would repeat itself
+        ticks.model.faults = Faults()  # the source's publisher would repeat itself
         ticks.publish(20, rng)
-        house.model.faults = ROUGH
+        ticks.model.faults = ROUGH
         for tick in (ticks.track, ticks.land):
             try:
                 tick()
             except PubSubUnreachable:
                 errors += 1
         landed = {row["message_id"] for row in ticks.rows()}
-        assert ticks.sent.keys() <= landed | house.outstanding()
-    house.model.faults = Faults()
-    recovered = house.clock.now()
+        assert ticks.sent.keys() <= landed | ticks.outstanding()
+    ticks.model.faults = Faults()
+    recovered = ticks.clock.now()
     for _ in range(40):
         ticks.publish(5, rng)
         ticks.track()
         ticks.land()
-        if ticks.marks and ticks.marks[-1] > recovered and not house.outstanding():
+        if ticks.marks and ticks.marks[-1] > recovered and not ticks.outstanding():
             break
     assert errors > 0
     assert ticks.marks == sorted(ticks.marks)
