@@ -1,7 +1,6 @@
 """The supervisor over real processes."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,13 +146,6 @@ def test_the_child_of_a_killed_service_is_ended(house: House, end: Callable[[Sup
     assert is_alive(orphan)
     end(house.supervisor)
     assert not is_alive(orphan)
-
-
-@pytest.fixture
-def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen([sys.executable, "-c", FOR_EVER], start_new_session=True) as process:
-        yield process
-        process.kill()
 
 
 def kill(house: House, name: str) -> None:
