@@ -4,6 +4,7 @@ import json
 import random
 import runpy
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
+from google.pubsub_v1 import PubsubMessage, SubscriberClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
 from tidemark.pipeline.lake.log.notes import LANDED, NAME, SENT
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SignalSettings
@@ -173,65 +174,38 @@ def test_a_subscriber_knows_each_closed_window_however_trackers_meet_fail_and_re
 # On a server
 
 
-@dataclass
-class Server:
-    """tidemark's own Pub/Sub, with the settings of a pipeline that tells a topic there."""
-
-    settings: Settings
-    subscriber: SubscriberClient
-    publisher: PublisherClient
-
-    @property
-    def topic(self) -> str:
-        return str(self.settings.signal_topic)
-
-    def subscribe(self) -> str:
-        path = f"projects/{self.settings.pubsub.project}/subscriptions/theirs"
-        self.subscriber.create_subscription(
-            request={"name": path, "topic": self.topic, "enable_message_ordering": True}, timeout=5
-        )
-        return path
-
-    def pulled(self, path: str) -> list[PubsubMessage]:
-        answer = self.subscriber.pull(subscription=path, max_messages=100, timeout=5)
-        return [each.message for each in answer.received_messages]
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    """A pipeline on tidemark's own Pub/Sub that tells a topic there."""
     with served(PubSubModel(rng=random.Random(0)), clock=SystemClock()) as address:
-        pubsub = unique_pubsub(address)
-        settings = Settings(
-            pubsub=pubsub, signal=SignalSettings(publish_to="signal"), lake={"uri": f"file:{tmp_path}/lake"}
-        )
-        subscriber, publisher = subscriber_client(address), publisher_client(address)
-        yield Server(settings, subscriber, publisher)
-        subscriber.transport.close()
-        publisher.transport.close()
+        signal = SignalSettings(publish_to="signal")
+        yield Settings(pubsub=unique_pubsub(address), signal=signal, lake={"uri": f"file:{tmp_path}/lake"})
 
 
-def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(server: Server, tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.signals = list(signals_of(server.settings, world.lake()))
+def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(settings: Settings, tmp_path: Path) -> None:
+    world, topic = World(tmp_path), str(settings.signal_topic)
+    world.signals = list(signals_of(settings, world.lake()))
     world.topic.publish(5)
     (problem,) = world.track().problems
-    assert f"{server.topic} does not exist" in problem
+    assert f"{topic} does not exist" in problem
     assert "run `tidemark provision`" in problem
 
-    done = provision_here(server.settings, SystemClock())
-    assert server.topic in done.created
-    assert server.topic in provision_here(server.settings, SystemClock()).found
-    theirs = server.subscribe()
-    world.clock.advance(20 * timedelta(seconds=1))
-    tracked = world.track()
+    assert topic in provision_here(settings, SystemClock()).created
+    assert topic in provision_here(settings, SystemClock()).found
+    theirs = f"projects/{settings.pubsub.project}/subscriptions/theirs"
+    with closing(subscriber_client(*settings.pubsub.server).transport) as transport:
+        subscriber = SubscriberClient(transport=transport)
+        subscriber.create_subscription(request={"name": theirs, "topic": topic, "enable_message_ordering": True})
+        world.clock.advance(20 * timedelta(seconds=1))
+        tracked = world.track()
+        (received,) = subscriber.pull(subscription=theirs, max_messages=100, timeout=5).received_messages
     assert tracked.problems == ()
-    (message,) = server.pulled(theirs)
-    said, written = json.loads(message.data), json.loads((world.folder / NAME).read_bytes())
+    said, written = json.loads(received.message.data), json.loads((world.folder / NAME).read_bytes())
     assert {name: said[name] for name in written} == written
     assert said["log_entry"] == tracked.state.number
-    assert dict(message.attributes)["log_entry"] == str(said["log_entry"])
-    assert message.ordering_key == "tidemark"
-    assert (world.folder / NOTE).read_bytes() == message.data
+    assert dict(received.message.attributes)["log_entry"] == str(said["log_entry"])
+    assert received.message.ordering_key == "tidemark"
+    assert (world.folder / NOTE).read_bytes() == received.message.data
 
 
 def test_the_example_of_a_subscriber_goes_by_the_highest_watermark_in_whatever_order_messages_come(
