@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tests.lake.builders import append_beats
+from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.traces import Held, write_trace
 from tests.watermark.builders import START_US
 from tidemark.pipeline.clock import duration_us, to_us
@@ -124,18 +124,6 @@ def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
     again = np.arange(0, len(trace.publish_us), 10)
     rows = np.concatenate([np.arange(len(trace.publish_us)), again])
     landed = np.concatenate([trace.landed_us, np.full(len(again), last_us)])
-    append_beats(
-        lake.heartbeats(),
-        {
-            "stream_id": [trace.names[number] for number in trace.stream[rows]],
-            "event_time": trace.event_us[rows],
-            "publisher_id": [None] * len(rows),
-            "message_id": [f"m{number}" for number in rows],
-            "publish_time": trace.publish_us[rows],
-            "ordering_key": [None] * len(rows),
-            "attributes": [[]] * len(rows),
-            "payload": [b"{}"] * len(rows),
-            "landed_at": landed,
-            "late": [False] * len(rows),
-        },
-    )
+    columns = columns_of([Beat(trace.names[trace.stream[row]], 0, f"m{row}") for row in rows])
+    times = {"event_time": trace.event_us[rows], "publish_time": trace.publish_us[rows], "landed_at": landed}
+    append_beats(lake.heartbeats(), columns | times)
