@@ -163,9 +163,7 @@ class OfTheWorld(Quiet):
         self._answer(200, {"permissions": [name for name in asked["permissions"] if name in held]})
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
-        content = json.dumps(said).encode()
-        self.send_response_only(status)
-        self.send_header("Date", format_datetime(SystemClock().now() + self.world.clock_is_ahead, usegmt=True))
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.reply(json.dumps(said).encode(), status=status)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002 (what the base class asks for)
+        return format_datetime(SystemClock().now() + self.world.clock_is_ahead, usegmt=True)

@@ -273,12 +273,9 @@ class Snapshots:
         self.clock = clock
         self.oldest = clock.now()
         self.taken = 0
-        self.problem: Exception | None = None
 
     def read(self) -> Reading:
         self.taken += 1
-        if self.problem is not None:
-            raise self.problem
         if self.clock.now() - self.oldest > LIFETIME - REFUSED_WITHIN:
             raise SnapshotRefused("the oldest message is within an hour of 7 days")
         return Reading(observed_at=self.clock.now(), oldest_unacked=self.oldest, names_a_message=True)
