@@ -93,54 +93,50 @@ def test_what_breaks_the_method_is_refused_and_nobody_is_told_to_delete_base(
     assert SETTINGS.tracking_path in reason or "delete it" not in reason
 
 
-class Place:
-    """A Pub/Sub with a topic, for somebody's base."""
-
-    def __init__(self, address: str, client: SubscriberClient) -> None:
-        self.client = client
-        self.settings = unique_pubsub(address).model_copy(update={"attach": True})
-        self._publisher = publisher_client(address)
-
-    def subscribe(self, **options: Any) -> None:
-        self._publisher.create_topic(name=self.settings.topic_path)
-        named = {"name": self.settings.base_path, "topic": self.settings.topic_path}
-        self.client.create_subscription(request={**named, **options})
-
-    def provision(self) -> ProvisionReport:
-        return provision(self.client, self._publisher, self.settings, CONTRACT, SystemClock())
-
-    def look(self) -> requirements.Drift:
-        return requirements.look_at_subscriptions(self.client, self.settings, CONTRACT)
+@pytest.fixture
+def pubsub() -> Iterator[PubSubSettings]:
+    """Of a server on which there is nothing yet."""
+    with served(PubSubModel(rng=random.Random(0))) as address:
+        yield unique_pubsub(address).model_copy(update={"attach": True})
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    with served(PubSubModel(rng=random.Random(0))) as address:
-        client = subscriber_client(address)
-        yield Place(address, client)
-        client.transport.close()
+def client(pubsub: PubSubSettings) -> Iterator[SubscriberClient]:
+    client = subscriber_client(*pubsub.server)
+    yield client
+    client.transport.close()
 
 
-def test_provisioning_makes_tracking_alone_with_the_filter_of_base(place: Place) -> None:
+def test_provisioning_makes_tracking_alone_with_the_filter_of_base(
+    pubsub: PubSubSettings, client: SubscriberClient
+) -> None:
+    publisher = publisher_client(*pubsub.server)
+
+    def provisioned() -> ProvisionReport:
+        return provision(client, publisher, pubsub, CONTRACT, SystemClock())
+
+    def look() -> requirements.Drift:
+        return requirements.look_at_subscriptions(client, pubsub, CONTRACT)
+
     with pytest.raises(ProvisionRefused, match="tidemark never creates it"):
-        place.provision()
-    assert place.look().breaks[0].startswith(f"{place.settings.tracking_path} does not exist")
-    place.subscribe(filter='attributes.a = "b"', ack_deadline_seconds=33)
-    before = place.client.get_subscription(subscription=place.settings.base_path)
-    report = place.provision()
-    assert report.created == [place.settings.tracking_path]
+        provisioned()
+    assert look().breaks[0].startswith(f"{pubsub.tracking_path} does not exist")
+    publisher.create_topic(name=pubsub.topic_path)
+    theirs = {"name": pubsub.base_path, "topic": pubsub.topic_path, "ack_deadline_seconds": 33}
+    before = client.create_subscription(request={**theirs, "filter": 'attributes.a = "b"'})
+    report = provisioned()
+    assert report.created == [pubsub.tracking_path]
     assert sum("HELD_INCOMPLETE" in warning for warning in report.warnings) == 1
-    assert place.client.get_subscription(subscription=place.settings.tracking_path).filter == 'attributes.a = "b"'
-    assert place.client.get_subscription(subscription=place.settings.base_path) == before
-    assert place.provision().created == []
-    looked = place.look()
+    assert client.get_subscription(subscription=pubsub.tracking_path).filter == 'attributes.a = "b"'
+    assert client.get_subscription(subscription=pubsub.base_path) == before
+    assert provisioned().created == []
+    looked = look()
     assert (looked.breaks, looked.differences) == ((), ())
-    assert looked.promises[0].startswith(f"{place.settings.base_path} is pulled by others")
+    assert looked.promises[0].startswith(f"{pubsub.base_path} is pulled by others")
+    publisher.transport.close()
 
 
-def test_nothing_that_pulls_can_be_made_for_base(place: Place) -> None:
+def test_nothing_that_pulls_can_be_made_for_base(pubsub: PubSubSettings, client: SubscriberClient) -> None:
     with pytest.raises(BaseReadByOthers, match="never pulls from it"):
-        PubSubSubscription(place.client, place.settings.base_path, SystemClock(), place.settings)
-    PubSubSubscription(
-        place.client, place.settings.tracking_path, SystemClock(), place.settings, lease=timedelta(minutes=1)
-    )
+        PubSubSubscription(client, pubsub.base_path, SystemClock(), pubsub)
+    PubSubSubscription(client, pubsub.tracking_path, SystemClock(), pubsub, lease=timedelta(minutes=1))
