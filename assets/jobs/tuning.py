@@ -14,7 +14,6 @@ from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
-from tidemark.pipeline.tuning.page import page_of, write_report
 from tidemark.pipeline.tuning.report import SINCE, Asked, TuningReport, facts_of, sentences
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
@@ -42,6 +41,8 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         required_resource_keys=keys_of(settings, LAKE),
     )
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        from tidemark.pipeline.tuning.page import page_of, write_report  # a tenth of a second, for its templates
+
         made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
         with working(context):
             try:

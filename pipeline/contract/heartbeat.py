@@ -139,7 +139,6 @@ RESERVED_FIELD_NAMES = frozenset(
 )
 """Names of columns in the lake's tables. A compared field must not have one of these names."""
 
-
 PATIENCE = timedelta(seconds=30)
 """Maximum time for which a message of the base subscription may wait for a schema that does not exist yet, counted from
 its publish time. After this time the message is rejected.

@@ -42,7 +42,6 @@ PARTITIONS = {
 }
 """The partition column of each built-in table. An empty string means that the table has no partitions."""
 
-
 KEPT_BYTES = 64 << 20
 """Size in bytes of the cache for the files of a table in a bucket. It holds an hour of data of 10,000 streams, so that
 the data checks read each file once."""

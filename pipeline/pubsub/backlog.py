@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from google.api_core import exceptions as api
-from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock, format_duration, from_us, rough, to_us
@@ -33,6 +32,9 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.pubsub.connection import ONE_TRY, Resources, client_of, reported
 from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
+
+if TYPE_CHECKING:
+    from google.cloud.monitoring_v3 import MetricServiceClient
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,6 @@ NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
 
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
-
 
 STEADY = 0.999
 """Minimum number of real seconds that pass per second of the monotonic clock. The rate of the clock is off by at most
@@ -196,8 +197,10 @@ SEE_METRICS = (
 )
 
 
-def monitoring_client(server: Server) -> MetricServiceClient:
+def monitoring_client(server: Server) -> "MetricServiceClient":
     """Create a client for Cloud Monitoring. Raises PermissionMissing without credentials."""
+    from google.cloud.monitoring_v3 import MetricServiceClient  # a fifth of a second, and only some settings need it
+
     return client_of(MetricServiceClient, *server)
 
 
@@ -252,7 +255,7 @@ class MonitoringBacklog:
     less than SAMPLE_PERIOD before or after the sample of the age.
     """
 
-    def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock) -> None:
+    def __init__(self, client: "MetricServiceClient", subscription_path: str, clock: Clock) -> None:
         self._client = client
         self._subscription = subscription_path
         self._clock = clock

@@ -22,7 +22,6 @@ IDS_PER_CALL = 1000
 SHARE = 3
 """Number of times that a lease is extended within the ack deadline."""
 
-
 FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 

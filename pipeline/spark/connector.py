@@ -35,7 +35,6 @@ CHUNK = 1 << 20
 Progress = Callable[[int, int], None]
 """A callback. Its arguments are the number of bytes fetched so far, and the total."""
 
-
 JAR_URL = (
     "https://repo1.maven.org/maven2/com/google/cloud/bigdataoss/gcs-connector/4.0.4/gcs-connector-4.0.4-shaded.jar"
 )
