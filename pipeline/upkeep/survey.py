@@ -224,10 +224,8 @@ def check_windows(
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
             for file, why in _looked_at(table, of_range, track):
-                path, further = (
-                    f"{table.uri}/{file.path}",
-                    further_back(surveyor.lookbacks.get(name, lookback), lookback),
-                )
+                path = f"{table.uri}/{file.path}"
+                further = further_back(surveyor.lookbacks.get(name, lookback), lookback)
                 due_from = max(windowing.first, (since or EPOCH) + further)
                 if name in surveyor.lookbacks and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
