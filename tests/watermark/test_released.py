@@ -25,35 +25,19 @@ def pinned() -> Log:
     return log
 
 
-def test_a_release_lets_the_watermark_pass_what_base_holds(pinned: Log) -> None:
+def test_a_release_lets_the_watermark_pass_what_base_holds_to_the_moment(pinned: Log) -> None:
     assert outcome(pinned.tick(101, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(49.25))
-    pinned.release(51)
-    decision = pinned.tick(102, base=STRAGGLER)
+    pinned.release(STRAGGLER)
+    assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(49.25))
+    pinned.release(50.9)
+    decision = pinned.tick(103, base=STRAGGLER)
     assert outcome(decision) == (Reason.RELEASED, at(50.25))  # what was published at 51, the first not let go
-    assert decision.released_before == at(51)
+    assert decision.released_before == at(50.9)
     assert decision.base is not None
     assert decision.base.oldest_unacked == at(STRAGGLER)  # as it was read: the release is no reading
 
 
-def test_messages_published_after_the_release_hold_as_before_until_base_has_passed_them(pinned: Log) -> None:
-    pinned.release(80)
-    assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
-    later = pinned.tick(150, base=STRAGGLER)
-    assert outcome(later) == (Reason.PINNED_BY_BACKLOG, at(79.25))
-    assert "released messages" in later.sentence()
-    landed = pinned.tick(151)
-    assert outcome(landed) == (Reason.ADVANCED, at(139.25))  # published at 140, the anchor
-    assert landed.released_before is None
-
-
-def test_a_release_takes_effect_to_the_moment(pinned: Log) -> None:
-    pinned.release(STRAGGLER)
-    assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(49.25))
-    pinned.release(50.9)
-    assert outcome(pinned.tick(103, base=STRAGGLER)) == (Reason.RELEASED, at(50.25))
-
-
-def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pinned: Log) -> None:
+def test_a_further_release_counts_an_earlier_one_takes_nothing_back_and_what_came_after_it_holds(pinned: Log) -> None:
     pinned.release(60)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(59.25))
     pinned.release(80)
@@ -61,6 +45,12 @@ def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pin
     pinned.release(70)
     assert pinned.state.released_before == at(80)
     assert outcome(pinned.tick(104, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(79.25))
+    later = pinned.tick(150, base=STRAGGLER)
+    assert outcome(later) == (Reason.PINNED_BY_BACKLOG, at(79.25))
+    assert "released messages" in later.sentence()
+    landed = pinned.tick(151)
+    assert outcome(landed) == (Reason.ADVANCED, at(139.25))  # published at 140, the anchor
+    assert landed.released_before is None
 
 
 def test_a_seek_of_base_ends_the_release(pinned: Log) -> None:
