@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.pipeline.upkeep.orphans import find_orphans
 from tidemark.pipeline.upkeep.survey import Fault, Surveyor
 from tidemark.pipeline.upkeep.table_chores import MANY, compact, drop_partitions, trim
-from tidemark.pipeline.windows import Windowing
+from tidemark.pipeline.windows import Window, Windowing
 
 DAY, HOUR, MINUTE, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(0)
 MANY_DAYS = 30 * DAY
@@ -257,14 +257,20 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
     day = whole_days.containing(START)
     daily.prepare(daily.schema.append(pa.field("count", pa.int64())), "version", {day.key: "input"})
     put(daily, "daily-1", [day.key], 15, day.end)
+    for is_there in around_a_day(house, day, lambda: house.tidy(windows="1d")):
+        assert (daily.computed() == {day.key}) is is_there
+        assert (WINDOWS[0].key in house.lake.diffs().computed()) is is_there
+
+
+def around_a_day(house: House, day: Window, tidy: Callable[[], list[Chore]]) -> Iterator[bool]:
+    """Whether the day is to be there after housekeeping, when the watermark is a little and about a day beyond it."""
     for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
         house.decide((day.end + after - START).total_seconds())
-        assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
-        assert (daily.computed() == {day.key}) is is_there
+        assert not [chore for chore in tidy() if chore.failed]
         since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
         assert since is not None
         assert (since <= day.start) is is_there
-        assert (WINDOWS[0].key in house.lake.diffs().computed()) is is_there
+        yield is_there
 
 
 @pytest.mark.parametrize("tables", [{}, {"daily": TableSettings(file="daily.sql", window=DAY)}])
@@ -273,14 +279,12 @@ def test_a_day_can_be_computed_while_heartbeats_are_kept(tmp_path: Path, tables:
     house.compute_silence(300, 2400)
     day = Windowing(DAY, START).containing(START)
     settings = house.settings(heartbeats="1d").model_copy(update={"tables": tables})
-    for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
-        house.decide((day.end + after - START).total_seconds())
-        chores = Housekeeper(settings, house.clock, has_tables=not tables).chores()
-        assert not [chore for chore in chores if chore.failed]
+
+    def tidy() -> list[Chore]:
+        return list(Housekeeper(settings, house.clock, has_tables=not tables).chores())
+
+    for is_there in around_a_day(house, day, tidy):
         assert bool(house.rows()) is is_there
-        since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
-        assert since is not None
-        assert (since <= day.start) is is_there
 
 
 def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_computed_again(tmp_path: Path) -> None:
