@@ -15,6 +15,7 @@ from tests.fixtures_emulator import unique_pubsub
 from tests.identity.documented import permissions_of_rpc
 from tests.identity.recording import Recorder
 from tests.ingest.judged import Judged, histogram_of, judged
+from tests.lake.builders import InMemory
 from tests.pubsub.builders import Denying
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
@@ -22,6 +23,7 @@ from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.schemas import Encoding
 from tidemark.pipeline.doctor.identity import SCHEMA
+from tidemark.pipeline.lake.owner import AcceptedSchemas
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings_message import MessageSettings
@@ -173,20 +175,6 @@ def copy_of(message: Any, message_id: str = "forged", **attributes: str) -> Any:
     return copy
 
 
-class OneSchema:
-    """Schemas that are accepted, in memory."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = frozenset(names)
-
-    def names(self) -> frozenset[str]:
-        return self._names
-
-    def accept(self, name: str) -> None:
-        assert not self._names
-        self._names = frozenset({name})
-
-
 SECRETS = ("projects/others/schemas/secret", "projects/{own}/schemas/secret")
 """Schemas that a message may name: somebody else's, and one of the project that is not the topic's."""
 
@@ -197,7 +185,7 @@ def test_a_message_with_a_schema_of_others_stops_only_itself(guarded: tuple[Topi
     denying.schemas = ("/secret",)
     secret = secret.format(own=topic.pubsub.project)
     forged = [copy_of(message, str(number), googclient_schemaname=secret) for number in range(2)]
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(topic.schema))
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, AcceptedSchemas(InMemory({}), [topic.schema]))
     batch = judged([*forged, message], reader, None)
     assert batch.heartbeats["stream_id"].to_pylist() == ["d1"]
     assert batch.rejected["message_id"].to_pylist() == ["0", "1"]
@@ -210,7 +198,7 @@ def test_a_message_with_a_schema_of_others_stops_only_itself(guarded: tuple[Topi
 def test_the_first_schema_found_is_accepted_and_an_unreadable_one_is_not(guarded: tuple[Topic, Denying, Any]) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
-    accepted = OneSchema()
+    accepted = AcceptedSchemas(InMemory({}))
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, accepted)
     forged = copy_of(message, googclient_schemaname=SECRETS[0])
     batch = judged([forged, message], reader, None)
