@@ -12,6 +12,7 @@ import pytest
 import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import Beat, append_beats, columns_of
+from tests.quick import classic
 from tidemark.assets.definitions import build_definitions
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
@@ -30,15 +31,7 @@ HOUR = "2026-11-21T05-00Z"
 
 WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
 WATERMARK = START + 3 * MINUTE
-CLASSIC = SparkSettings(
-    remote=None,
-    config={
-        "spark.master": "local[1]",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.ui.enabled": "false",
-    },
-)
+CLASSIC = classic("local[1]", **{"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"})
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 

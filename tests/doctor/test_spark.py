@@ -155,16 +155,13 @@ def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:
     jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
-    named = sections.SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": f"/a.jar,{jar}"})
+    named = classic("local[1]", **{"spark.jars": f"/a.jar,{jar}"})
     assert findings(check_connector, spark=named) == []
-    unnamed = sections.SparkSettings(remote=None, config={"spark.master": "local[1]", "spark.jars": "/a.jar"})
+    unnamed = classic("local[1]", **{"spark.jars": "/a.jar"})
     for spark in (unnamed, named):
         assert "has no gcs-connector JAR" in said(check_connector, Level.BROKEN, spark=spark, lake=IN_A_BUCKET)
     jar.touch()
-    fetched = sections.SparkSettings(
-        remote=None,
-        config={"spark.master": "local[1]", "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
-    )
+    fetched = classic("local[1]", **{"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"})
     for spark in (named, fetched):
         said(check_connector, Level.OK, spark=spark, lake=IN_A_BUCKET)
     (no_jars / jar.name).touch()

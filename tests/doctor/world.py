@@ -20,6 +20,7 @@ from google.pubsub_v1 import types
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.http_server import Quiet, serving
+from tests.quick import classic
 from tidemark.local.emulator.api import Shared
 from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import handlers
@@ -28,7 +29,7 @@ from tidemark.pipeline.doctor.finding import Setup
 from tidemark.pipeline.doctor.identity import Component, On, Permission, permissions_of
 from tidemark.pipeline.pubsub.requirements import wanted
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SignalSettings, SparkSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SignalSettings
 
 BUCKET = "the-lake"
 A_GOOD_BUCKET: dict[str, Any] = {
@@ -36,10 +37,7 @@ A_GOOD_BUCKET: dict[str, Any] = {
     "location": "EUROPE-WEST3",
     "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
 }
-CLASSIC = SparkSettings(
-    remote=None,
-    config={"spark.master": "local[1]", "spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
-)
+CLASSIC = classic("local[1]", **{"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"})
 
 
 @dataclass
