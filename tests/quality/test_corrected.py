@@ -160,9 +160,11 @@ class DiesBeforeCommit(Corrections):
 
 
 class DiesAfterCommit(Corrections):
+    raises: BaseException = Killed()
+
     def _commit(self, *args: Any) -> None:
         super()._commit(*args)
-        raise Killed
+        raise self.raises
 
 
 class DiesBeforeKeeping(Corrections):
@@ -176,10 +178,8 @@ class Unkept(Notes[Position]):
         raise Killed
 
 
-class LosesTheAnswer(Corrections):
-    def _commit(self, *args: Any) -> None:
-        super()._commit(*args)
-        raise LakeUnreachable("no answer")
+class LosesTheAnswer(DiesAfterCommit):
+    raises = LakeUnreachable("no answer")
 
 
 @pytest.mark.parametrize("kind", [DiesBeforeCommit, DiesAfterCommit, DiesBeforeKeeping, LosesTheAnswer])
@@ -210,23 +210,16 @@ def test_the_file_that_a_killed_follower_left_is_an_orphan(place: Place) -> None
     assert not any(file.endswith(orphans[0]) for file in place.files(CORRECTIONS))
 
 
-class Overtaken(Corrections):
-    """Before its commit another follower notes everything."""
-
-    place: Place
-
-    def _commit(self, *args: Any) -> None:
-        self.place.follow()
-        super()._commit(*args)
-
-
 def test_a_follower_that_is_overtaken_notes_nothing_again(place: Place) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
-    slow = place.dying(Overtaken)
-    assert isinstance(slow, Overtaken)
-    slow.place = place
-    assert place.follow(slow) == 0
+
+    class Overtaken(Corrections):
+        def _commit(self, *args: Any) -> None:
+            place.follow()  # another follower, which notes everything
+            super()._commit(*args)
+
+    assert place.follow(place.dying(Overtaken)) == 0
     assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
 
 
