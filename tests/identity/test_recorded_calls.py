@@ -109,12 +109,8 @@ def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]
 def compute_a_silent_window(ticking: Ticking) -> None:
     """So that the check of missed heartbeats has something to look at."""
     now = SystemClock().now()
-    put(
-        ticking.lake().diffs(),
-        "by-hand",
-        [ticking.settings.windowing.containing(now - timedelta(hours=1)).key],
-        now=now,
-    )
+    window = ticking.settings.windowing.containing(now - timedelta(hours=1))
+    put(ticking.lake().diffs(), "by-hand", [window.key], now=now)
 
 
 def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path) -> None:
