@@ -230,7 +230,8 @@ def check_windows(
                 if name in surveyor.lookbacks and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
                 else:
-                    inputs.append(DamagedInput(path, f"{why}, and no run can compute its window again", ()))
+                    who = "no run can" if name in surveyor.lookbacks else f"no usable table {name} of [tables] can"
+                    inputs.append(DamagedInput(path, f"{why}, and {who} compute its window again", ()))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
     return Survey(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
