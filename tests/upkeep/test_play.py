@@ -26,7 +26,7 @@ FAULTS: dict[str, AbstractContextManager[Any]] = {
 }
 
 
-SEEDS, SHORT = range(12), 6
+SEEDS, SHORT = range(8), 6
 """Those that are played, and one of few activities."""
 
 
@@ -47,7 +47,7 @@ def test_whatever_the_order_a_computed_window_is_right_or_gone_by_rule(monkeypat
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_seeds() -> None:
-    assert len(list(_played(set(SEEDS) - {SHORT}))) == 11
+    assert len(list(_played(set(SEEDS) - {SHORT}))) == len(SEEDS) - 1
 
 
 @pytest.mark.slow
