@@ -180,7 +180,8 @@ def check_windows(
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
     for key in lake.stream_status().behind(diffs, windows):
-        blame(windows[key], Fault.STALE, "its stream_status is missing, or older than its heartbeat_diffs")
+        if since is None or windows[key].start >= since:  # no run can write it for an earlier window
+            blame(windows[key], Fault.STALE, "its stream_status is missing, or older than its heartbeat_diffs")
     unknown = []
     try:
         staleness, about = Staleness(lake, windowing, lookback), "what landed since windows were computed"
@@ -220,18 +221,18 @@ def check_windows(
     # A custom table's window lasts at most a day, so the one with `start` may begin that much earlier.
     own, first, last = list[DamagedOwn](), first_day(start), end.strftime(KEY_FORMAT)
     for name in lake.own_tables():
-        table = lake.table(f"{OWN_TABLES}/{name}")
+        table, its_lookback = lake.table(f"{OWN_TABLES}/{name}"), surveyor.lookbacks.get(name)
+        who, due_from = f"no usable table {name} of [tables]", None
+        if its_lookback is not None:
+            who, due_from = "no run", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
         try:
             of_range = [file for file in _files_of(table) if first <= file.partition < last]
             for file, why in _looked_at(table, of_range, track):
                 path = f"{table.uri}/{file.path}"
-                further = further_back(surveyor.lookbacks.get(name, lookback), lookback)
-                due_from = max(windowing.first, (since or EPOCH) + further)
-                if name in surveyor.lookbacks and start_of(file.partition) >= due_from:
+                if due_from is not None and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
                 else:
-                    who = "no run can" if name in surveyor.lookbacks else f"no usable table {name} of [tables] can"
-                    inputs.append(DamagedInput(path, f"{why}, and {who} compute its window again", ()))
+                    inputs.append(DamagedInput(path, f"{why}, and {who} can compute its window again", ()))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
     return Survey(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)

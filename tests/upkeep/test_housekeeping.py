@@ -263,7 +263,7 @@ def test_a_window_of_a_day_is_whole_for_as_long_as_windows_are_kept_and_goes_by_
 
 
 def around_a_day(house: House, day: Window, tidy: Callable[[], list[Chore]]) -> Iterator[bool]:
-    """Whether the day is to be there after housekeeping, when the watermark is a little and about a day beyond it."""
+    """Tidy with the watermark a little, almost a day and over a day beyond `day`. Yield whether it must be kept."""
     for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in tidy() if chore.failed]
@@ -297,7 +297,7 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     assert house.lake.heartbeats().extent().rows == 0
     assert {window.key for window in WINDOWS} < house.lake.diffs().computed(), "what was computed stays"
     Path(sorted(house.files(HEARTBEAT_DIFFS))[0]).unlink()
-    damaged, *_ = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
+    (damaged,) = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
     assert (damaged.fault, "Restore a copy" in damaged.blocked_by[0]) == (Fault.DAMAGED, True)
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
     assert kept is not None
