@@ -57,6 +57,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         end_soon_after(getattr(self, ENDS).wait)
 
     def _fork_runs(self) -> None:
+        """Wait for the template, and fork runs from then on, unless the forks would lack threads."""
         forks = multiprocessing.get_context("forkserver")
         probe = forks.Process(target=end_with_lost_threads)
         probe.start()

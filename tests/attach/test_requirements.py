@@ -1,4 +1,4 @@
-"""What attach needs of base, which may be of any kind, and of tracking, which is made with base's filter."""
+"""The requirements of attach on base, which may be of any kind, and on tracking, which gets the filter of base."""
 
 import random
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_what_breaks_the_method_is_refused_and_nobody_is_told_to_delete_base(
 
 @pytest.fixture
 def pubsub() -> Iterator[PubSubSettings]:
-    """Of a server on which there is nothing yet."""
+    """The settings of a server that has no topic and no subscription yet."""
     with served(PubSubModel(rng=random.Random(0))) as address:
         yield unique_pubsub(address).model_copy(update={"attach": True})
 
