@@ -48,6 +48,16 @@ def test_nothing_is_imported_that_is_not_used(steps: list[tuple[str, set[str]]],
     assert done.stderr.splitlines() == ["[]"] * len(steps)
 
 
+def test_a_forked_python_worker_of_spark_has_no_library_left_to_import() -> None:
+    code = """
+import sys, tidemark.pipeline.compute.worker_daemon
+found = {*sys.modules}
+import pyarrow, pyspark.worker, tidemark.pipeline.compute.columns
+pyarrow.scalar(True)
+print({name.partition(".")[0] for name in {*sys.modules} - found})"""
+    assert ended([sys.executable, "-W", "ignore", "-c", code]).stdout == "set()\n"
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_listed(name: str) -> None:
     assert loaded(name).help == help_of(PLACES[name])

@@ -6,11 +6,14 @@ import gc
 
 gc.disable()  # modules are not garbage: collecting takes a fifth of the start-up time
 
+import pyarrow as pa  # noqa: E402
+import pyspark.worker  # noqa: E402, F401
 from pyspark.daemon import manager  # noqa: E402
 
 import tidemark.pipeline.compute.slices  # noqa: E402
-import tidemark.pipeline.spark.executors  # noqa: E402, F401 (so that the workers find them imported)
+import tidemark.pipeline.spark.executors  # noqa: E402, F401
 
+pa.scalar(True)  # Arrow imports pandas when it first converts a value
 gc.freeze()  # keeps the workers' collections from touching them, which would copy shared memory
 gc.enable()
 
