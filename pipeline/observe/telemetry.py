@@ -3,9 +3,9 @@ imports OpenTelemetry's SDK."""
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from threading import Thread
-from typing import TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -20,8 +20,6 @@ from tidemark.pipeline.version import own_version
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 SEND_WITHIN_MS = 10_000
 """Time limit for one export, in milliseconds. If an export fails, no count is lost, because sums are cumulative."""
 
@@ -31,13 +29,11 @@ LAST_SEND_SECONDS = 3.0
 
 class Telemetry:
     """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders to read the
-    current values from."""
+    current values from. `scrape` returns all values as text; it is None if they are sent over OTLP."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders
-        self._moment: dict[Instrument, list[Observation]] = {}
-        self._reader, text = _reader(chosen)
-        self.scrape = None if text is None else lambda: self._collected(text)
+        self._reader, self.scrape = _reader(chosen)
         resource = Resource.create({"service.name": "tidemark", "service.version": own_version()})
         self._provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("tidemark", own_version())
@@ -45,7 +41,7 @@ class Telemetry:
         for one in INSTRUMENTS:
             words = {"unit": one.unit, "description": one.description}
             if one.kind is Kind.GAUGE:
-                meter.create_observable_gauge(one.name, [self._observing(one)], **words)
+                meter.create_observable_gauge(one.name, [partial(self._values, one)], **words)
             elif one is BUCKET_CALLS:
                 meter.create_observable_counter(one.name, [_bucket_calls], **words)
             elif one.kind is Kind.COUNTER:
@@ -61,7 +57,7 @@ class Telemetry:
     def send(self) -> None:
         """Collect and send all values. Errors are logged."""
         try:
-            self._collected(lambda: self._reader.collect(SEND_WITHIN_MS))
+            self._reader.collect(SEND_WITHIN_MS)
         except Exception:
             logger.exception("metrics were not sent")
 
@@ -73,24 +69,11 @@ class Telemetry:
             sending.join(LAST_SEND_SECONDS)
         self._provider.shutdown(timeout_millis=1000)
 
-    def _collected(self, collect: Callable[[], T]) -> T:
-        """Read the values of all recorders once, then return the result of `collect`. During `collect`, OpenTelemetry's
-        callbacks return these values."""
-        moment: dict[Instrument, list[Observation]] = {}
-        try:
-            for measured in (measured for recorder in self._recorders() for measured in recorder.values()):
-                observed = Observation(measured.value, dict(measured.attributes))
-                moment.setdefault(measured.instrument, []).append(observed)
-        except Exception:
-            logger.exception("current values could not be read")
-        self._moment = moment
-        return collect()
-
-    def _observing(self, one: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_options: CallbackOptions) -> Sequence[Observation]:
-            return self._moment.get(one, ())
-
-        return observe
+    def _values(self, one: Instrument, _options: CallbackOptions) -> Iterator[Observation]:
+        for recorder in self._recorders():
+            for measured in recorder.values():
+                if measured.instrument is one:
+                    yield Observation(measured.value, dict(measured.attributes))
 
 
 def _bucket_calls(_options: CallbackOptions) -> Iterator[Observation]:
