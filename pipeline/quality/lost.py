@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, without
 from tidemark.pipeline.lake.tables.table import published_files
+from tidemark.pipeline.quality.landings import unknown_sentence
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.watermark.histogram import (
     BUCKET_US,
@@ -39,12 +41,10 @@ SECONDS_A_MINUTE, SECONDS_AN_HOUR, SECONDS_A_DAY = 60, 3600, 86400
 WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 7 * 86400)
 """The possible lengths, in seconds, of the ranges of publish time (`Stretch`) that are displayed."""
 
-COUNTED_AT_ONCE = timedelta(hours=1)
-"""Length of the ranges of publish time in which landed messages are counted, to bound memory."""
-
 AUDITED_AT_ONCE, AUDITED_ROWS = (SECONDS_A_DAY, SECONDS_AN_HOUR, 10 * SECONDS_A_MINUTE), 500_000
-"""Possible lengths, in seconds, of the ranges of publish time that the audit reads at a time. To bound memory, a range
-is divided if the files with such publish times have more than AUDITED_ROWS rows. The last length is not divided."""
+"""Possible lengths, in seconds, of the ranges of publish time in which landed messages are counted. To bound memory, a
+range is divided if the files with such publish times have more than AUDITED_ROWS rows. The last length is not
+divided."""
 
 LANDINGS = ("message_id", "landed_at")
 
@@ -103,37 +103,31 @@ class Outstanding:
             merged = grouped([second // width, *counts], [np.add, np.add, np.minimum])
             if len(merged[0]) <= at_most:
                 break
-        return [
-            Stretch(
-                published_from=bucket_start(number * width),
-                published_before=bucket_start((number + 1) * width),
-                tracked=tracked,
-                landed=landed,
-                outstanding_at_most=tracked - landed,
-                oldest_event_time=_event_time(event_us),
-            )
-            for number, tracked, landed, event_us in zip(*(column.tolist() for column in merged), strict=True)
-        ]
+        lines = []
+        for number, tracked, landed, event_us in zip(*(column.tolist() for column in merged), strict=True):
+            since, before = bucket_start(number * width), bucket_start((number + 1) * width)
+            lines.append(Stretch(since, before, tracked, landed, tracked - landed, _event_time(event_us)))
+        return lines
 
 
 def _event_time(event_us: int) -> datetime | None:
     return None if event_us == NO_MINIMUM else from_us(event_us)
 
 
-def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
+def outstanding(histogram: Histogram, landed: Ints, since: datetime, before: datetime) -> Outstanding:
     """Return the outstanding messages among those published in `[since, before)`. Their number per publish second is
     the number of messages in `histogram` minus the number that landed. `landed` is the result of `landed_by_second`."""
     first, end = bucket_of(since), bucket_of(before)
     cells = cells_between(histogram, first, end)
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
     second, tracked, oldest_us = grouped(columns, [np.add, np.minimum])
-    of_second = np.array([landed.get(bucket, 0) for bucket in second.tolist()], dtype=np.int64)
+    of_second = landed[second - first]
     is_left = tracked > of_second
     return Outstanding(
         since=bucket_start(first),
         before=bucket_start(end),
         tracked=int(tracked.sum()),
-        landed=sum(count for bucket, count in landed.items() if first <= bucket < end),
+        landed=int(landed.sum()),
         seconds=[column[is_left] for column in (second, tracked, of_second, oldest_us)],
     )
 
@@ -146,21 +140,16 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
     return pa.table([column[low:high] for column in columns], ["second", "event", "count", "oldest_us"])
 
 
-def landed_by_second(
-    heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
-) -> dict[int, int]:
-    """Return the number of distinct messages in `heartbeats` and `quarantine` that were published in `[since, before)`,
-    per publish second. `since` and `before` are whole seconds. To bound memory, the range is read in steps of
-    COUNTED_AT_ONCE."""
-    landed: dict[int, int] = {}
-    while since < before:
-        until = min(since + COUNTED_AT_ONCE, before)
-        good, bad = (with_seconds(table.published_between(since, until)) for table in (heartbeats, quarantine))
-        good = without_requeued(good, bad, heartbeats, quarantine, since, until)
-        counts = distinct_messages(pa.concat_tables([good, bad])).group_by("second", use_threads=False)
-        landed |= {each["second"]: each["count_all"] for each in counts.aggregate([([], "count_all")]).to_pylist()}
-        since = until
-    return landed
+def landed_by_second(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime) -> Ints:
+    """Return the number of distinct messages in `heartbeats` and `quarantine` for each publish second in `[since,
+    before)`. Both times are whole seconds. Raises CorruptObject if a file with such publish times is damaged."""
+    first, end, none = bucket_of(since), bucket_of(before), Histogram.empty()
+    landed = [np.zeros(0, np.int64)]
+    for _, seconds, damaged in _in_parts(none, heartbeats, quarantine, first, end, COPY + 1):
+        if damaged:
+            raise CorruptObject(unknown_sentence("outstanding", damaged))
+        landed.append(seconds[:, 1])
+    return np.concatenate(landed)
 
 
 def without_requeued(
