@@ -9,8 +9,7 @@ import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -42,12 +41,7 @@ PLACES = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands. It removes control characters from the options and arguments that error messages
-    quote."""
-
-    def make_context(self, *given: Any, **more: Any) -> Context:
-        with _repeated_harmlessly():
-            return super().make_context(*given, **more)
+    """The group of all commands, which are loaded when they are called."""
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         name, known, rest = super().resolve_command(ctx, args)
@@ -57,19 +51,6 @@ class Commands(TyperGroup):
         for name, place in PLACES.items():
             self.commands[name].help = help_of(place)
         return super().list_commands(ctx)
-
-    def invoke(self, ctx: Context) -> Any:
-        with _repeated_harmlessly():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _repeated_harmlessly() -> Iterator[None]:
-    try:
-        yield
-    except ClickException as error:
-        error.message = printable(error.message)
-        raise
 
 
 app = typer.Typer(
@@ -184,10 +165,17 @@ def when_stopped(handler: Callable[[int, FrameType | None], Any]) -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. A TidemarkError is printed as one message, and gives exit code 1."""
     try:
-        app(list(arguments))
-        return 0
-    except SystemExit as leaving:  # how typer ends: after help, a refused option, or the command
+        return int(app(list(arguments), standalone_mode=False) or 0)
+    except SystemExit as leaving:  # how typer and Rich end if the reader closes the pipe
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except ClickException as error:  # a refused option or argument, which the message quotes
+        from typer.rich_utils import rich_format_error  # loads Rich
+
+        error.message = printable(error.message)
+        rich_format_error(error)
+        return error.exit_code
+    except typer.Abort:  # by the end of the input to a question
+        print("Aborted.", file=sys.stderr)
     except TidemarkError as error:
         print("tidemark:", printable(str(error), keep="\n"), file=sys.stderr)
     except KeyboardInterrupt:
