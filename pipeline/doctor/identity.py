@@ -66,14 +66,17 @@ class Need(NamedTuple):
     why: str
 
 
+def on_project(name: str, why: str) -> Need:
+    return Need(Permission(name, On.PROJECT), why)
+
+
 SNAPSHOTS = (
-    Need(Permission("pubsub.snapshots.create", On.PROJECT), "read a backlog by a snapshot's expiry time"),
-    Need(Permission("pubsub.snapshots.delete", On.PROJECT), "delete the snapshot of a reading"),
+    on_project("pubsub.snapshots.create", "read a backlog by a snapshot's expiry time"),
+    on_project("pubsub.snapshots.delete", "delete the snapshot of a reading"),
 )
-METRICS = Need(Permission("monitoring.timeSeries.list", On.PROJECT), "read backlogs from Cloud Monitoring")
-SCHEMA = Need(
-    Permission("pubsub.schemas.listRevisions", On.PROJECT),
-    "read the revisions of the topic's schema, if payloads have a schema",
+METRICS = on_project("monitoring.timeSeries.list", "read backlogs from Cloud Monitoring")
+SCHEMA = on_project(
+    "pubsub.schemas.listRevisions", "read the revisions of the topic's schema, if payloads have a schema"
 )
 PUBLISH = Need(Permission("pubsub.topics.publish", On.SIGNAL), "send the watermark, with signal.publish_to")
 OBJECTS = (
@@ -84,7 +87,7 @@ OBJECTS = (
 LARGE_FILES = (Need(IN_PARTS, "write a large file in parts"), Need(BREAK_OFF, "remove the parts of an unfinished file"))
 
 LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
-LEFT_BEHIND = Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind")
+LEFT_BEHIND = on_project("pubsub.snapshots.list", "find what a crash during a reading left behind")
 READING = (*SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 PULLING = (LEASES, *READING)
 """READING is needed to read backlogs and to write the lake, and PULLING by parts that also pull messages."""
@@ -117,10 +120,10 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.WEB: (),
     Component.PROVISION: (
         Need(Permission("pubsub.topics.get", On.TOPIC), "check whether the topic exists"),
-        Need(Permission("pubsub.topics.create", On.PROJECT), "create the topic if it is missing"),
+        on_project("pubsub.topics.create", "create the topic if it is missing"),
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "create a subscription if it is missing"),
         Need(LOOK, "compare both subscriptions with the settings"),
-        Need(Permission("pubsub.subscriptions.create", On.PROJECT), "create a subscription if it is missing"),
+        on_project("pubsub.subscriptions.create", "create a subscription if it is missing"),
         Need(REMOVE, "delete the subscription that `tidemark try --sample` created"),
         Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
@@ -135,22 +138,17 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         PUBLISH,
     ),
     Component.MEASURE: (
-        *(
-            Need(Permission(f"pubsub.{name}", On.PROJECT), why)
-            for name, why in (
-                ("topics.create", "create a throw-away topic"),
-                ("topics.attachSubscription", "create subscriptions of that topic"),
-                ("topics.publish", "publish messages to that topic"),
-                ("topics.delete", "delete that topic again"),
-                ("topics.list", "find topics that a killed measurement left behind"),
-                ("subscriptions.create", "create at most four subscriptions of that topic"),
-                ("subscriptions.consume", "pull, acknowledge, and read backlogs"),
-                ("subscriptions.delete", "delete those subscriptions again"),
-                ("subscriptions.list", "find subscriptions that a killed measurement left behind"),
-            )
-        ),
+        on_project("pubsub.topics.create", "create a throw-away topic"),
+        on_project("pubsub.topics.attachSubscription", "create subscriptions of that topic"),
+        on_project("pubsub.topics.publish", "publish messages to that topic"),
+        on_project("pubsub.topics.delete", "delete that topic again"),
+        on_project("pubsub.topics.list", "find topics that a killed measurement left behind"),
+        on_project("pubsub.subscriptions.create", "create at most four subscriptions of that topic"),
+        on_project("pubsub.subscriptions.consume", "pull, acknowledge, and read backlogs"),
+        on_project("pubsub.subscriptions.delete", "delete those subscriptions again"),
+        on_project("pubsub.subscriptions.list", "find subscriptions that a killed measurement left behind"),
         *SNAPSHOTS,
-        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find snapshots that a killed measurement left behind"),
+        on_project("pubsub.snapshots.list", "find snapshots that a killed measurement left behind"),
         METRICS,
     ),
 }
