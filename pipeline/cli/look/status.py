@@ -172,25 +172,19 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
         yield look if is_up() else f"start the pipeline (`tidemark up`); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
-    if facts.get("lost_at_least"):
-        yield "find out who else acknowledges on base, or seeks base (docs/concepts/late-and-missed.md)"
-    if facts.get("untracked"):
-        yield "find out who else reads tracking, or seeks tracking (docs/concepts/late-and-missed.md)"
-    if any(name.endswith("_unknown") for name in facts):
-        yield "`tidemark repair` names the damaged files"
-    if facts.get("windows_stale"):
-        yield "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"
-    if facts.get("late") or facts.get("missed"):
-        yield "`tidemark tune` says which band is enough"
-    changed = found.details.get("settings_changed")
-    if changed:
-        yield "restart `tidemark up`, so that it reads the changed settings"
-    if any(one != changed for one in failing):
-        yield "read the failed run's or tick's log in Dagster's UI"
-    if facts.get("quarantined"):
-        yield "`tidemark quarantine` shows why messages are rejected"
-    if "null_fields" in facts:
-        yield "`tidemark try` shows what [message.fields] finds in a message"
+    changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
+    advice = (
+        (facts.get("lost_at_least"), f"find out who else acknowledges on base, or seeks base ({page})"),
+        (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
+        (any(name.endswith("_unknown") for name in facts), "`tidemark repair` names the damaged files"),
+        (facts.get("windows_stale"), "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"),
+        (facts.get("late") or facts.get("missed"), "`tidemark tune` says which band is enough"),
+        (changed, "restart `tidemark up`, so that it reads the changed settings"),
+        (any(one != changed for one in failing), "read the failed run's or tick's log in Dagster's UI"),
+        (facts.get("quarantined"), "`tidemark quarantine` shows why messages are rejected"),
+        ("null_fields" in facts, "`tidemark try` shows what [message.fields] finds in a message"),
+    )
+    yield from (text for applies, text in advice if applies)
 
 
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
