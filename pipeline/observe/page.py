@@ -116,18 +116,6 @@ class Looker(Generic[Found]):
             self._ended.set()
 
 
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """A position in the tracking log: the state after the entry `state.number`, the newest decision with its entry
-    number, and the state before the decision. `at` is the time at which the position was reached."""
-
-    state: WatermarkState
-    number: int
-    decided: DecisionRecord
-    before: WatermarkState
-    at: datetime
-
-
 class Page:
     """Renders the HTML page of one pipeline, from the pipeline's lake and newest decisions. Thread-safe."""
 
@@ -136,7 +124,9 @@ class Page:
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
-        self._place: LogPosition | None = None
+        self._state, self._followed_at = WatermarkState(), EPOCH  # up to which entry the log was read, and when
+        self._shown: tuple[int, DecisionRecord, WatermarkState] | None = None
+        """The newest decision, the number of its entry, and the state before it."""
         self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
         self._log = Looker(self._look_at_log, LOG_SECONDS, clock)
         self._tables = Looker(self._look_at_tables, TABLES_SECONDS, clock)
@@ -215,45 +205,45 @@ class Page:
 
     def _look_at_log(self, now: datetime) -> Mapping[str, Any]:
         lake = self._lakes[0]
-        log, place = lake.tracking_log(), self._place
-        if place is None or now - place.at > FOLLOWS_FOR:
+        log = lake.tracking_log()
+        if self._shown is None or now - self._followed_at > FOLLOWS_FOR:
             found = read_decided(log)
             if found is None:
                 return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
             before = standing_before(log, found[0])
-            place = LogPosition(before.after(*found), *found, before, now)
+            self._state, self._shown = before.after(*found), (*found, before)
             parts = (sampled(log, found[0], found[1].decision.at - HOURS), self._recent)
             recent = {one.at: one for part in parts for one in in_order(part)}
             self._recent = deque([recent[at] for at in sorted(recent)], MOST_RECENT)
-        place = self._place = followed(log, replace(place, at=now), self.decided)
-        _, facts = explained(place.number, place.decided, place.before)
+        self._follow(log)
+        self._followed_at = now
+        number, decided, before = self._shown
+        _, facts = explained(number, decided, before)
         history = history_facts(list(self._recent), self._settings.watermark.tick, now)
-        return {**facts, **history, "ticks": read_ticks(lake, self._settings, place.decided.decision, now).sentences}
+        return {**facts, **history, "ticks": read_ticks(lake, self._settings, decided.decision, now).sentences}
+
+    def _follow(self, log: TrackingLog) -> None:
+        """Read the tracking log on to its newest entry, and record each new decision. Raises LakeError."""
+        while True:
+            number = self._state.number + 1
+            try:
+                entry = log.entry(number)
+            except ObjectMissing:
+                return
+            if isinstance(entry, DecisionRecord):
+                self._shown = number, entry, self._state
+                self.decided(entry.decision)
+            self._state = self._state.after(number, entry)
 
     def _look_at_tables(self, now: datetime) -> LakeStatus:
         if self._settings.pubsub.attach:  # nothing lands, so there are no tables
             return LakeStatus({}, {})
         lake = self._lakes[1]
         self._log.wait(WAIT_SECONDS)  # the streams must be those of the decision on the page
-        place = self._place
+        shown = self._shown
         status = read_status(lake, self._settings, now, self._clock)
-        _, streams = (None, {}) if place is None else read_by_stream(lake, self._settings, place.decided)
+        _, streams = (None, {}) if shown is None else read_by_stream(lake, self._settings, shown[1])
         return replace(status, details={**status.details, **streams})
-
-
-def followed(log: TrackingLog, place: LogPosition, tell: Callable[[Decision], None]) -> LogPosition:
-    """Read the tracking log from a position to its newest entry, pass each new decision to `tell`, and return the new
-    position. Raises LakeError."""
-    while True:
-        number = place.state.number + 1
-        try:
-            entry = log.entry(number)
-        except ObjectMissing:
-            return place
-        if isinstance(entry, DecisionRecord):
-            place = replace(place, number=number, decided=entry, before=place.state)
-            tell(entry.decision)
-        place = replace(place, state=place.state.after(number, entry))
 
 
 @dataclass(frozen=True, slots=True)
