@@ -7,11 +7,17 @@ from datetime import datetime
 import numpy as np
 from google.pubsub_v1 import PubsubMessage
 
+from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.samples import Sample, Trial, try_samples
 from tidemark.pipeline.pubsub.pulls import table_of
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings, config_file
+from tidemark.pipeline.settings_message import MessageSettings
 
 Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
@@ -19,6 +25,47 @@ Meant = tuple[str | None, int | None, str | None]
 STREAMS, BEATS = 12, 12
 """Numbers of streams, and of heartbeats per stream, that are checked. They are enough for each stream to change its
 schema revision."""
+
+
+PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
+
+
+def shape_for(message: MessageSettings, name: ShapeName) -> Shape:
+    """Return the message format (shape) with this name. JSON messages have the attributes from which the settings read
+    time and ids. If the settings read one of these values elsewhere, JSON messages have the default attributes."""
+    if name is not ShapeName.JSON:
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+        return SHAPES[name]
+    places = [getattr(message, place) for place in PUBLISHER_SAYS]
+    if not all(isinstance(place, str) and place.startswith("attribute:") for place in places):
+        return JsonObject()
+    return JsonObject(*(place.removeprefix("attribute:") for place in places))
+
+
+def check_fit(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
+    """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the messages
+    would be misread with these settings; the error names settings that would read them correctly."""
+    reader = reader_of(settings.contract, settings.pubsub)
+    trial, misfit = trial_of(source, reader, now)
+    if misfit is None:
+        absent = ", ".join([*trial.absent, *trial.of_another_kind])
+        return [f"no message of the shape {name} has a value for {absent} of [message.fields]"] if absent else []
+    from tidemark.local.demo.shapes.all_shapes import SHAPES
+
+    fits = []
+    for other in ShapeName:
+        tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
+        fits += [other] * (wrong is None and not tried.absent)
+    shape = SHAPES[name]
+    do = f"publish with --shape {fits[0]}, which the settings read; or put" if fits else "put"
+    files = f" and add the files {', '.join(shape.files)}" if shape.files else ""
+    raise InvalidSettings(
+        f"the settings misread messages of the shape {name}: {misfit}. {do[0].upper()}{do[1:]} "
+        f"the settings below under [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes "
+        f"a folder with all of this):\n\n"
+        f"{shape.settings.strip()}"
+    )
 
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:

@@ -1,8 +1,7 @@
 """`tidemark publish`: publish synthetic heartbeats."""
 
 import signal
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -10,66 +9,20 @@ from typing import Annotated, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidemark.local.demo.fitting import trial_of
-from tidemark.local.demo.shapes.json_shapes import JsonObject
-from tidemark.local.demo.shapes.shape import Shape, ShapeName
+from tidemark.local.demo.fitting import check_fit, shape_for
+from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
 from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.settings import Settings, config_file, load_settings
-from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings import load_settings
 
 OF_THE_SOURCE = ["streams", "period", "jitter", "lag", "duplicates", "broken", "stragglers", "straggler_delay", "seed"]
 """Options of `publish` that are also parameters of SyntheticSource, with the same names."""
 
 SHARE: dict[str, Any] = {"min": 0, "max": 1}
-
-PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
-
-
-def _shape(message: MessageSettings, name: ShapeName) -> Shape:
-    """Return the message format (shape) with this name. JSON messages have the attributes from which the settings read
-    time and ids. If the settings read one of these values elsewhere, JSON messages have the default attributes."""
-    if name is not ShapeName.JSON:
-        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
-
-        return SHAPES[name]
-    places = [getattr(message, place) for place in PUBLISHER_SAYS]
-    if not all(isinstance(place, str) and place.startswith("attribute:") for place in places):
-        return JsonObject()
-    return JsonObject(*(place.removeprefix("attribute:") for place in places))
-
-
-def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
-    """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the messages
-    would be misread with these settings; the error names settings that would read them correctly."""
-    reader = reader_of(settings.contract, settings.pubsub)
-    trial, misfit = trial_of(source, reader, now)
-    if misfit is None:
-        absent = [*trial.absent, *trial.of_another_kind]
-        return [f"no message of the shape {name} has a value for {', '.join(absent)} of [message.fields]"] * bool(
-            absent
-        )
-    from tidemark.local.demo.shapes.all_shapes import SHAPES
-
-    fits = []
-    for other in ShapeName:
-        tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
-        fits += [other] * (wrong is None and not tried.absent)
-    shape = SHAPES[name]
-    do = f"publish with --shape {fits[0]}, which the settings read; or put" if fits else "put"
-    files = f" and add the files {', '.join(shape.files)}" if shape.files else ""
-    raise InvalidSettings(
-        f"the settings misread messages of the shape {name}: {misfit}. {do[0].upper()}{do[1:]} "
-        f"the settings below under [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes "
-        f"a folder with all of this):\n\n"
-        f"{shape.settings.strip()}"
-    )
 
 
 def publish(
@@ -91,10 +44,11 @@ def publish(
 ) -> None:
     """Publish synthetic heartbeats, and record them in a file."""
     arguments, settings, clock, terminal = locals(), load_settings(), SystemClock(), Console(stderr=True)
-    source = SyntheticSource(shape=_shape(settings.message, shape), **{name: arguments[name] for name in OF_THE_SOURCE})
+    of_source = {name: arguments[name] for name in OF_THE_SOURCE}
+    source = SyntheticSource(shape=shape_for(settings.message, shape), **of_source)
     now = clock.now()
     begin = since_when(since, now) or now
-    warn(terminal, *_checked(source, shape, settings, now))
+    warn(terminal, *check_fit(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
