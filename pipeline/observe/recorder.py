@@ -3,10 +3,10 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.pipeline.clock import Clock, is_recent, iso, rough, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
@@ -42,8 +42,6 @@ NO_TICKS = SensorTicks()
 CHECKED = {"missed": instruments.MISSED, "lost_at_least": instruments.LOST}
 """The instruments for the figures that checks report, keyed by the name of the figure."""
 
-P = ParamSpec("P")
-
 RESULTS = ("success", "failure", "canceled")
 
 
@@ -62,17 +60,13 @@ class Measured(NamedTuple):
     attributes: Mapping[str, str]
 
 
-def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a method that reports to the recorder: its errors are logged, and do not fail the tick."""
-
-    @wraps(tell)
-    def logging_errors(*arguments: P.args, **named: P.kwargs) -> None:
-        try:
-            tell(*arguments, **named)
-        except Exception:
-            logger.exception("a measurement could not be recorded")
-
-    return logging_errors
+@contextmanager
+def never_failing() -> Iterator[None]:
+    """Log the errors of a report to the recorder, so that they do not fail the tick."""
+    try:
+        yield
+    except Exception:
+        logger.exception("a measurement could not be recorded")
 
 
 class Recorder:
@@ -111,7 +105,7 @@ class Recorder:
 
     # Reports of ticks
 
-    @never_failing
+    @never_failing()
     def begin(self, sensor: str) -> None:
         """Report the beginning of a sensor's evaluation."""
         self._at_work.add(sensor)
@@ -133,7 +127,7 @@ class Recorder:
             return
         self._is_served = True
 
-    @never_failing
+    @never_failing()
     def ticked(self, sensor: str, seconds: float, failed: FailedTick | None = None) -> None:
         """Report the end of a sensor's evaluation, its duration in seconds, and its failure, if it failed."""
         self._at_work.discard(sensor)
@@ -141,7 +135,7 @@ class Recorder:
         self._ticks[sensor] = SensorTicks(good, failed)
         self._add(instruments.TICK_DURATION, seconds, sensor=sensor, result="ok" if failed is None else "error")
 
-    @never_failing
+    @never_failing()
     def tracked(self, tracked: Tracked) -> None:
         """Report a tick of tracking, with its decision."""
         self._state = tracked.state
@@ -150,7 +144,7 @@ class Recorder:
         self._add(instruments.DECISIONS, 1, reason=str(tracked.decision.reason))
         self._pulled(tracked.persisted.messages, TRACKING)
 
-    @never_failing
+    @never_failing()
     def landed(self, landed: Ingested) -> None:
         """Report the result of a landing tick."""
         self._pulled(landed.messages, BASE)
@@ -159,7 +153,7 @@ class Recorder:
         for reason, count in landed.rejected.items():
             self._add(instruments.QUARANTINED, count, reason=str(reason))
 
-    @never_failing
+    @never_failing()
     def by_runs(self, look: Callable[[], tuple[Ingested, int]]) -> None:
         """Report the work of runs since the last call. `look` returns what they have landed, and the number of messages
         that they have tracked."""
@@ -167,12 +161,12 @@ class Recorder:
         self.landed(landed)
         self._pulled(tracked, TRACKING)
 
-    @never_failing
+    @never_failing()
     def counted(self, figure: str, number: int) -> None:
         """Report a figure of a check. `figure` is a key of CHECKED."""
         self._counted[CHECKED[figure]] = number
 
-    @never_failing
+    @never_failing()
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
         """Report the runs of jobs. `look` returns the runs that have ended since the last call, and the start of each
         job's oldest unfinished run."""
