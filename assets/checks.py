@@ -168,7 +168,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     # An error, since only a seek of base to before the loss brings the messages back.
     lake = look.lake.of(look.user)
     kept_from, keep = look.lake.kept_windows().heartbeats_from(), look.lake.settings.housekeeping.quarantine
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), look.now - RECENT, kept_from, keep)
+    found = audit(lake, look.now - RECENT, kept_from, keep)
     where = "because base's backlog has not been read yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"

@@ -68,8 +68,9 @@ def check_project_permissions(setup: Setup) -> Iterator[Statement]:
     unknown = f"it is unknown whether the project {project} grants {', '.join(names)}"
     try:
         response = ask(
+            "POST",
             f"{setup.resource_manager}/v1/projects/{project}:testIamPermissions",
-            body={"permissions": names},
+            json={"permissions": names},
             with_credentials=not setup.settings.emulated,
             impersonate=pubsub.impersonate,
         )
@@ -106,13 +107,9 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
     """Return the permissions needed on a resource of the kind `on`, each with the parts of tidemark that need it. The
     topic and the subscriptions may not exist yet, so the permissions for provisioning are checked on the project."""
     found: dict[Permission, list[Component]] = {}
-    settings = setup.settings
-    needed = permissions_of(
-        setup.components,
-        settings.pubsub.reading,
-        asks_for_schemas=settings.contract.payload.asks_for_schemas,
-        publishes=settings.signal_topic is not None,
-    )
+    settings, publishes = setup.settings, setup.settings.signal_topic is not None
+    schemas = settings.contract.payload.asks_for_schemas
+    needed = permissions_of(setup.components, settings.pubsub.reading, asks_for_schemas=schemas, publishes=publishes)
     for permission, parts in needed.items():
         for part in parts:
             if on is (On.PROJECT if part is Component.PROVISION else permission.on):

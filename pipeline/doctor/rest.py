@@ -1,7 +1,7 @@
 """REST requests to Google's services for which no client library is installed, and the checks of credentials and of
 this machine's clock."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
@@ -31,19 +31,13 @@ class Silent(Exception):
 
 
 def ask(
-    url: str,
-    *,
-    body: Mapping[str, Any] | None = None,
-    params: Sequence[tuple[str, str]] = (),
-    with_credentials: bool = True,
-    impersonate: str | None = None,
+    method: str, url: str, *, with_credentials: bool = True, impersonate: str | None = None, **content: Any
 ) -> requests.Response:
-    """Send one request without retries: a POST if there is a `body`, otherwise a GET. Raises Silent if there is no
-    answer, and PermissionMissing if the request needs credentials and there are none."""
-    method = "GET" if body is None else "POST"
+    """Send one request without retries. `content` are arguments of `requests.request`, such as `json` or `params`.
+    Raises Silent if there is no answer, and PermissionMissing if the request needs credentials and there are none."""
     try:
         with _session(impersonate) if with_credentials else requests.Session() as session:
-            response: requests.Response = session.request(method, url, json=body, params=params, timeout=SECONDS)
+            response: requests.Response = session.request(method, url, timeout=SECONDS, **content)
     except GoogleAuthError as error:
         raise _unusable(error) from error
     except requests.RequestException as error:
@@ -62,7 +56,7 @@ def ask_bucket(lake: LakeSettings, path: str = "", params: Sequence[tuple[str, s
     """Send a GET to the lake's bucket in Cloud Storage's JSON API, or to a `path` below it. Raises the same errors as
     `ask`."""
     url = f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}{path}"
-    return ask(url, params=params, with_credentials=lake.endpoint is None)
+    return ask("GET", url, params=params, with_credentials=lake.endpoint is None)
 
 
 def bucket_of(lake: LakeSettings) -> str:
@@ -118,7 +112,7 @@ def check_clock(setup: Setup) -> Iterator[Statement]:
     settings = setup.settings
     with suppress(Silent):
         if not settings.emulated:
-            yield from compared(setup, ask(PUBSUB, with_credentials=False), "Pub/Sub")
+            yield from compared(setup, ask("GET", PUBSUB, with_credentials=False), "Pub/Sub")
         elif settings.lake.folder is None:
             yield from compared(setup, ask_bucket(settings.lake), "Cloud Storage")
         else:

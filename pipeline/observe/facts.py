@@ -162,7 +162,7 @@ def read_losses(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
         late=LateHeartbeats(staleness.heartbeats, windowing).since(late_since(log.newest().watermark, now)),
-        lost=audit(log, staleness.heartbeats, lake.quarantine(), now - RECENT, kept_from, keep),
+        lost=audit(lake, now - RECENT, kept_from, keep),
     )
 
 

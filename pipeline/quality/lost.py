@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, Heartbeats, messages_of
@@ -47,6 +48,8 @@ range is divided if the files with such publish times have more than AUDITED_ROW
 divided."""
 
 LANDINGS = ("message_id", "landed_at")
+
+Tables = tuple[Heartbeats, Quarantine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,11 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
     return pa.table([column[low:high] for column in columns], ["second", "event", "count", "oldest_us"])
 
 
-def landed_by_second(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime) -> Ints:
+def landed_by_second(lake: Lake, since: datetime, before: datetime) -> Ints:
     """Return the number of distinct messages in `heartbeats` and `quarantine` for each publish second in `[since,
     before)`. Both times are whole seconds. Raises CorruptObject if a file with such publish times is damaged."""
-    first, end, none = bucket_of(since), bucket_of(before), Histogram.empty()
-    landed = [np.zeros(0, np.int64)]
-    for _, seconds, damaged in _in_parts(none, heartbeats, quarantine, first, end, COPY + 1):
+    tables, landed = (lake.heartbeats(), lake.quarantine()), [np.zeros(0, np.int64)]
+    for _, seconds, damaged in _in_parts(Histogram.empty(), tables, bucket_of(since), bucket_of(before), COPY + 1):
         if damaged:
             raise CorruptObject(unknown_sentence("outstanding", damaged))
         landed.append(seconds[:, 1])
@@ -153,13 +155,7 @@ def landed_by_second(heartbeats: Heartbeats, quarantine: Quarantine, since: date
 
 
 def without_requeued(
-    good: pa.Table,
-    bad: pa.Table,
-    heartbeats: Heartbeats,
-    quarantine: Quarantine,
-    since: datetime,
-    before: datetime,
-    damaged: dict[str, str] | None = None,
+    good: pa.Table, bad: pa.Table, tables: Tables, since: datetime, before: datetime, damaged: dict[str, str]
 ) -> pa.Table:
     """Return `good` without the heartbeats of messages that were rejected first, and requeued later.
 
@@ -172,8 +168,8 @@ def without_requeued(
     suspects = good["message_id"].filter(pc.and_(is_element, pc.is_in(messages, bad["message_id"].combine_chunks())))
     if not len(suspects):
         return good
-    landed = heartbeats.published_between(since, before, LANDINGS, damaged)
-    rejected = quarantine.published_between(since, before, LANDINGS)
+    landed = tables[0].published_between(since, before, LANDINGS, damaged)
+    rejected = tables[1].published_between(since, before, LANDINGS)
     landed, rejected = (
         rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in (landed, rejected)
     )
@@ -245,9 +241,7 @@ class Audit:
 
 
 def audit(
-    log: TrackingLog,
-    heartbeats: Heartbeats,
-    quarantine: Quarantine,
+    lake: Lake,
     passed_since: datetime | None = None,
     kept_from: datetime | None = None,
     quarantine_kept: timedelta | None = None,
@@ -261,6 +255,7 @@ def audit(
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same
     contract judges the messages of both subscriptions. Raises LakeError.
     """
+    log, tables = lake.tracking_log(), (lake.heartbeats(), lake.quarantine())
     newest = decision_in_force(log)
     passed = _passed(newest)
     if newest is None or passed is None:
@@ -276,7 +271,7 @@ def audit(
     complete_from = max(complete_from, pruned_before)
     untracked, minutes, damaged = 0, list[AuditedMinute](), dict[str, str]()
     first_event = COPY + 1 if kept_from is None else bucket_of(kept_from)
-    for start, seconds, unread in _in_parts(tracked, heartbeats, quarantine, since, passed, first_event):
+    for start, seconds, unread in _in_parts(tracked, tables, since, passed, first_event):
         minutes += _of_minutes(start, seconds)
         damaged |= unread
         if not unread:
@@ -333,11 +328,11 @@ def _tracked(log: TrackingLog, since: datetime | None) -> tuple[Histogram, int]:
 
 
 def _in_parts(
-    tracked: Histogram, heartbeats: Heartbeats, quarantine: Quarantine, since: int, before: int, first_event: int
+    tracked: Histogram, tables: Tables, since: int, before: int, first_event: int
 ) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
     """Compare tracked with landed messages in parts of the publish seconds `[since, before)`. Yield each part's first
     second and the result of `_compared`. A part with a damaged file is divided too, so that more of it is counted."""
-    listings = [heartbeats.listed(), quarantine.listed()]
+    listings = [table.listed() for table in tables]
 
     def divided(since: int, before: int, length: int, *shorter: int) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
         for low in range(since - since % length, before, length):
@@ -347,7 +342,7 @@ def _in_parts(
                 yield from divided(start, end, *shorter)
                 continue
             cells = cells_between(tracked, start, end)
-            seconds, unread = _compared(cells, heartbeats, quarantine, start, end, first_event)
+            seconds, unread = _compared(cells, tables, start, end, first_event)
             if shorter and unread:
                 yield from divided(start, end, *shorter)
             else:
@@ -357,7 +352,7 @@ def _in_parts(
 
 
 def _compared(
-    cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int, first_event: int
+    cells: pa.Table, tables: Tables, start: int, end: int, first_event: int
 ) -> tuple[Ints, Mapping[str, str]]:
     """Compare tracked with landed messages, per publish second in `[start, end)`. Return an array with a row per
     second: the numbers of messages tracked, landed, lost at least, and lost at most. Also return the damaged files with
@@ -371,6 +366,7 @@ def _compared(
     - A cell of copies never counts as lost, because the copies may be redeliveries.
     """
     times, damaged = (bucket_start(start), bucket_start(end)), dict[str, str]()
+    heartbeats, quarantine = tables
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"), damaged)
     bad = quarantine.published_between(*times, damaged=(of_quarantine := dict[str, str]()))
     if of_quarantine:  # its messages may belong to any cell
@@ -387,7 +383,7 @@ def _compared(
         return counted
 
     rejected = by_second(distinct_messages(of_bad))
-    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times, damaged)
+    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, tables, *times, damaged)
     landed = by_second(distinct_messages(pa.concat_tables([counted, of_bad])))
     timed = cells.filter(pc.greater(cells["event"], COPY))
     empty = timed.join(of_good, ["second", "event"], join_type="left anti", use_threads=False)

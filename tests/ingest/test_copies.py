@@ -56,7 +56,7 @@ def test_a_copy_a_minute_later_does_not_hold_the_watermark(world: World) -> None
     world.wait(2)
     world.track()
     lake = world.lake()
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
+    found = audit(lake)
     assert (found.tracked, found.landed, found.at_least, found.at_most) == (96, 96, 0, 0)
 
 

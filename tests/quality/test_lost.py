@@ -30,7 +30,7 @@ from tidemark.pipeline.watermark.histogram import Histogram
 
 def audited(world: World, since: datetime | None = None) -> Audit:
     lake = world.lake()
-    return audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), since)
+    return audit(lake, since)
 
 
 def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def land(lake: Lake, messages: Iterable[Message]) -> None:
 
 
 def left(lake: Lake, histogram: Histogram, since: float, before: float) -> Outstanding:
-    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), at(since), at(before))
+    landed = landed_by_second(lake, at(since), at(before))
     return outstanding(histogram, landed, at(since), at(before))
 
 
@@ -269,7 +269,7 @@ def test_what_retention_deletes_is_not_lost(tmp_path: Path) -> None:
     kept = lake.kept_windows(WINDOWING, timedelta(0))
     assert (audited(world).at_least, kept.heartbeats_from()) == (1, None)
     kept.raise_to(WINDOWING.containing(at(0)), at(-3600).replace(minute=0, second=0))
-    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), None, kept.heartbeats_from())
+    found = audit(lake, None, kept.heartbeats_from())
     assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
     world.topic.publish("garbage")
     world.tick()
@@ -277,7 +277,7 @@ def test_what_retention_deletes_is_not_lost(tmp_path: Path) -> None:
     world.track()
     drop_partitions(lake.table("quarantine"), "9999")
     for keep, lost in ((None, 1), (timedelta(days=2), 1), (timedelta(0), 0)):
-        found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), at(20), at(-3600), keep)
+        found = audit(lake, at(20), at(-3600), keep)
         assert found.at_least == lost
 
 

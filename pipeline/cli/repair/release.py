@@ -113,7 +113,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     since = bucket_start(bucket_of(base.oldest_unacked))
     until = bucket_start(bucket_of(release.before - MICROSECOND) + 1)
     heartbeats = lake.heartbeats()
-    found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
+    found = outstanding(state.histogram, landed_by_second(lake, since, until), since, until)
     begin = without.watermark
     if begin is None:  # from the first message, tracked or landed: tracking may have begun later
         tracked_us = state.histogram.oldest_event_us

@@ -53,8 +53,8 @@ def tune(
     ] = None,
     since: Annotated[Any, since_option("Use messages in the lake that came since", show_default="24h")] = None,
     target: Annotated[
-        float | None, option("The share of late messages to aim at.", parser=share, show_default="0.01%")
-    ] = None,
+        float, option("The share of late messages to aim at.", parser=share, show_default="0.01%")
+    ] = TARGET_LATE_SHARE,
     bands: Annotated[str | None, option("The bands to try, such as 0,1s,5s,1m.", show_default="0 to 5m")] = None,
     html: Annotated[Path | None, option("Also write the report with its charts to this file.")] = None,
     by: Annotated[
@@ -81,13 +81,7 @@ def tune(
     if begins > now:
         raise typer.BadParameter(f"--since {iso(begins)} is in the future; it is {iso(now)} now")
     settings = load_settings(needs_file=trace is None)
-    asked = Asked(
-        settings,
-        now,
-        since=now - begins,
-        target=TARGET_LATE_SHARE if target is None else target,
-        bands=BANDS if bands is None else durations(bands),
-    )
+    asked = Asked(settings, now, now - begins, target, BANDS if bands is None else durations(bands))
     source = trace or lake_of(settings, clock)
     if by is not None:
         cohorts = cohorts_on(source, by, asked)

@@ -20,7 +20,7 @@ from tidemark.pipeline.doctor.measure.facts import (
     Took,
     TransformFacts,
 )
-from tidemark.pipeline.doctor.measure.traffic import Plan, Received, ThrowAwayTopic
+from tidemark.pipeline.doctor.measure.traffic import PLAN, Plan, Received, ThrowAwayTopic
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.pubsub.backlog import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -35,12 +35,7 @@ NOTHING_CAME = NotMeasured("messages were not received")
 Tell = Callable[[str], object]
 
 
-def measure(
-    settings: PubSubSettings,
-    clock: Clock,
-    plan: Plan = Plan(),  # noqa: B008 frozen
-    tell: Tell = lambda _: None,
-) -> Facts:
+def measure(settings: PubSubSettings, clock: Clock, plan: Plan = PLAN, tell: Tell = lambda _: None) -> Facts:
     """Run all experiments with clients for these settings, and report progress to `tell`. All resources that were
     created are removed at the end, even after an error, unless the process is killed. The configured topic and
     subscriptions are not touched.

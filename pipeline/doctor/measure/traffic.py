@@ -104,6 +104,9 @@ class Received:
     at: float
 
 
+PLAN = Plan()
+
+
 class ThrowAwayTopic:
     """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` contains the
     durations of all calls, by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges, by its
