@@ -13,19 +13,16 @@ SETTINGS, CREDENTIALS = "settings", "credentials"
 PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
+NO_PUBSUB = (errors.PubSubUnreachable, errors.SubscriptionMissing)
 NO_LAKE = (errors.BucketMissing, errors.LakeUnreachable, errors.LakeUnwritable)
-"""Errors of the lake that `check_lake` reports. The other checks do not report them again."""
+"""Errors of Pub/Sub that `check_subscriptions` reports, and errors of the lake that `check_lake` reports. The other
+checks do not report them again."""
 
 CHECKS = (
     Check(SETTINGS, lake.check_own_tables, seconds=60.0),
     Check(PUBSUB, subscriptions.check_topic, reported_elsewhere=(errors.PubSubUnreachable,)),
     Check(PUBSUB, subscriptions.check_subscriptions),
-    Check(
-        PERMISSIONS,
-        permissions.check_pubsub_permissions,
-        seconds=40.0,
-        reported_elsewhere=(errors.PubSubUnreachable, errors.SubscriptionMissing),
-    ),
+    Check(PERMISSIONS, permissions.check_pubsub_permissions, seconds=40.0, reported_elsewhere=NO_PUBSUB),
     Check(PERMISSIONS, permissions.check_project_permissions),
     Check(PERMISSIONS, permissions.check_bucket_permissions),
     Check(QUOTAS, permissions.check_quotas, overdue=Level.WARNING),

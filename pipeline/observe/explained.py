@@ -139,7 +139,7 @@ def landed_by_stream(
 
 def explanation_facts(explanation: Explanation) -> Facts:
     """Convert an explanation to plain facts: its sentences, and the numbers in them."""
-    others, facts = explanation.alternatives, decision_facts(explanation.decision)
+    facts = decision_facts(explanation.decision)
     pin = facts["pin"]
     return {
         **facts,
@@ -150,11 +150,7 @@ def explanation_facts(explanation: Explanation) -> Facts:
         "messages_since_base": explanation.since_base,
         "messages_since_pin": explanation.since_pin,
         "moves": explanation.moves,
-        "alternatives": others
-        and [
-            {("further_seconds" if name == "further" else name): value for name, value in asdict(other).items()}
-            for other in others
-        ],
+        "alternatives": explanation.alternatives,
         "explanation": explanation.sentences(),
     }
 

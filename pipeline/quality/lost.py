@@ -118,21 +118,17 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Ints, since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`. Their number per publish second is
-    the number of messages in `histogram` minus the number that landed. `landed` is the result of `landed_by_second`."""
-    first, end = bucket_of(since), bucket_of(before)
-    cells = cells_between(histogram, first, end)
+    """Return the outstanding messages among those published in `[since, before)`. Both times are whole seconds. The
+    number per publish second is that of messages in `histogram` minus that of messages that landed. `landed` is the
+    result of `landed_by_second`."""
+    first = bucket_of(since)
+    cells = cells_between(histogram, first, bucket_of(before))
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
     second, tracked, oldest_us = grouped(columns, [np.add, np.minimum])
     of_second = landed[second - first]
     is_left = tracked > of_second
-    return Outstanding(
-        since=bucket_start(first),
-        before=bucket_start(end),
-        tracked=int(tracked.sum()),
-        landed=int(landed.sum()),
-        seconds=[column[is_left] for column in (second, tracked, of_second, oldest_us)],
-    )
+    left = [column[is_left] for column in (second, tracked, of_second, oldest_us)]
+    return Outstanding(since, before, int(tracked.sum()), int(landed.sum()), left)
 
 
 def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:

@@ -55,13 +55,7 @@ def demo(
             where = LakeSettings(uri=lake, endpoint=lake_endpoint)
         except ValueError as error:
             raise refused from error
-    summary = script.run_demo(
-        folder.resolve(),
-        source,
-        console(),
-        SystemClock(),
-        scale=replace(script.FULL if full else script.QUICK, **given),
-        lake=where,
-    )
+    scale = replace(script.FULL if full else script.QUICK, **given)
+    summary = script.run_demo(folder.resolve(), source, console(), SystemClock(), scale=scale, lake=where)
     if not summary.is_right:
         raise typer.Exit(code=1)

@@ -123,11 +123,10 @@ def show_passed_over(over: Counts, terminal: Console) -> None:
 def _effect(other: Alternative) -> str:
     if other.watermark is None:
         return f"no watermark ({other.reason})"
-    if other.further is None:
+    if other.further_seconds is None:
         return f"a watermark, {iso(other.watermark)} ({other.reason})"
-    if not other.further:
+    if not other.further_seconds:
         return f"the same watermark ({other.reason})"
-    way = "further" if other.further > timedelta(0) else "further back"
-    by = abs(other.further)
+    way, by = "further" if other.further_seconds > 0 else "further back", timedelta(seconds=abs(other.further_seconds))
     text = format_duration(by) if by < timedelta(seconds=1) else rough(by)
     return f"{text} {way}: {iso(other.watermark)} ({other.reason})"

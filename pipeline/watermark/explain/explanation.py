@@ -198,15 +198,15 @@ TRIED = ("rule", "band", "idle", "max_lag")
 class Alternative:
     """A setting that alone would have changed one decision.
 
-    `further` is how much higher the watermark would have been (negative: lower). It is None if there is no watermark
-    with the setting, or none without it.
+    `further_seconds` is how much higher the watermark would have been (negative: lower). It is None if there is no
+    watermark with the setting, or none without it.
     """
 
     setting: str
     value: str
     watermark: datetime | None
     reason: Reason
-    further: timedelta | None
+    further_seconds: float | None
     cost: str
 
 
@@ -308,7 +308,7 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
         other = before.decide(record.base, record.tracking, policy, decision.at).decision
         further = None
         if other.watermark is not None and decision.watermark is not None:
-            further = other.watermark - decision.watermark
+            further = (other.watermark - decision.watermark).total_seconds()
         effect = other.watermark, other.reason
         is_known = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
         if effect != (decision.watermark, decision.reason) and not is_known:  # the mildest value is enough

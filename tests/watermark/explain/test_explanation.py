@@ -29,10 +29,7 @@ def text_of(explanation: Explanation, rule: str) -> str:
 def changes(explanation: Explanation) -> dict[str, float | None]:
     """What each alternative would have made of the watermark, in seconds further."""
     assert explanation.alternatives is not None
-    return {
-        f"{other.setting} = {other.value}": None if other.further is None else other.further.total_seconds()
-        for other in explanation.alternatives
-    }
+    return {f"{other.setting} = {other.value}": other.further_seconds for other in explanation.alternatives}
 
 
 # ------------------------------------------------------------------------------------------- of every decision
@@ -59,8 +56,8 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
         assert other.setting in TRIED
         assert other.cost
         assert (other.watermark, other.reason) != (decision.watermark, decision.reason)
-        if other.further is not None and decision.watermark is not None:
-            assert other.watermark == decision.watermark + other.further
+        if other.further_seconds is not None and decision.watermark is not None:
+            assert other.watermark == decision.watermark + timedelta(seconds=other.further_seconds)
 
 
 def test_a_decision_that_does_not_follow_from_the_log_is_explained_by_itself() -> None:
