@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -20,6 +21,9 @@ from tidemark.pipeline.windows import Spans, Windowing
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
 """All statuses that are not in FINISHED, including those that a later Dagster adds."""
+
+FEWEST = 100
+"""Minimum number of runs that the database is asked for, because runs of others may be among them."""
 
 RUNS_LOOKED_AT = 200
 """Number of newest ended runs from which the failures of windows are counted."""
@@ -37,23 +41,39 @@ class Runs:
     ) -> Sequence[dg.RunRecord]:
         """Return the newest runs of a job, newest first. With `statuses`, return only runs that have one of these
         statuses."""
-        wanted = self._ours(job_name=name_of(self.settings, job_name), statuses=statuses)
-        return self.instance.get_run_records(wanted, limit=limit)
+        return self._ours(limit, name_of(self.settings, job_name), statuses=statuses)
 
     def updated(
         self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
     ) -> Sequence[dg.RunRecord]:
         """Return at most `limit` runs of any job. With `after`, these are the first runs that changed after that
         moment, oldest change first. Without it, these are the runs that changed last, newest change first."""
-        wanted, order = self._ours(statuses=statuses, updated_after=after), "update_timestamp"
-        return self.instance.get_run_records(wanted, limit, order, ascending=after is not None)
+        return self._ours(limit, None, "update_timestamp", after is not None, statuses=statuses, updated_after=after)
 
     def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
         """Return the ids of runs of any job that finished before a moment."""
-        return self.instance.get_run_ids(self._ours(statuses=FINISHED, updated_before=moment), limit=at_most)
+        wanted = dg.RunsFilter(tags=self._tag, statuses=FINISHED, updated_before=moment)
+        return self.instance.get_run_ids(wanted, limit=at_most)
 
-    def _ours(self, **more: Any) -> dg.RunsFilter:
-        return dg.RunsFilter(tags={PIPELINE: pipeline_tag(self.settings.lake.uri)}, **more)
+    @property
+    def _tag(self) -> dict[str, str]:
+        return {PIPELINE: pipeline_tag(self.settings.lake.uri)}
+
+    def _ours(
+        self, limit: int, job: str | None, order: str | None = None, ascending: bool = False, **more: Any
+    ) -> Sequence[dg.RunRecord]:
+        """Return at most `limit` of this pipeline's runs, of any job if `job` is None.
+
+        A database that is asked for a tag reads every run that ever had it. So it is asked without the tag, and with it
+        only if runs of others fill the answer. For unfinished runs, it is asked without the job too: they are few."""
+        ask = partial(self.instance.get_run_records, order_by=order, ascending=ascending)
+        at_most, are_few = max(limit, FEWEST), set(more["statuses"] or FINISHED).isdisjoint(FINISHED)
+        found = ask(dg.RunsFilter(job_name=None if are_few else job, **more), at_most)
+        with_tag = (one for one in found if self._tag.items() <= one.dagster_run.tags.items())
+        ours = [one for one in with_tag if job in (None, one.dagster_run.job_name)]
+        if len(found) < at_most or len(ours) >= limit:
+            return ours[:limit]
+        return ask(dg.RunsFilter(job_name=job, tags=self._tag, **more), limit)
 
 
 def ended_attempts(

@@ -18,7 +18,7 @@ from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.job import BEAT, tags_of, working
 from tidemark.assets.scheduler.requests import pause_of
-from tidemark.assets.scheduler.runs import LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, Runs, report_dead
+from tidemark.assets.scheduler.runs import FEWEST, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, UNFINISHED, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
@@ -73,6 +73,22 @@ def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
     logs = [entry.message for entry in runs.instance.all_logs(run.run_id)]
     assert any("its process has ended or is stuck" in line or "has not started it within" in line for line in logs)
     assert pause_of(runs, COMPUTE_WINDOWS, noted_at + after + LONGEST_PAUSE) is None
+
+
+def test_the_database_is_asked_for_the_tag_only_if_runs_of_others_fill_its_answer(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, ask, asked = noted(runs, STATUS.STARTED), runs.instance.get_run_records, list[dg.RunsFilter]()
+    monkeypatch.setattr(
+        runs.instance,
+        "get_run_records",
+        lambda wanted, *more, **named: asked.append(wanted) or ask(wanted, *more, **named),
+    )
+    for theirs in (1, FEWEST):
+        for _ in range(theirs):
+            create_run_for_test(runs.instance, job_name=COMPUTE_WINDOWS, status=STATUS.STARTED)
+        assert [found.dagster_run.run_id for found in runs.newest(COMPUTE_WINDOWS, 1, UNFINISHED)] == [ours.run_id]
+    assert [bool(wanted.tags) for wanted in asked] == [False, False, True]
 
 
 def test_a_queued_run_is_waited_for_and_somebody_elses_runs_are_left_alone(runs: Runs) -> None:
