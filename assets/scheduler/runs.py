@@ -121,7 +121,7 @@ earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A started run that logs nothing for this long counts as dead. Signs of life come every minute, and clocks may differ
-by a minute or two."""
+by a minute or two. A run that Dagster has created and not queued, because its storage failed, counts as dead too."""
 
 STARTS_WITHIN = timedelta(minutes=30)
 """A launched run that has not started within this time counts as dead. A launcher may have to add a machine to a
@@ -131,7 +131,6 @@ LOOKED_AT = 20
 """Maximum number of unfinished runs that are checked per job, newest first. Sensors request one run at a time, so there
 are few."""
 
-STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -159,8 +158,12 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
         return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
-    if status in STARTING and _last_heard(instance, record, now) < now - STARTS_WITHIN:
+    if status is dg.DagsterRunStatus.STARTING and _last_heard(instance, record, now) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
+    if status is dg.DagsterRunStatus.NOT_STARTED and _last_heard(instance, record, now) < now - SILENT_FOR:
+        return (
+            f"Dagster created it, but has not queued it within {format_duration(SILENT_FOR)}: its storage failed then"
+        )
     if status in AT_WORK and _last_heard(instance, record, now) < now - SILENT_FOR:
         return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process has ended or is stuck"
     return None
