@@ -1,6 +1,5 @@
 """Requests runs over windows: chooses the windows, and decides whether a run may start now."""
 
-import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -47,7 +46,9 @@ class Request:
     sentence: str
     is_backlog: bool = False
 
-    def result(self, settings: Settings, log: logging.Logger, opening: str, **more: Any) -> dg.SensorResult:
+    def result(
+        self, settings: Settings, context: dg.SensorEvaluationContext, opening: str, **more: Any
+    ) -> dg.SensorResult:
         """Build the result of a sensor: the run request or, without windows, a skip reason that begins with `opening`.
         `more` are further arguments of the result.
 
@@ -55,7 +56,7 @@ class Request:
         """
         if not self.windows:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{opening}{self.sentence}"), **more)
-        log.info(self.sentence)
+        context.log.info(self.sentence)
         tags = {BACKLOG: "true"} if self.is_backlog else {}
         asked = run_over(settings, COMPUTE_WINDOWS, self.windows, tags)
         return dg.SensorResult(run_requests=[asked], **more)
@@ -106,7 +107,7 @@ class WindowChooser:
         self._one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="choice")
         self._under_way: Future[Request] | None = None
 
-    def request(self, choose: Callable[[], Request], log: logging.Logger) -> Request:
+    def request(self, choose: Callable[[], Request], context: dg.SensorEvaluationContext) -> Request:
         """Run `choose`, and return its request. If the choice fails or takes too long, return a request without windows
         that says why. If a choice took too long, the next call returns the windows that this choice found."""
         chosen = self._under_way
@@ -120,7 +121,7 @@ class WindowChooser:
         try:
             return chosen.result()
         except Exception as error:  # whatever the error, the tick's work is durable and is reported
-            log.error("the choice of windows failed", exc_info=error)
+            context.log.error("the choice of windows failed", exc_info=error)
             return Request((), f"no window is requested, because the choice failed: {error}")
 
 

@@ -1,7 +1,6 @@
 """The sensor that evaluates the checks of late, missed and lost heartbeats, finds the stale windows, and counts runs in
 the metrics."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -92,7 +91,7 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
         if counts:
             results = [checks.late.reported(look)]
             try:
-                found = _missed(look, context.log)
+                found = _missed(look, context)
             except (CorruptObject, InvalidSettings) as error:  # a damaged table, or windows of another length
                 reason = f"missed heartbeats cannot be counted: {error}"
                 results.insert(0, checks.missed.reported(look, checks.verdict(passed=False, description=reason)))
@@ -102,7 +101,7 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
                     results.insert(0, checks.missed.reported(look, checks.missed_result(found, settings)))
                 said = [_stale(look, found)]
         is_audit_due = not is_recent(memory.audited_at, look.now, AUDIT_EVERY)
-        results += _audited(look, audits, context.log) if is_audit_due else []
+        results += _audited(look, audits, context) if is_audit_due else []
         results.append(checks.watermark_age.reported(look))
         for result in results:
             for figure in CHECKED.keys() & result.metadata.keys():
@@ -116,23 +115,25 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
     return staleness
 
 
-def _missed(look: CheckInput, log: logging.Logger) -> MissedHeartbeats:
+def _missed(look: CheckInput, context: dg.SensorEvaluationContext) -> MissedHeartbeats:
     staleness, steps = look.lake.staleness(look.user), iter(range(1, STEPS_AT_ONCE))
     found = staleness.check(lambda: next(steps, None) is not None)
     try:
         staleness.keep()
     except (LakeFull, LakeUnwritable) as error:  # only a restart needs it; watermark_age reports the lake
-        log.warning("the checkpoint of the check for missed heartbeats was not written: %s", error)
+        context.log.warning("the checkpoint of the check for missed heartbeats was not written: %s", error)
     return found
 
 
-def _audited(look: CheckInput, audits: Sequence[DeclaredCheck], log: logging.Logger) -> list[dg.AssetCheckEvaluation]:
+def _audited(
+    look: CheckInput, audits: Sequence[DeclaredCheck], context: dg.SensorEvaluationContext
+) -> list[dg.AssetCheckEvaluation]:
     results = []
     for audited in audits:
         try:
             results.append(audited.reported(look))
         except CorruptObject as error:  # other audits do not wait for a repair
-            log.error("the check %s could not be evaluated: %s", audited.name, error)
+            context.log.error("the check %s could not be evaluated: %s", audited.name, error)
     return results + [checks.subscriptions.reported(look, seen) for seen in checks.seen_subscriptions(look)]
 
 

@@ -46,7 +46,7 @@ def requesting(settings: Settings, clock: Clock) -> AfterDecision:
 
     def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:
         choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
-        return chooser.request(choose, context.log), ()
+        return chooser.request(choose, context), ()
 
     return after_decision
 
@@ -117,7 +117,7 @@ def tracking_sensor(
 
         request, reported = after_decision(context, lake, tracked.state)
         events = [*tracking_events(settings, tracked), *reported]
-        return request.result(settings, context.log, said, asset_events=events, cursor=cursor)
+        return request.result(settings, context, said, asset_events=events, cursor=cursor)
 
     return tracking
 

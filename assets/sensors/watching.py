@@ -59,6 +59,8 @@ def ticking_sensor(
 
     With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about
     `watermark.tick` after the last one, or `at_least` after it if that is longer.
+
+    Read `context.log` only to write to it: Dagster then creates a file for the tick's log, and never deletes it.
     """
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(

@@ -1,7 +1,6 @@
 """Which runs are asked for, and how many, until everything that is due is computed: a model of sensor and runs; and
 whose turn it is: a window that keeps failing is soon alone in its rest, and every other one gets its turn."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from tidemark.assets.scheduler.requests import Request, WindowChooser, next_requ
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.windows import DAY, Spans, Window, Windowing, due
 
-LOG = logging.getLogger(__name__)
+CONTEXT = dg.build_sensor_context()
 REACH = 2
 TICK, A_RUN = timedelta(seconds=10), timedelta(seconds=12)
 
@@ -268,21 +268,21 @@ def test_a_choice_that_fails_or_takes_long_fails_no_tick_and_is_not_lost(monkeyp
         go_on.wait(60)
         return unanswered()
 
-    assert "choosing takes longer" in chooser.request(slow, LOG).sentence
-    assert "still under way" in chooser.request(unanswered, LOG).sentence
+    assert "choosing takes longer" in chooser.request(slow, CONTEXT).sentence
+    assert "still under way" in chooser.request(unanswered, CONTEXT).sentence
     go_on.set()
-    while "still under way" in (request := chooser.request(unanswered, LOG)).sentence:
+    while "still under way" in (request := chooser.request(unanswered, CONTEXT)).sentence:
         pass
     assert request is some
     go_on.clear()
-    assert "choosing takes longer" in chooser.request(slow_and_unanswered, LOG).sentence
+    assert "choosing takes longer" in chooser.request(slow_and_unanswered, CONTEXT).sentence
     monkeypatch.setattr(requests, "CHOOSE_WITHIN_SECONDS", 60)
     go_on.set()
-    while "still under way" in (request := chooser.request(lambda: some, LOG)).sentence:
+    while "still under way" in (request := chooser.request(lambda: some, CONTEXT)).sentence:
         pass
     assert request is some
-    assert chooser.request(unanswered, LOG).sentence.endswith("failed: the storage does not answer")
-    assert chooser.request(lambda: some, LOG) is some
+    assert chooser.request(unanswered, CONTEXT).sentence.endswith("failed: the storage does not answer")
+    assert chooser.request(lambda: some, CONTEXT) is some
 
 
 def test_that_nothing_is_due_is_known_for_a_minute_and_while_no_further_window_closes() -> None:

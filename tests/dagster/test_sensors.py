@@ -86,6 +86,17 @@ def test_a_tick_materializes_the_watermark_and_with_messages_the_histogram(ticki
     assert str(evidence["decision"]).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
+@pytest.mark.parametrize("sensor", ["tracking", "landing", "ingest", "staleness"])
+def test_a_tick_with_nothing_to_say_opens_no_log(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch, sensor: str
+) -> None:
+    ticking.track()
+    monkeypatch.setattr(
+        dg.SensorEvaluationContext, "log", property(lambda _: pytest.fail("Dagster keeps a file of it"))
+    )
+    ticking.tick(sensor)
+
+
 def test_heartbeats_and_quarantine_are_materialized_if_something_landed(ticking: Ticking, world: ModelWorld) -> None:
     nothing = ticking.land()
     assert (keys(nothing), nothing.skip_message) == ([], "nothing to land")
