@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from google.auth.exceptions import TransportError
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import RefreshError, TransportError
 
 import tidemark_watermark as small
 from tests.http_server import Quiet, serving
@@ -145,9 +147,10 @@ def test_the_command_refuses_times_and_durations_that_python_cannot_represent(
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
 
 
-def test_an_address_in_another_storage_is_refused() -> None:
+@pytest.mark.parametrize("address", ["s3://bucket/lake", Path("gs://bucket/lake"), "gs://"], ids=str)
+def test_an_address_in_another_storage_is_refused(address: str | Path) -> None:
     with pytest.raises(ValueError, match="names no lake; write gs://"):
-        small.place_of("s3://bucket/lake")
+        small.place_of(address)
 
 
 def no_tokens() -> None:
@@ -161,6 +164,23 @@ class Faulty(Quiet):
 
     def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         self.reply(json.dumps(content(300)).encode(), status=self.statuses.pop(0) if self.statuses else 200)
+
+
+class Expired(AnonymousCredentials):
+    def before_request(self, *_: object) -> None:
+        raise RefreshError("invalid_grant")
+
+
+def test_a_process_that_met_an_expired_login_finds_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = iter([Expired(), AnonymousCredentials()])
+    monkeypatch.setattr("google.auth.default", lambda scopes: (next(logins), scopes))
+    monkeypatch.setattr(small, "_credentials", cache(small._credentials.__wrapped__))
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    with serving(Faulty) as address:
+        monkeypatch.setattr(small, "SERVICE", address)
+        with pytest.raises(small.NotReadable, match="run `gcloud auth application-default login`"):
+            small.read_watermark("gs://bucket/lake")
+        assert small.read_watermark("gs://bucket/lake").is_closed(FIRST)
 
 
 def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(

@@ -143,7 +143,8 @@ def start_of(key: str) -> datetime:
 def place_of(lake: str | Path) -> str:
     """Return the address of `watermark.json` in a lake. Raises ValueError if `lake` is not an address."""
     address = str(lake).removeprefix("file:").rstrip("/")
-    if address in ("", "gs:") or ("://" in address and not address.startswith("gs://")):
+    is_folder = "://" not in address and not address.startswith("gs:")  # `Path("gs://…")` has one slash
+    if not address or not (is_folder or address.startswith("gs://")):
         raise ValueError(f"{str(lake)!r} names no lake; write gs://my-bucket/lake, or a folder")
     return address if address.endswith(f"/{OBJECT}") or address == OBJECT else f"{address}/{OBJECT}"
 
@@ -214,6 +215,7 @@ def _in_bucket(place: str) -> bytes | None:
     except (requests.RequestException, TransportError) as error:
         raise Unreachable(f"no answer for {place}: {error}; check the network") from error
     except GoogleAuthError as error:
+        _credentials.cache_clear()  # the next call finds a new login
         kind = Unreachable if error.retryable else NotReadable
         raise kind(
             f"no usable credentials for {place}: {error}; run `gcloud auth application-default login`, or give this "
