@@ -15,7 +15,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, VERSIONS_KEPT
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import GRACE, find_orphans, remove_orphans
 from tidemark.pipeline.upkeep.table_chores import Done, Figures, compact, drop_partitions, of_each, trim
@@ -27,10 +27,6 @@ PACKED_AFTER = timedelta(hours=1)
 SETTLED_AFTER = timedelta(minutes=15)
 """Minimum time by which the watermark must have passed the end of a partition before its files are rewritten. For
 quarantine and corrections, the clock must have passed it instead."""
-
-VERSIONS_KEPT = timedelta(days=7)
-"""Time for which earlier versions of tables are kept, with the files that compaction or recomputation has replaced. No
-reader uses a version for that long, and users can still look at last week's rows."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of

@@ -21,7 +21,7 @@ from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles, refuse_old
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, merged, table_errors
+from tidemark.pipeline.lake.tables.table import SPARE, DataFile, LakeTable, by_partition, kept_for, merged, table_errors
 
 TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
 """Minimum and maximum target size, in bytes, of the files in a rewritten partition. A file of the minimum size has the
@@ -47,9 +47,8 @@ LEFT_BYTES = 256 << 20
 """Minimum free disk space that a rewrite leaves. A rewrite that fills the disk fails, but its new files stay until they
 count as orphans."""
 
-SPARE = timedelta(days=1)
-"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
-files only by these records."""
+NAMED_FEATURES = 7
+"""Delta's writer version from which on a table lists its features by name."""
 
 
 Figures = dict[str, int]
@@ -184,9 +183,10 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    interval = f"interval {keep // HOUR} hours"
-    wanted = {"delta.logRetentionDuration": interval, "delta.deletedFileRetentionDuration": interval}
-    if not wanted.items() <= current.metadata().configuration.items():
+    """Set for how long the log keeps commits, unless the table names its features, as one with a time without a zone
+    does. There the library would turn on `variantType` as well, which many readers lack."""
+    wanted, has_names = kept_for(keep), current.protocol().min_writer_version >= NAMED_FEATURES
+    if not has_names and not wanted.items() <= current.metadata().configuration.items():
         with table_errors(table.uri):
             current.alter.set_table_properties(wanted)
         table.make_durable()

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
@@ -384,7 +384,8 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
 def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Path) -> None:
     house = House(tmp_path)
     own, keys = house.lake.own_table("mine"), [window.key for window in WINDOWS[:5]]
-    own.prepare(pa.schema({"stream_id": pa.string(), "window": pa.string()}), "v", dict.fromkeys(keys, "0"))
+    columns = {"stream_id": pa.string(), "without_zone": pa.timestamp("us"), "window": pa.string()}
+    own.prepare(pa.schema(columns), "v", dict.fromkeys(keys, "0"))
     for number in range(2):  # the second one replaces the first one's files
         put(own, f"own-{number}", keys, 1, at(600))
     files = house.files("tables/mine")
@@ -406,6 +407,9 @@ def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Pat
     dropped = of(house.tidy(windows=DAY), "retention", "windows")
     assert any("from tables/mine: 5 partitions" in chore.says for chore in dropped)
     assert own.made() == {}
+    assert DeltaTable(own.table.uri).protocol().reader_features == ["timestampNtz"], "as other readers know it"
+    own.table.complete(own.schema).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert own.made() == {}, "the library has turned on a feature with it"
 
 
 # As a whole

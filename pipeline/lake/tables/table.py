@@ -49,15 +49,23 @@ OF_RUNS: Mapping[str, str] = {"delta.checkpointInterval": "10"}
 """Like CHECKPOINTS, but for tables to which only runs commit. The interval is shorter, because every run opens these
 tables, and no tick waits for their checkpoints."""
 
+VERSIONS_KEPT = timedelta(days=7)
+"""Time for which earlier versions of tables are kept, with the files that compaction or recomputation has replaced. No
+reader uses a version for that long, and users can still look at last week's rows."""
+
+SPARE = timedelta(days=1)
+"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
+files only by these records."""
+
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
 
 DAY_FORMAT = "%Y-%m-%d"
 
-READ = {"timestampNtz"}
-"""Delta's reader features that change neither the rows of a file nor the names of its columns. A table with another
-feature, such as deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with
-the new ones."""
+READ = {"timestampNtz", "variantType"}
+"""Delta's reader features that change neither the rows of a file nor the names of its columns. The Delta library turns
+on the second one where the first one is, with each change of a property. A table with another feature, such as deletion
+vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with the new ones."""
 
 FILE_COLUMNS = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
@@ -439,7 +447,7 @@ class LakeTable:
                 schema,
                 mode="error",
                 partition_by=[self.partition_column] if self.partition_column else None,
-                configuration={**self.properties, **marks()},
+                configuration={**self.properties, **kept_for(VERSIONS_KEPT + SPARE), **marks()},
                 raise_if_key_not_exists=False,  # the format mark is not one of Delta's own properties
                 storage_options=self.storage_options,
                 # With retries, the loser of a race to create the table would create it a second time.
@@ -461,6 +469,12 @@ class LakeTable:
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)
+
+
+def kept_for(keep: timedelta) -> dict[str, str]:
+    """Return the table properties with which a table's log keeps commits for a time, in whole hours."""
+    names = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    return dict.fromkeys(names, f"interval {keep // timedelta(hours=1)} hours")
 
 
 def first_day(since: datetime | None) -> str:
