@@ -189,7 +189,7 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
     if their JSON is equal. A column that only one frame has is null in the other one.
 
     In JSON, times are RFC 3339 in UTC with microseconds, bytes are base64, and numbers that JSON cannot express are
-    null.
+    null. A map whose keys are not strings there is a list of entries with `key` and `value`.
     """
     both = pl.concat(
         [old.with_columns(pl.lit(-1).alias(SIDE)), new.with_columns(pl.lit(1).alias(SIDE))], how="diagonal_relaxed"
@@ -239,6 +239,11 @@ def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
             return value.cast(pl.String)
         case pl.Binary():
             return value.bin.encode("base64")
+        case pl.Map():
+            entries = {"key": dtype.key, "value": dtype.value}
+            plain = _plain(value.map.entries(), pl.List(pl.Struct(entries)))
+            kinds = pl.DataFrame(schema=entries).select(_plain(pl.col(name), entries[name]) for name in entries).schema
+            return plain.cast(pl.Map(*kinds.dtypes())) if kinds["key"] == pl.String else plain
         case pl.List():
             return value.list.eval(_plain(pl.element(), dtype.inner))
         case pl.Struct():

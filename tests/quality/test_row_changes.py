@@ -103,10 +103,13 @@ def test_values_of_every_kind_are_written_as_json_has_them() -> None:
         "price": Decimal("1.10"),
         "blob": b"\xff\x00",
         "list": [{"at": NOON, "x": math.inf}],
+        "by_text": {"a": b"\xff"},
+        "by_number": {1: {"b": math.nan}},
         "large": 2**62,
         "yes": True,
     }
-    new = pl.DataFrame([row], schema_overrides={"moment": pl.Datetime("us", "Europe/Athens")})
+    maps = {"by_text": pl.Map(pl.String, pl.Binary), "by_number": pl.Map(pl.Int32, pl.Map(pl.String, pl.Float64))}
+    new = pl.DataFrame([row], schema_overrides={"moment": pl.Datetime("us", "Europe/Athens"), **maps})
     ((_, _, _, text),) = row_changes(new.clear(), new, []).rows()
     assert json.loads(text) == {
         "moment": "2026-11-21T12:00:00.000000Z",
@@ -115,6 +118,8 @@ def test_values_of_every_kind_are_written_as_json_has_them() -> None:
         "price": "1.10",
         "blob": base64.b64encode(b"\xff\x00").decode(),
         "list": [{"at": "2026-11-21T12:00:00.000000Z", "x": None}],
+        "by_text": {"a": "/w=="},
+        "by_number": [{"key": 1, "value": {"b": None}}],
         "large": 2**62,
         "yes": True,
     }
