@@ -182,13 +182,12 @@ def _whole(microseconds: Column, length_us: int) -> Column:
     return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
 
 
-def checked_schema(definition: TableDefinition, rows: DataFrame, earlier: pa.Schema) -> pa.Schema:
+def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema) -> pa.Schema:
     """Return the columns of `earlier`, the schema of the run's earlier windows, and the columns of `rows`. Raises
     TableFailed if the lake cannot store such rows, or if a column has another type in `earlier`."""
-    if not hasattr(rows, "schema"):
-        raise TableFailed(
-            f"the function of the table {definition.name} returned a {type(rows).__name__}; it must return a DataFrame"
-        )
+    if not isinstance(rows, DataFrame):
+        returned = f"the table {definition.name} cannot be computed: its function returned a {type(rows).__name__}"
+        raise TableFailed(f"{returned}; it must return a DataFrame of Spark")
     names = [name.lower() for name in (*rows.columns, *(set(earlier.names) - set(rows.columns)))]
     twice = sorted({name for name in names if names.count(name) > 1})
     absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]

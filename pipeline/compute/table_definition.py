@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from keyword import kwlist
 from pathlib import Path
+from string import Formatter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.lake.layout import PARTITIONS
+from tidemark.pipeline.lake.layout import HEARTBEATS, PARTITIONS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LENGTHS, TableSettings, WindowSettings
 from tidemark.pipeline.windows import Window, Windowing
@@ -253,6 +254,14 @@ def _of_python(name: str, path: Path, text: str) -> TableDefinition:
 
 
 def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
+    try:
+        fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        fields = [str(error)]
+    if others := [field for field in fields if not field.startswith(HEARTBEATS)]:
+        said = f"double each brace in {table.file} that is not of {{{HEARTBEATS}}}"
+        raise InvalidSettings(f"tables.{name}: {said}; the first is at {others[0]!r}")
+
     def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
         length, lookback = windows.length.total_seconds(), windows.lookback.total_seconds()
         markers = {"start": windows.start, "end": windows.end, "length": length, "lookback": lookback}

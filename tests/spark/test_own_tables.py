@@ -263,7 +263,8 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
             lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
             "a row belongs to none of the computed windows",
         ),
-        (lambda _, __: None, "returned a NoneType; it must return a DataFrame"),
+        (lambda _, __: None, "returned a NoneType; it must return a DataFrame of Spark"),
+        (lambda _, __: pa.table({"window": [WINDOWS[0].key]}), "returned a Table; it must return a DataFrame of Spark"),
         (lambda heartbeats, _: heartbeats.select("window", F.expr("make_dt_interval(1)").alias("i")), "cannot be"),
         (lambda heartbeats, _: heartbeats.select("window", F.array(F.lit(None)).alias("v")), "VOID or VARIANT"),
         (lambda heartbeats, _: heartbeats.select("window", F.expr("parse_json('1')").alias("v")), "VOID or VARIANT"),
@@ -342,13 +343,16 @@ def test_a_run_over_windows_with_a_gap_has_the_columns_of_all_and_one_type_for_e
 
 
 def written(folder: Path, text: str) -> TableSettings:
-    (folder / "table.py").write_text(text)
-    return TableSettings(file=str(folder / "table.py"))
+    file = folder / ("table.sql" if text.startswith("SELECT") else "table.py")
+    file.write_text(text)
+    return TableSettings(file=str(file))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("SELECT window FROM {heartbeats} WHERE stream_id RLIKE '^[a-z]{3}$'", "double each brace"),
+        ("SELECT window, '}' FROM {heartbeats}", "double each brace"),
         ("x = 1", "has no function mine decorated with @tidemark.windowed"),
         ("import no_such_module", "ModuleNotFoundError"),
         ("import tidemark\n__spec__.name\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "windows of 7m"),
