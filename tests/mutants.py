@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant("taking has no end", TAKE, "keeper.is_full or keeper", "keeper"),
     Mutant("who waits goes on waiting", TAKE, "min(waited, patience - waited)", "waited"),
     Mutant("a budget of messages is not spent", TAKE, "messages -= found", "messages -= 0"),
-    Mutant("hours have no bound", TAKE, "new[: self.most_hours - len(self._hours)]", "new"),
+    Mutant("hours have no bound", TAKE, "[: room - half]", ""),
     Mutant("acknowledged before it is visible", SETTLE, f"{VISIBLE}{LINE}{ACKNOWLEDGE}",
            f"{ACKNOWLEDGE}{LINE}{VISIBLE}"),
     Mutant("remembered before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}", f"{REMEMBER}{LINE}{APPEND}"),

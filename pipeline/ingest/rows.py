@@ -53,9 +53,9 @@ class JudgedRows:
         return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
 
-Leave = Callable[[Ints, Ints], Ints]
-"""Function that chooses the messages to leave for later, and returns their positions. Its arguments are two arrays with
-an element per heartbeat: the event time, and the position of the heartbeat's message."""
+Leave = Callable[[Ints, Ints, Ints], Ints]
+"""Function that chooses the messages to leave for later, and returns their positions. Its arguments are arrays with an
+element per heartbeat: the event time, the position of the heartbeat's message, and that message's publish time."""
 
 
 def judged_rows(
@@ -63,7 +63,7 @@ def judged_rows(
     reader: HeartbeatReader,
     asking: Asking,
     watermark: datetime | None,
-    leave: Leave = lambda _event_us, owners: owners[:0],
+    leave: Leave = lambda _event_us, owners, _published_us: owners[:0],
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
     late. The time in `asking` becomes the column `landed_at`. The messages that `leave` chooses have no rows."""
@@ -78,19 +78,18 @@ def _rows_of(
     landed_at = pa.scalar(landed_us, MOMENT)
     owners = np.arange(len(messages)) if elements is None else elements.owners_array()
     rows = np.flatnonzero(judged.is_heartbeat)
-    left = leave(judged.event_us[rows], owners[rows])
+    left = leave(judged.event_us[rows], owners[rows], messages.published_us[owners[rows]])
     rows = rows[~np.isin(owners[rows], left)]
     is_whole = elements is None and len(rows) == len(messages)
-    places = pa.array(rows)
     event_us = judged.event_us if is_whole else judged.event_us[rows]
     is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
     known = payloads if is_whole else [payloads[row] for row in rows.tolist()]
     fields = {name: _field(judged, contract, name, kind, known, rows) for name, kind in contract.fields.items()}
     ids = publisher_ids(contract, judged)
     heartbeats = {
-        "stream_id": judged.stream_ids if is_whole else judged.stream_ids.take(places),
+        "stream_id": judged.stream_ids if is_whole else judged.stream_ids.take(rows),
         "event_time": pa.array(event_us).cast(MOMENT),
-        "publisher_id": ids if is_whole else ids.take(places),
+        "publisher_id": ids if is_whole else ids.take(rows),
         **(_taken(messages, None if is_whole else rows) if elements is None else _elements(judged, elements, rows)),
         "landed_at": pa.repeat(landed_at, len(rows)),
         "late": pa.array(is_late),

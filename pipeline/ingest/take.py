@@ -56,9 +56,9 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 200
-"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. The
-newest hours are kept, and messages of other hours are given back. Only a message with several heartbeats may exceed
-this limit, once per take, and by at most MOST_HOURS."""
+"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. One
+half are the hours of the messages that were published first, the other the newest hours. Messages of other hours are
+given back. Only a message with several heartbeats may exceed this limit, once per take, and by at most MOST_HOURS."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
@@ -120,17 +120,19 @@ class Landing:
             self._landed += Ingested.of(judged)
             yield judged
 
-    def _beyond_hours(self, event_us: Ints, owners: Ints) -> Ints:
+    def _beyond_hours(self, event_us: Ints, owners: Ints, published_us: Ints) -> Ints:
         """Return the positions of the messages to give back: those with a heartbeat outside of the event hours that the
-        reader keeps, which are the newest ones, at most `most_hours`. Exception: if some of these messages also have
-        heartbeats inside of these hours, the first of them is kept with all of its heartbeats."""
-        hours = event_us // HOUR_US
-        new = sorted(set(hours.tolist()) - self._hours, reverse=True)
-        self._hours.update(new[: self.most_hours - len(self._hours)])
+        reader keeps. Half of these are the hours of the messages that were published first, because base holds the
+        watermark at these. The others are the newest hours. Exception: of the messages that also have heartbeats inside
+        of these hours, the one that was published first is kept with all of its heartbeats."""
+        hours, order = event_us // HOUR_US, np.argsort(published_us, kind="stable")
+        new = [hour for hour in dict.fromkeys(hours[order].tolist()) if hour not in self._hours]
+        room = self.most_hours - len(self._hours)
+        half = room - room // 2
+        self._hours.update(new[:half], sorted(new[half:], reverse=True)[: room - half])
         is_beyond = ~np.isin(hours, list(self._hours))
-        left = np.unique(owners[is_beyond])
-        across = np.intersect1d(left, owners[~is_beyond])
-        return np.setdiff1d(left, across[:1])  # otherwise, newer hours would delay it again and again
+        left, inside = np.unique(owners[is_beyond]), owners[order[~is_beyond[order]]]
+        return np.setdiff1d(left, inside[np.isin(inside, left)][:1])
 
     def kept(self) -> Taken:
         """Return the messages that were kept, without ack ids. Raises LakeError."""
