@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -25,7 +27,14 @@ from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
-from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, by_partition, first_day, table_errors
+from tidemark.pipeline.lake.tables.table import (
+    DataFile,
+    LakeTable,
+    as_data_files,
+    by_partition,
+    first_day,
+    table_errors,
+)
 from tidemark.pipeline.lake.tables.windowed import WindowedTable, run_of
 from tidemark.pipeline.quality.due_windows import further_back
 from tidemark.pipeline.quality.staleness import Staleness
@@ -163,14 +172,16 @@ def check_windows(
     lake is unreachable.
     """
     lake, windowing, lookback = surveyor.lake, surveyor.settings.windowing, surveyor.settings.windows.lookback
-    windows = {window.key: window for window in windowing.between(start, end)}
-    diffs = lake.diffs()
-    files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
+    diffs, first, last = lake.diffs(), start.strftime(KEY_FORMAT), end.strftime(KEY_FORMAT)
+    files = {table: _files_of(table, first, last) for table in (diffs.table, lake.table(STREAM_STATUS))}
+    # Not all windows of the range, which may be centuries: no other window can be broken unless it is due or stale.
+    windows = {file.partition: windowing.containing(start_of(file.partition)) for file in chain(*files.values())}
     reasons = _damaged(diffs, files, track)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
 
     def blame(window: Window, fault: Fault, why: str) -> None:
-        if window.key in windows:
+        if start <= window.start and window.end <= end:
+            windows[window.key] = window
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
@@ -219,15 +230,14 @@ def check_windows(
         for key in sorted(faults)
     ]
     # A custom table's window lasts at most a day, so the one with `start` may begin that much earlier.
-    own, first, last = list[DamagedOwn](), first_day(start), end.strftime(KEY_FORMAT)
+    own = list[DamagedOwn]()
     for name in lake.own_tables():
         table, its_lookback = lake.table(f"{OWN_TABLES}/{name}"), surveyor.lookbacks.get(name)
         who, due_from = f"no usable table {name} of [tables]", None
         if its_lookback is not None:
             who, due_from = "no run", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
         try:
-            of_range = [file for file in _files_of(table) if first <= file.partition < last]
-            for file, why in _looked_at(table, of_range, track):
+            for file, why in _looked_at(table, _files_of(table, first_day(start), last), track):
                 path = f"{table.uri}/{file.path}"
                 if due_from is not None and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
@@ -235,7 +245,8 @@ def check_windows(
                     inputs.append(DamagedInput(path, f"{why}, and {who} can compute its window again", ()))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
-    return Survey(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
+    count = (end - start) // windowing.length
+    return Survey(start, end, count, sum(map(len, files.values())), broken, inputs, unknown, own)
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
@@ -248,7 +259,8 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
         lake.own_table(name).forget(keys)
 
 
-def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> list[DataFile]:
+def _files_of(table: LakeTable, first: str, last: str) -> list[DataFile]:
+    """Return the files of the partitions from `first` to before `last`."""
     try:
         current = table.current()
     except CorruptObject as error:
@@ -256,7 +268,9 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window] | None = None) -> 
             f"{error}. Without a backup, move {table.uri} away and run the repair: it recomputes all windows whose "
             "heartbeats are kept"
         ) from error
-    return table.files(windows, current)
+    key = pc.field(f"partition.{table.partition_column}")
+    of_range = table.listed(current).filter((key >= first) & (key < last))
+    return as_data_files(of_range, table.partition_column)
 
 
 def _damaged(

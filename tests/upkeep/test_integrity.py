@@ -13,6 +13,7 @@ from tests.lake.builders import Beat, append_rejected, put
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
+from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
@@ -85,6 +86,8 @@ def test_a_late_heartbeat_makes_windows_stale_and_a_closed_window_not_computed_i
     house.history.land([Beat("a", 310), Beat("a", 610)])
     survey = Surveyor(house.settings(), house.clock).look(START, at(660))
     assert survey.windows == 11
+    centuries = Surveyor(house.settings(), house.clock).look(EPOCH, EPOCH + 2_000_000 * DAY)
+    assert centuries.broken == survey.broken
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE, **dict.fromkeys(range(5, 10), Fault.MISSING)}
     assert survey.repairable == [WINDOWS[1:3], WINDOWS[5:]]
     assert survey.broken[0].reasons == [
