@@ -135,7 +135,7 @@ class Lake:
 
     def corrections(self) -> corrections.Corrections:
         """Return the table `corrections`: the rows that changed when windows were recomputed."""
-        return corrections.Corrections(self.table(CORRECTIONS), self.objects())
+        return corrections.Corrections(self.table(CORRECTIONS), self.objects(), self._clock)
 
     def kept_windows(self, windowing: Windowing, lookback: timedelta) -> KeptWindows:
         """Return the record of the first window whose heartbeats are all kept: retention has deleted none of them."""

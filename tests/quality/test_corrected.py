@@ -82,8 +82,7 @@ class Place:
         return set() if table is None else set(table.file_uris())
 
     def dying(self, kind: type[Corrections]) -> Corrections:
-        whole = self.lake.corrections()
-        return kind(whole.table, self.lake.objects())
+        return kind(self.lake.corrections().table, self.lake.objects(), NOTICED)
 
 
 ROWS = ("old_row", "new_row")

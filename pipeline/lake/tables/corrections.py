@@ -5,34 +5,34 @@ The table is append-only. Each commit also contains a Delta application transact
 the version up to which that table's changes are in `corrections`. So no change is recorded twice.
 """
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.errors import TableConflict
 from tidemark.pipeline.lake.store.notes import JsonKind, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, merged
 
 PARTITION = "noticed_on"
 
 COMMIT_ATTEMPTS = 20
 """Maximum number of commit attempts. An attempt fails if another process appends to `corrections` or compacts it
 first."""
+
+FILE_BYTES = 16 << 20
+"""Maximum size in bytes of the rows of a file, in memory."""
 
 
 class Change(StrEnum):
@@ -118,8 +118,8 @@ class Corrections:
     """The `corrections` table. Also stores the Position up to which each windowed table's changes are
     recorded."""
 
-    def __init__(self, table: LakeTable, objects: ObjectStore) -> None:
-        self.table = table
+    def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock) -> None:
+        self.table, self._files = table, NewFiles(table, clock)
         self.followed = Notes(objects, FOLLOWED)
         """The Position in each windowed table, by the table's name. A Position whose version is below the one
         from `noted` is out of date."""
@@ -132,8 +132,8 @@ class Corrections:
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
         """Append rows with the columns of CONTENT, and record in the same commit that the changes of a windowed table
-        are complete up to the position `through`. Only one of `tables` is in memory at a time. Returns the number of
-        rows; without rows, nothing is committed.
+        are complete up to the position `through`. At most FILE_BYTES of the rows and one of `tables` are in memory at
+        a time. Returns the number of rows; without rows, nothing is committed.
 
         `before` is what `noted` returned when the rows were determined. If several processes append changes from the
         same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.
@@ -142,19 +142,17 @@ class Corrections:
         version.
         """
         day = noticed_at.strftime(DAY_FORMAT)
-        path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
-        rows = self._written(path, tables)
-        if not rows:
+        written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES)]
+        if not written:
             return 0
-        self.table.make_files_durable([path])
-        added = NewFile(path, day, rows, self.table.folder.get_file_info(path).size)
+        added = [file.add_action(PARTITION, to_us(noticed_at)) for file in written]
         for _ in range(COMMIT_ATTEMPTS):
             table = self.table.complete(CORRECTIONS)
             if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             with suppress(TableConflict):
-                self._commit(table, added.add_action(PARTITION, to_us(noticed_at)), through)
-                return rows
+                self._commit(table, added, through)
+                return sum(file.rows for file in written)
         raise TableConflict(
             f"other writers committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again"
         )
@@ -168,22 +166,10 @@ class Corrections:
 
         return self.table.newest_by_day(sought.since, limit, of_day, _in_order)
 
-    def _written(self, path: str, tables: Iterable[pa.Table]) -> int:
-        rows, rest = 0, iter(tables)
-        first = next(rest, None)
-        if first is not None:
-            with table_errors(self.table.uri):
-                self.table.folder.create_dir(path.rpartition("/")[0], recursive=True)
-                with pq.ParquetWriter(path, CONTENT, filesystem=self.table.folder) as writer:
-                    for table in chain([first], rest):
-                        writer.write_table(table)
-                        rows += len(table)
-        return rows
-
-    def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
+    def _commit(self, table: DeltaTable, added: Sequence[AddAction], through: Position) -> None:
         noted = [Transaction(through.table_id, through.version)]
         # If the library retried, it would commit even after another follower's commit.
-        self.table.transact(table, [added], CommitProperties(max_commit_retries=0, app_transactions=noted))
+        self.table.transact(table, added, CommitProperties(max_commit_retries=0, app_transactions=noted))
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
