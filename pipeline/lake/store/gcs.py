@@ -298,12 +298,6 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     def __reduce__(self) -> tuple[type["BucketFiles"], tuple[str, str | None]]:
         return BucketFiles, self._address  # connections cannot be sent to another process
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BucketFiles) and self._address == other._address
-
-    def __hash__(self) -> int:
-        return hash(self._address)
-
     def get_type_name(self) -> str:
         return "bucket"
 

@@ -45,19 +45,14 @@ class CommitSync:
     def sync_commits(self) -> None:
         """Make all commits since the last call durable. This includes commits of other writers, because a table is
         unreadable if a commit before its newest one is missing. Raises OSError."""
-        versions = self._new_versions()
+        following = count(self._through + 1)
+        new = list(takewhile(lambda version: (self._folder / commit_name(version)).exists(), following))
+        # Without a next commit, it was cleaned up long ago, or the table was deleted and recreated.
+        versions = new or self._log.versions()[-RECENT_COMMITS:]
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
         self._synced.clear()
         self._through = max(versions, default=self._through)
-
-    def _new_versions(self) -> list[int]:
-        following = count(self._through + 1)
-        versions = list(takewhile(lambda version: (self._folder / commit_name(version)).exists(), following))
-        if versions:
-            return versions
-        # The next commit is missing: it was cleaned up long ago, or the table was deleted and recreated.
-        return self._log.versions()[-RECENT_COMMITS:]
 
     def _written_by(self, version: int) -> Iterator[Path]:
         commit = self._folder / commit_name(version)
