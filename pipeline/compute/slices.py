@@ -5,7 +5,6 @@ this range, computes diffs with Polars, and writes one file per window. For a cu
 of heartbeats, so that Spark can drop them without a shuffle.
 """
 
-import io
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +20,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, in_order, stream_status, without_copies
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.address import scan_options
+from tidemark.pipeline.lake.store.notes import parquet_bytes
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
@@ -212,7 +211,7 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
     return streams.is_in(pl.Series(ours, dtype=pl.String).implode())
 
 
-def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, memoryview]]:
+def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, bytes]]:
     """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER of
     `rows` contains the index of each row's window."""
     by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
@@ -222,7 +221,7 @@ def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, 
             yield table, window, len(found), _as_parquet(found)
 
 
-def _write(work: Work, file: tuple[str, Window, int, memoryview]) -> dict[str, Any]:
+def _write(work: Work, file: tuple[str, Window, int, bytes]) -> dict[str, Any]:
     """Write a file under a new name, and return its row of ANSWER."""
     table, window, rows, content = file
     files = work.diffs if table == DIFFS else work.status
@@ -234,13 +233,7 @@ def _write(work: Work, file: tuple[str, Window, int, memoryview]) -> dict[str, A
     return {"table": table, "path": path, "window": window.key, "rows": rows, "size": len(content)}
 
 
-def _as_parquet(rows: pl.DataFrame) -> memoryview:
-    content = io.BytesIO()
-    pq.write_table(
-        rows.to_arrow(compat_level=pl.CompatLevel.oldest()),
-        content,
-        compression="zstd",
-        use_dictionary=[name for name in rows.columns if name not in OF_MANY_VALUES],
-        store_schema=False,
-    )
-    return content.getbuffer()
+def _as_parquet(rows: pl.DataFrame) -> bytes:
+    few_values = [name for name in rows.columns if name not in OF_MANY_VALUES]
+    columns = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return parquet_bytes(columns, use_dictionary=few_values, store_schema=False)

@@ -6,7 +6,6 @@ file.
 """
 
 import hashlib
-import io
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -15,12 +14,11 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from tidemark.pipeline.contract.messages import MOMENT, Column, described
 from tidemark.pipeline.errors import CorruptObject
-from tidemark.pipeline.lake.store.notes import parquet_rows
+from tidemark.pipeline.lake.store.notes import parquet_bytes, parquet_rows
 from tidemark.pipeline.version import marks, newer_format, refuse_newer
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
@@ -255,9 +253,7 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
     metadata: dict[Any, Any] = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, **marks()}
     metadata[SEAL] = OPEN_SEAL
-    sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
-    return _sealed(sink.getvalue())
+    return _sealed(parquet_bytes(table.replace_schema_metadata(metadata)))
 
 
 def _sealed(content: bytes) -> bytes:

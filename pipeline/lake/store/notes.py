@@ -111,10 +111,7 @@ class ParquetKind(NoteKind[pa.Table]):
     suffix: str = ".parquet"
 
     def encode(self, content: pa.Table) -> bytes:
-        sink = io.BytesIO()
-        marked = content.replace_schema_metadata({**(content.schema.metadata or {}), **marks()})
-        pq.write_table(marked, sink, compression="zstd")
-        return sink.getvalue()
+        return parquet_bytes(content.replace_schema_metadata({**(content.schema.metadata or {}), **marks()}))
 
     def decode(self, written: bytes, place: str) -> pa.Table:
         try:
@@ -126,6 +123,13 @@ class ParquetKind(NoteKind[pa.Table]):
         if missing := set(self.columns) - set(rows.column_names):
             raise self.broken(place, f"it has no column {', '.join(sorted(missing))}")
         return rows.replace_schema_metadata(without_marks(metadata) or None)
+
+
+def parquet_bytes(rows: pa.Table, **options: Any) -> bytes:
+    """Return rows as a Parquet object, written with these options of Arrow's `write_table`."""
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, compression="zstd", **options)
+    return sink.getvalue()
 
 
 def parquet_rows(written: bytes) -> pa.Table:

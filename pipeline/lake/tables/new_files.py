@@ -3,7 +3,6 @@
 Readers ignore a file until a transaction adds it. If no transaction adds the file, housekeeping deletes it.
 """
 
-import io
 import math
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import HOUR_US, Clock, iso, to_us
 from tidemark.pipeline.errors import TableConflict
+from tidemark.pipeline.lake.store.notes import parquet_bytes
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 APPEND_RETRIES = 50
@@ -110,13 +109,12 @@ class NewFiles:
 
     def _write(self, partition: str, rows: pa.Table) -> NewFile:
         table, column = self._table, self._table.partition_column
-        folder, content = f"{column}={partition}/" if column else "", io.BytesIO()
+        folder, content = f"{column}={partition}/" if column else "", parquet_bytes(rows, store_schema=False)
         path = f"{folder}part-{uuid.uuid4().hex}.parquet"
-        pq.write_table(rows, content, compression="zstd", store_schema=False)
         table.folder.create_dir(folder or "/", recursive=True)
         with table.folder.open_output_stream(path) as out:
-            out.write(content.getbuffer())
-        return NewFile(path, partition, len(rows), content.tell(), _stats(rows), to_us(self._clock.now()))
+            out.write(content)
+        return NewFile(path, partition, len(rows), len(content), _stats(rows), to_us(self._clock.now()))
 
     def add(self, files: Sequence[NewFile], metadata: Mapping[str, str]) -> None:
         """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
