@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import count, islice
 from threading import Lock
 from typing import cast
 
@@ -143,7 +144,7 @@ class TrackingLog:
         self._past = past or PastEntries(0)
         self._looked = Newest()
         self._looked_at: Moment | None = None
-        self._judged_by: str | None = None
+        self._judged_by = ""
 
     def catch_up(self) -> WatermarkState:
         """Read the entries that others have written since the last call, and return the state folded from all entries.
@@ -152,17 +153,13 @@ class TrackingLog:
         state = self._restored() if self._standing is None else self._standing
         while True:
             self._seen = self._now()
-            name = entry_name(state.number + 1)
-            try:
-                content = self._objects.read(name)
-            except ObjectMissing:
-                if not self._is_overtaken(state.number):
-                    self._standing = state
-                    return state
-                state = self._restored()
-                continue
-            state = state.after(state.number + 1, decode(content, name))
-            self._tail = state.number, self._past.add(state.number, content)
+            for number, content in self._following(state.number):
+                state = state.after(number, decode(content, entry_name(number)))
+                self._tail, self._seen = (number, self._past.add(number, content)), self._now()
+            if not self._is_overtaken(state.number):
+                self._standing = state
+                return state
+            state = self._restored()
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. Call this
@@ -225,11 +222,10 @@ class TrackingLog:
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
         """Call `decide` with the state folded from all entries, write the resulting decision, and return it. If another
         writer takes the next number first, fold that writer's entry and call `decide` again."""
-        contract = self._judged_by or ""
 
         def build(state: WatermarkState) -> DecisionRecord:
-            _refuse(contract, state.contract)
-            return replace(decide(state), contract=contract)
+            _refuse(self._judged_by, state.contract)
+            return replace(decide(state), contract=self._judged_by)
 
         return cast("DecisionRecord", self._append(build).record)  # there is one, because `build` always returns one
 
@@ -272,16 +268,20 @@ class TrackingLog:
     def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
         """Return the number of the newest entry, and the entries after number `seen`. Return None if the caller must
         list the log instead: there are too many new entries, or some may have been archived."""
-        found, was_there = list[Entry](), self._looked_at
-        for number in range(seen + 1, seen + 1 + READ_ON):
-            name = entry_name(number)
-            try:
-                found.append(decode(self._objects.read(name), name))
-            except ObjectMissing:
-                # If the previous entry was read a while ago, check whether it and this one have moved to an archive.
-                is_newest = self._is_quick(was_there) or not self._is_overtaken(number - 1)
-                return (number - 1, found) if is_newest else None
-        return None
+        news = islice(self._following(seen), READ_ON)
+        found = [decode(content, entry_name(number)) for number, content in news]
+        if len(found) == READ_ON:
+            return None
+        # If the previous entry was read a while ago, check whether it and the next one have moved to an archive.
+        is_newest = self._is_quick(self._looked_at) or not self._is_overtaken(seen + len(found))
+        return (seen + len(found), found) if is_newest else None
+
+    def _following(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the entries after this number that are in the log itself, with their numbers, up to the first that is
+        missing or archived. Each is read when the caller needs it."""
+        with suppress(ObjectMissing):
+            for following in count(number + 1):
+                yield following, self._objects.read(entry_name(following))
 
     def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
         for number in range(newest, seen, -1):
