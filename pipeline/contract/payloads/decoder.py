@@ -46,8 +46,9 @@ PART_BYTES = 8 << 20
 much memory, and at most 30 times."""
 
 VALUE_BYTES = 24
-"""Number of bytes that a value of an Avro or protobuf payload counts in a part, beside its encoded bytes. Reason: an
-absent value takes no bytes, and about 70 as a Python object."""
+"""Number of bytes that a value of a payload counts in a part, beside its encoded bytes. Reason: a value of one byte, or
+an absent one, takes about 70 as a Python object, and a JMESPath takes microseconds for it. In JSON, commas are
+counted."""
 
 Read = Callable[[int, bytes], Any]
 """Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
@@ -65,6 +66,10 @@ class _Room:
             self.left -= len(part)
             parts.append(part)
         return b"".join(parts)
+
+    def parsed(self, data: bytes) -> Any:
+        self.left -= VALUE_BYTES * data.count(b",")
+        return parsed(data)
 
 
 class Decoded(NamedTuple):
@@ -144,14 +149,13 @@ class PayloadDecoder:
             yield payload
 
     def _of_json(self, room: _Room) -> Read:
-        compression, may_be_array = self._format.compression, self._may_be_array
-        is_gzip, may_be_gzip = compression is Compression.GZIP, compression is Compression.AUTO
+        is_gzip, may_be_gzip = self._format.compression is Compression.GZIP, self._may_be_gzip
 
         def read(_: int, data: bytes) -> Any:
             if is_gzip or (may_be_gzip and data[:3] == MAGIC):
                 data = room.inflated(data)
-            value = parsed(data)
-            return value if type(value) is dict else as_object(value, may_be_array=may_be_array)
+            value = room.parsed(data)
+            return value if type(value) is dict else as_object(value, may_be_array=self._may_be_array)
 
         return read
 
@@ -182,12 +186,12 @@ class PayloadDecoder:
             is_opened = self._format.is_read or _is_structured(held[row].get(CONTENT_TYPE, ""))
             if is_opened and (self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC)):
                 data = room.inflated(data)
-            attributes, content, value = _opened(held[row], data)
+            attributes, content, value = _opened(held[row], data, room)
             held[row] = attributes
             if not self._format.is_read:
                 return None
             if self._format.encoding is Encoding.JSON:
-                return as_object(value if content is None else parsed(content), may_be_array=self._may_be_array)
+                return as_object(value if content is None else room.parsed(content), may_be_array=self._may_be_array)
             codec = self._revisions.codec(attributes, int(messages.published_us[row]), asking)
             if content is None:
                 return codec.value(value)
@@ -196,10 +200,8 @@ class PayloadDecoder:
         return read
 
     def _is_compressed(self, attributes: Mapping[str, str]) -> bool:
-        compression = self._format.compression
-        if compression is not Compression.AUTO:
-            return compression is Compression.GZIP
-        return attributes.get(CONTENT_ENCODING, "").lower() == GZIP
+        compression, said = self._format.compression, attributes.get(CONTENT_ENCODING, "").lower()
+        return compression is Compression.GZIP or (compression is Compression.AUTO and said == GZIP)
 
 
 def _values(payload: Any) -> int:
@@ -218,7 +220,7 @@ DATA, DATA_BASE64 = "data", "data_base64"
 CONTENT = frozenset({DATA, DATA_BASE64})
 
 
-def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, str], bytes | None, Any]:
+def _opened(attributes: Mapping[str, str], data: bytes, room: _Room) -> tuple[Mapping[str, str], bytes | None, Any]:
     """Return the attributes and the data of the CloudEvent in a message. The data are `bytes, None` or, if they were
     parsed as part of the event's JSON, `None, value`.
 
@@ -232,7 +234,7 @@ def _opened(attributes: Mapping[str, str], data: bytes) -> tuple[Mapping[str, st
         return attributes, data, None
     if _media_type(said) != STRUCTURED_JSON:
         raise Unreadable(f"the CloudEvent's content type is {quoted(said)}; only {STRUCTURED_JSON} can be read")
-    event = as_object(parsed(data))
+    event = as_object(room.parsed(data))
     context = {**attributes, **_context(event)}
     if DATA_BASE64 in event:
         return context, _from_base64(event[DATA_BASE64]), None

@@ -96,6 +96,12 @@ def test_a_part_of_a_batch_ends_when_it_has_many_values_in_few_bytes(tmp_path: P
     messages = Messages(table_of([PubsubMessage()._pb] * 50))
     parts = [len(part.payloads) for part in by_file(tmp_path, schema).decode(messages, Asking(0))]
     assert parts == [39, 11]
+    dense = b'{"many": [' + b"{}," * 400_000 + b"{}]}"
+    event = json.dumps({**CONTEXT, "data_base64": base64.b64encode(dense).decode()}).encode()
+    for decoder, attributes, data in ((JSON, {}, dense), (EVENTS, {}, dense), (EVENTS, STRUCTURED, event)):
+        message = PubsubMessage(data=gzip.compress(data, 1), attributes=attributes)._pb
+        parts = [len(part.payloads) for part in decoder.decode(Messages(table_of([message] * 2)), Asking(0))]
+        assert parts == [1, 1]
 
 
 @pytest.mark.parametrize("many", [b"[" + b"{}," * MOST_VALUES + b"{}]", b'{"a":' * (MOST_VALUES + 1)])
