@@ -144,10 +144,10 @@ def recommendation_sentence(report: TuningReport) -> str:
     for variant in report.rules:
         found = report.recommended(variant)
         place = ""
-        if found.outcome is not None:
-            lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
+        if found.outcome is not None and (lag := found.outcome.lag_p50) is not None:
+            free = _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", and no more with bands up to {format_duration(free)}"
-            place = f" (the watermark {'not set yet' if lag is None else f'{lag_text(lag)}{besides}'})"
+            place = f" (the watermark {lag_text(lag)}{besides})"
         parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(report.target)}: {', '.join(parts)}."
 
@@ -258,7 +258,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
         **asdict(recommendation.variant),
         "target_late_share": recommendation.target,
         **{name: found.get(name) for name in ("band_seconds", "late_share", "lag_p50_seconds")},
-        "largest_band_tried_seconds": recommendation.largest.total_seconds(),
+        "largest_band_tried_seconds": recommendation.largest.band.total_seconds(),
     }
 
 

@@ -67,17 +67,20 @@ class Recommendation:
     """The recommended band of a variant for a target late share.
 
     This is the smallest tried band that meets the target, provided that all larger tried bands meet the target too.
-    `outcome` is the outcome with this band, or None if even the `largest` tried band does not meet the target.
+    `outcome` is the outcome with this band. It is None if even the `largest` tried band does not meet the target, or if
+    no band gave a watermark: nothing is late then, whatever the band.
     """
 
     variant: Variant
     target: float
     outcome: BandOutcome | None
-    largest: timedelta
+    largest: BandOutcome
 
     def __str__(self) -> str:
-        """Return the recommended band as text, such as `14s`, or `not even 5m` if no tried band meets the target."""
-        return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest)}"
+        """Return the recommended band as text, such as `14s`. Without one, return `not even 5m` or `no watermark`."""
+        if self.outcome is None and self.largest.late_share <= self.target:
+            return "no watermark"
+        return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest.band)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Tuning:
     def recommended(self, variant: Variant, target: float) -> Recommendation:
         """Return the recommendation for a variant and a target: the smallest band that meets the target."""
         outcomes = self.of(variant)
-        return Recommendation(variant, target, _enough(outcomes, target), outcomes[-1].band)
+        return Recommendation(variant, target, _enough(outcomes, target), outcomes[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +185,10 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> 
 
 
 def _enough(outcomes: Sequence[BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band such that it and all larger tried bands meet the target. Return
-    None if even the largest band does not meet the target. `outcomes` are in ascending order of the bands."""
-    enough = list(takewhile(lambda outcome: outcome.late_share <= target, reversed(outcomes)))
-    return enough[-1] if enough else None
+    """Return the outcome of the smallest tried band such that it has a watermark, and it and all larger tried bands
+    meet the target. Return None if there is none. `outcomes` are in ascending order of the bands."""
+    enough = takewhile(lambda outcome: outcome.late_share <= target, reversed(outcomes))
+    return next(reversed([outcome for outcome in enough if outcome.lag_p50 is not None]), None)
 
 
 def _between(outcomes: Sequence[BandOutcome], target: float) -> list[timedelta]:

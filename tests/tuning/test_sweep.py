@@ -127,3 +127,9 @@ def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() 
     enough = _enough(outcomes, 0.0)
     assert enough is not None
     assert enough.band == seconds(4)
+
+
+def test_no_band_is_enough_where_none_gave_a_watermark_although_nothing_is_late() -> None:
+    held = [BandOutcome(BAND, seconds(band), 100, 0, None, None) for band in (0, 10)]
+    found = Tuning([BAND], held, [0.0], 75).recommended(BAND, 0.0)
+    assert (found.outcome, str(found)) == (None, "no watermark")
