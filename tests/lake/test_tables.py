@@ -127,7 +127,7 @@ FAULTS = [
     (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continue from the durable"),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "ticks retry"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
-    (CommitFailedError("Unsupported table features required: [RowTracking]"), LakeError, "another tool has turned on"),
+    (CommitFailedError("Unsupported table features required: [RowTracking]"), CorruptObject, "another tool has turned"),
 ]
 
 

@@ -444,6 +444,6 @@ def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) 
     assert of(chores, "retention", "windows")[-2].says.startswith("no rows of tables/mine")
     failed = {(chore.name, chore.about): chore.sentence for chore in chores if chore.failed}
     assert entry_name(1) in failed.pop(("packing", "tracking log"))
-    assert [about for _, about in failed] == ["windows", "tables", "lake"]
+    assert [about for _, about in failed] == ["windows", "tables"]
     assert all("tables/foreign was not created by tidemark" in sentence for sentence in failed.values())
     assert not of(chores, "compaction", HEARTBEATS)[0].is_idle

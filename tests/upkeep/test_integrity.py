@@ -5,9 +5,10 @@ import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.lake.builders import Beat, append_rejected, put
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
@@ -106,6 +107,8 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
     assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
     assert "/streams: the next run makes the table again" in "".join(survey.unknown)
     assert "tables/mine away and run the repair: it recomputes all windows" in "".join(survey.unknown)
+    write_deltalake(house.folder / "tables/foreign", pa.table({"a": [1]}))
+    assert "tables/foreign was not created by tidemark" in "".join(house.look().unknown)
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(
         CorruptObject, match=r"move .*heartbeat_diffs away and run the repair: it recomputes all windows"

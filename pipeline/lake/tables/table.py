@@ -185,7 +185,7 @@ class LakeTable:
             raise _foreign_features(self.uri, f"Unsupported table features: {', '.join(sorted(unread))}")
         if metadata.partition_columns != [name for name in (self.partition_column,) if name]:
             by = self.partition_column or "no column"
-            raise LakeError(
+            raise CorruptObject(
                 f"{self.uri} was not created by tidemark, which would have partitioned it by {by}. "
                 "Move it out of the lake"
             )
@@ -559,8 +559,8 @@ def _moment(time_us: int | None) -> datetime | None:
     return None if time_us is None else from_us(time_us)
 
 
-def _foreign_features(uri: str, found: object) -> LakeError:
-    return LakeError(
+def _foreign_features(uri: str, found: object) -> CorruptObject:
+    return CorruptObject(
         f"another tool has turned on features of {uri} that tidemark cannot handle: {found}. Nothing was "
         "committed; drop these features with that tool, or restore a backup of the table"
     )
