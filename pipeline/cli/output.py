@@ -4,6 +4,7 @@ All external text, such as stream names, paths and errors, is passed through `sa
 nor the terminal interprets it. JSON contains the exact value, in ASCII.
 """
 
+import base64
 import json
 import math
 import sys
@@ -100,10 +101,12 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. A data class is an object with its fields, and a window is its key. Durations are in
     seconds. Times have milliseconds or, with `exact`, microseconds.
 
-    A number that JSON cannot express becomes a string: `"Infinity"`, `"-Infinity"` or `"NaN"`.
+    A number that JSON cannot express becomes a string: `"Infinity"`, `"-Infinity"` or `"NaN"`. Bytes are base64.
     """
 
     def plain(value: object) -> Any:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
         if isinstance(value, datetime):
             return _time(value, exact=exact)
         return value.total_seconds() if isinstance(value, timedelta) else str(value)

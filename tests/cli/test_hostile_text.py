@@ -165,6 +165,8 @@ def test_cohorts_with_hostile_names_are_shown_as_text(folder: Path, by: str) -> 
 def test_lines_stay_lines_and_nothing_in_one_begins_another(capsys: pytest.CaptureFixture[str]) -> None:
     output.console().print(output.safe_lines("it ended:\n  a [bold]reason[/]\r\n\x1b[31mred"))
     assert capsys.readouterr().out == "it ended:\n  a [bold]reason[/]\n  \\x1b[31mred\n"
+    output.print_json({"of a custom table": b"\xff\n"})
+    assert capsys.readouterr().out == '{"of a custom table": "/wo="}\n'
 
 
 def test_no_text_keeps_a_control_character_and_every_other_is_as_it_was() -> None:
