@@ -262,7 +262,8 @@ def _connect(uri: str, endpoint: str | None) -> Client:
 def _without_credentials(uri: str, error: Exception) -> LakeUnwritable:
     return LakeUnwritable(
         f"no usable credentials for {uri}: {error}; run `gcloud auth application-default login`, or set "
-        "GOOGLE_APPLICATION_CREDENTIALS to a key file of an account that has roles/storage.objectUser on the bucket"
+        "GOOGLE_APPLICATION_CREDENTIALS to a key file of an account that has roles/storage.objectUser on the bucket; "
+        "then start tidemark again"
     )
 
 
