@@ -1,14 +1,11 @@
 """Runs whose process dies under a launcher that cannot tell, and runs that are only slow; and a Spark server that has
 ended."""
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.code_pointer import ModuleCodePointer
-from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
@@ -71,14 +68,11 @@ def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
     assert "is computing" not in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after + SECOND) or "")
     assert status_of(runs, run) is becomes
     logs = [entry.message for entry in runs.instance.all_logs(run.run_id)]
-    reasons = ("its process has ended or is stuck", "has not started it within", "has not queued it within")
-    assert any(reason in line for line in logs for reason in reasons)
+    assert any("its process has ended or is stuck" in line or "ed it within" in line for line in logs)
     assert pause_of(runs, COMPUTE_WINDOWS, noted_at + after + LONGEST_PAUSE) is None
 
 
-def test_the_database_is_asked_for_the_tag_only_if_runs_of_others_fill_its_answer(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tag_is_searched_only_if_runs_of_others_fill_an_answer(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, ask, asked = noted(runs, STATUS.STARTED), runs.instance.get_run_records, list[dg.RunsFilter]()
     monkeypatch.setattr(
         runs.instance,
@@ -94,16 +88,11 @@ def test_the_database_is_asked_for_the_tag_only_if_runs_of_others_fill_its_answe
 
 def test_a_queued_run_is_waited_for_and_somebody_elses_runs_are_left_alone(runs: Runs) -> None:
     theirs = create_run_for_test(runs.instance, job_name=COMPUTE_WINDOWS, status=STATUS.STARTED)
-    location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("ours"), "a repository")
-    code = RepositoryPythonOrigin(sys.executable, ModuleCodePointer("a_module", "defs"))
-    queued = create_run_for_test(
-        runs.instance,
-        job_name=COMPUTE_WINDOWS,
-        status=STATUS.QUEUED,
-        tags=tags_of(SETTINGS),
-        remote_job_origin=location.get_job_origin(COMPUTE_WINDOWS),
-        job_code_origin=JobPythonOrigin(COMPUTE_WINDOWS, code),
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("ours"), "a repository").get_job_origin(
+        COMPUTE_WINDOWS
     )
+    named = {"job_name": COMPUTE_WINDOWS, "tags": tags_of(SETTINGS), "remote_job_origin": origin}
+    queued = create_run_for_test(runs.instance, status=STATUS.QUEUED, **named)
     later = SystemClock().now() + timedelta(days=30)
     assert f"run {queued.run_id[:8]} waits in the queue" in (pause_of(runs, COMPUTE_WINDOWS, later) or "")
     assert status_of(runs, theirs) is STATUS.STARTED
