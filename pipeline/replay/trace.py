@@ -216,9 +216,10 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     count = (end - begin) // interval + 1
     if count > MOST_TICKS:
         raise TraceUnusable(
-            f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()} the trace spans {count:,} "
-            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; correct any time in the trace that is "
-            "far from the others, or use a longer tick (--tick of a replay, watermark.tick in the settings)"
+            f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()}, and for the idle timeout "
+            f"of {format_duration(idle_timeout)} after it, the trace spans {count:,} ticks of {format_duration(tick)}, "
+            f"more than {MOST_TICKS:,}; correct any time in the trace that is far from the others, or use a longer "
+            "tick or a shorter idle timeout (--tick and --idle-timeout of a replay, [watermark] in the settings)"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
 
