@@ -169,8 +169,8 @@ def _names_alone(value: list[str]) -> list[str]:
 
 
 def _folder_named(uri: str) -> Path | None:
-    """Return the folder of `file:path` or `file:///path`, and None for another URI. A `#` or `?` is part of the
-    name."""
+    """Return the folder of `file:path` or `file:///path`, and None for another URI, or for a path that a shell would
+    expand. A `#` or `?` is part of the name."""
     if not uri.startswith("file:"):
         return None
     path = uri.removeprefix("file:")
@@ -178,7 +178,7 @@ def _folder_named(uri: str) -> Path | None:
         path = path.removeprefix("//")
         if not path.startswith("/"):  # file://host/path: the folder of another machine
             return None
-    return Path(path) if path else None
+    return Path(path) if path and not path.startswith("~") else None
 
 
 ODD_PREFIX = re.compile(r"[#?%]|//|/\.{1,2}(/|$)")
@@ -196,7 +196,9 @@ def _known_scheme(value: str) -> str:
         return value.rstrip("/")
     if _folder_named(value) is not None:
         return value
-    raise ValueError("write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix")
+    raise ValueError(
+        "write a folder as file:path or file:///path, without ~, or a bucket as gs://bucket or gs://bucket/prefix"
+    )
 
 
 def _recompute_within(written: str) -> timedelta:

@@ -264,6 +264,7 @@ WRONG = [
     ("[watermark]\ntick = '1500ms'", "in whole seconds"),
     ("[lake]\nuri = '.tidemark/lake'", "write a folder as file:path"),
     ("[lake]\nuri = 'file://host/path'", "write a folder as file:path"),
+    ("[lake]\nuri = 'file:~/lake'", "without ~"),
     ("[metrics]\nlisten = '9464'", "host:port"),
     ("[spark]\nremote = 'localhost:15002'", "sc://host:port"),
     ("[spark]\nremote = 'sc://localhost:99999'", "sc://host:port"),

@@ -13,7 +13,7 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     address = request.getfixturevalue(request.param)
     publisher, subscriber = publisher_client(address), subscriber_client(address)
-    yield Server(request.param, f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
+    yield Server(f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
     publisher.transport.close()
     subscriber.transport.close()
 

@@ -22,14 +22,9 @@ OFFICIAL, OWN = "official_emulator", "own_pubsub"
 class Server:
     """A server, a project of the test's own on it, and what is peculiar to it."""
 
-    kind: str
     project: str
     publisher: PublisherClient
     subscriber: SubscriberClient
-
-    @property
-    def is_official(self) -> bool:
-        return self.kind == OFFICIAL
 
     def topic(self, name: str = "topic") -> str:
         path = f"projects/{self.project}/topics/{name}"
