@@ -20,7 +20,7 @@ OFFICIAL, OWN = "official_emulator", "own_pubsub"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, a project of the test's own on it, and what is peculiar to it."""
+    """A server, and a project of the test's own on it."""
 
     project: str
     publisher: PublisherClient
