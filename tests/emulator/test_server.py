@@ -35,7 +35,9 @@ COMMAND = [sys.executable, "-m", "tidemark.pipeline.cli", "pubsub"]
 @contextmanager
 def command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The running command, and its ready line."""
+    of_the_tests = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, the command would ignore it
     process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGHUP, of_the_tests)
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline()
