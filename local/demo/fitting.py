@@ -26,8 +26,8 @@ STREAMS, BEATS = 12, 12
 """Numbers of streams, and of heartbeats per stream, that are checked. They are enough for each stream to change its
 schema revision."""
 
-
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
+"""The settings of `[message]` from which messages of the JSON shape take the names of their attributes."""
 
 
 def shape_for(message: MessageSettings, name: ShapeName) -> Shape:

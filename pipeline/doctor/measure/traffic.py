@@ -91,6 +91,10 @@ class Plan:
     monitoring_within: timedelta = timedelta(minutes=6)
 
 
+PLAN = Plan()
+"""The plan of `tidemark doctor --measure`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """One delivery of a message, with the monotonic time of its receipt."""
@@ -102,9 +106,6 @@ class Received:
     payload: bytes
     ack_id: str
     at: float
-
-
-PLAN = Plan()
 
 
 class ThrowAwayTopic:
