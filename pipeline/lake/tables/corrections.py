@@ -142,7 +142,7 @@ class Corrections:
         version.
         """
         day = noticed_at.strftime(DAY_FORMAT)
-        written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES)]
+        written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES) if len(rows)]
         if not written:
             return 0
         added = [file.add_action(PARTITION, to_us(noticed_at)) for file in written]
