@@ -42,7 +42,8 @@ FIRST_SECONDS = 0.4
 """Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
 
 FURTHER_SECONDS = 2.0
-"""Maximum duration of a pull that follows a small batch, in seconds."""
+"""Maximum duration in seconds of a pull that follows a batch that was not full. It is short, so that messages that were
+given back because of their event hours have their turn in the same tick."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
 """The backlog counts as gone if its oldest message was published less than this time before the batch began. Reason:
@@ -55,7 +56,7 @@ FILE_BYTES = 64 << 20
 """Size in bytes at which a reader writes its rows to files. The reader holds this much in memory, and a few times as
 much while it writes."""
 
-HOURS_AT_ONCE = 200
+HOURS_AT_ONCE = 1000
 """Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. One
 half are the hours of the messages that were published first, the other the newest hours. Messages of other hours are
 given back. Only a message with several heartbeats may exceed this limit, once per take, and by at most MOST_HOURS."""
@@ -289,7 +290,7 @@ class Batches:
                 del batch
             is_small = found < budget.batch_messages * SMALL_SHARE
             small = small + 1 if is_small else 0
-            at_most = FURTHER_SECONDS if is_paced and small else left
+            at_most = FURTHER_SECONDS if is_paced and found < wanted else left
             if self.until_spent or messages <= 0 or size <= 0 or found >= wanted:
                 continue
             if is_paced and small == SMALL_BATCHES:

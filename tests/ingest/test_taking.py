@@ -27,7 +27,7 @@ from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.ingest.counting import Counted, RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken, Waiting
-from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
+from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import PulledBatch
@@ -36,6 +36,7 @@ from tidemark.pipeline.watermark.histogram import NO_EVENT
 NOW, HOUR = at(10_000_000), timedelta(hours=1)
 OF_ELEMENTS = replace(CONTRACT, each=Place.of("payload:readings"), event_time=Place.of("each:ts"), fields={})
 OLD = replace(CONTRACT, first_event_time=NOW - 3000 * HOUR, fields={})
+MOST_HOURS = 200
 
 
 @dataclass
@@ -94,7 +95,7 @@ def batch_of(messages: Sequence[Any]) -> PulledBatch:
 def keeper_of(side: Side, reader: HeartbeatReader, clock: ManualClock, files: Files | None = None) -> Keeper:
     if side is Side.TRACKING:
         return Tracking(reader, RememberedCopies(), timedelta(0), clock)
-    return Landing(files or Files(), Files(), reader, lambda: None, clock)
+    return Landing(files or Files(), Files(), reader, lambda: None, clock, most_hours=MOST_HOURS)
 
 
 # Time
@@ -180,18 +181,18 @@ def test_messages_of_two_thousand_hours_are_taken_a_few_hours_at_a_time_the_newe
     left = {f"ack m{number}": of_hour(number, hours[f"ack m{number}"]) for number in range(2000)}
     while left:
         taken, files, back = landed([batch_of(list(left.values()))])
-        assert len(files.hours) == HOURS_AT_ONCE
+        assert len(files.hours) == MOST_HOURS
         assert set(files.hours.values()) == {1}, "one file an hour"
         assert sorted([*taken.ack_ids, *back]) == sorted(left)
         for order in (list(left), sorted(left, key=lambda ack_id: hours[ack_id])):
-            assert {*order[: HOURS_AT_ONCE // 2]} <= {*taken.ack_ids}
+            assert {*order[: MOST_HOURS // 2]} <= {*taken.ack_ids}
         left = {ack_id: left[ack_id] for ack_id in back}
 
 
 @pytest.mark.parametrize("first", [[900], range(900, 1200)], ids=["one hour", "many hours"])
 def test_the_message_that_was_published_first_is_taken_whatever_newer_hours_are_beside_it(first: Sequence[int]) -> None:
     """Otherwise base, and with it the watermark, would stand still for as long as newer hours keep coming."""
-    sent = [range(HOURS_AT_ONCE + 100), *([hour] for hour in range(HOURS_AT_ONCE + 100)), first]
+    sent = [range(MOST_HOURS + 100), *([hour] for hour in range(MOST_HOURS + 100)), first]
     data = [orjson.dumps({"readings": [{"ts": written(hour)} for hour in hours]}) for hours in sent]
     batch = batch_of([message(n, one, {"stream_id": "a"}, NOW - timedelta(seconds=n)) for n, one in enumerate(data)])
     taken, _, _ = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
@@ -199,17 +200,17 @@ def test_the_message_that_was_published_first_is_taken_whatever_newer_hours_are_
 
 
 def test_the_hours_of_all_batches_of_a_taking_count_together() -> None:
-    enough, more = range(HOURS_AT_ONCE - 50), range(100)
+    enough, more = range(MOST_HOURS - 50), range(100)
     batches = [of_hours([*enough, 0]), of_hours([*more, 400, *range(1000, 1100)]), of_hours([0])]
     taken, files, back = landed(batches)
-    assert len(files.hours) == HOURS_AT_ONCE
+    assert len(files.hours) == MOST_HOURS
     kept = [*range(100), 100, *range(101, 150)]
     assert taken.ack_ids == [*batches[0].ack_ids, *(batches[1].ack_ids[number] for number in kept)]
     assert back == [batches[1].ack_ids[number] for number in range(150, 201)], "and the third was not asked for"
 
 
 def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_whole_whatever_is_published_beside_it() -> None:
-    hours = [{"ts": written(hour)} for hour in range(HOURS_AT_ONCE + 100)]
+    hours = [{"ts": written(hour)} for hour in range(MOST_HOURS + 100)]
     whole, one = (orjson.dumps({"readings": readings}) for readings in (hours, hours[:1]))
     for first, landed_beside in ((whole, 0), (one, 1)):
         batch = batch_of([message(n, data, {"stream_id": "a"}) for n, data in enumerate((first, whole, whole))])
