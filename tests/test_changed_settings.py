@@ -300,7 +300,7 @@ def reject(pipeline: Pipeline) -> None:
     publish(b"\x02", {"event_time": now, "stream_id": "s"})
     publish(gz, {"zipped_at": now, "stream_id": "s"})
     event = {"specversion": "1.0", "id": "1", "type": "t", "source": "s", "time": "2026-11-21T05:20:00Z", "data": {}}
-    publish(json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
+    publish(json.dumps(event).encode(), {"Content-Type": "application/cloudevents+json"})
 
 
 def compute_own(lake: Lake, settings: Settings, started_at: Any) -> None:

@@ -183,7 +183,7 @@ class PayloadDecoder:
         attributes to the message's attributes in `held`."""
 
         def read(row: int, data: bytes) -> Any:
-            is_opened = self._format.is_read or _is_structured(held[row].get(CONTENT_TYPE, ""))
+            is_opened = self._format.is_read or _is_structured(_content_type(held[row]))
             if is_opened and (self._is_compressed(held[row]) or (self._may_be_gzip and data[:3] == MAGIC)):
                 data = room.inflated(data)
             attributes, content, value = _opened(held[row], data, room)
@@ -211,9 +211,10 @@ def _values(payload: Any) -> int:
 
 
 CE_PREFIX = "ce-"
-CONTENT_TYPE = "content-type"
+CONTENT_TYPES = "Content-Type", "content-type"
+"""The attribute by which the binding tells the modes apart: as the binding writes it, and as HTTP/2 does."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
-READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, DATA_CONTENT_TYPE)
+READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
 """Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
 DATA, DATA_BASE64 = "data", "data_base64"
@@ -227,7 +228,7 @@ def _opened(attributes: Mapping[str, str], data: bytes, room: _Room) -> tuple[Ma
     If the payload is the whole event (structured mode), the event's context overrides attributes of the message. Raises
     Unreadable if such an event is invalid.
     """
-    said = attributes.get(CONTENT_TYPE, "")
+    said = _content_type(attributes)
     if not _is_structured(said):
         if said and not attributes.get(DATA_CONTENT_TYPE):
             attributes = {**attributes, DATA_CONTENT_TYPE: said}
@@ -243,6 +244,10 @@ def _opened(attributes: Mapping[str, str], data: bytes, room: _Room) -> tuple[Ma
     if isinstance(value, str) and declared and not _media_type(declared).endswith(("/json", "+json")):
         return context, value.encode(), None
     return context, b"" if value is None else None, value
+
+
+def _content_type(attributes: Mapping[str, str]) -> str:
+    return next((said for name in CONTENT_TYPES if (said := attributes.get(name))), "")
 
 
 def _is_structured(content_type: str) -> bool:

@@ -49,7 +49,7 @@ from tidemark.pipeline.settings_message import MessageSettings
 JSON = PayloadDecoder(PayloadFormat())
 EVENTS = PayloadDecoder(PayloadFormat(envelope=Envelope.CLOUDEVENTS))
 CONTEXT = {"specversion": "1.0", "id": "e1", "source": "/rack", "type": "beat", "time": "2026-11-21T05:20:00Z"}
-STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}
+STRUCTURED = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
 OBJECT = {"temp": 21.5}
 
 
