@@ -197,6 +197,7 @@ def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema
         wrong = f"has the column {twice[0]} twice"
     elif absent:
         wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
+        wrong += "" if absent[0] == PARTITION else ", or take it out of the key"
     elif len(rows.columns) == 1:
         wrong = f"has no column except {PARTITION}"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):

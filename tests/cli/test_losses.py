@@ -91,7 +91,7 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
 
 def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_for_no_search(history: History) -> None:
     found = read_status(history.lake, SETTINGS, at(601))
-    for least, said in ((1, "lost       1 messages since "), (0, ": none for certain, because")):
+    for least, said in ((1, "lost       1 message since "), (0, ": none for certain, because")):
         found.groups["lost"]["lost_at_least"] = least
         show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
         assert said in told.getvalue()

@@ -257,6 +257,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         (failing, "no such region"),
         (in_a_worker, "ZeroDivisionError"),
         (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
+        (lambda heartbeats, _: heartbeats.select("window", "late"), "or take it out of the key"),
         (lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("a"), F.lit(2).alias("A")), "column a twice"),
         (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is not text"),
         (
@@ -271,7 +272,8 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
     ],
 )
 def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: House, build: Any, said: str) -> None:
-    table = replace(windowed()(failing), name="broken", build=build)
+    key = ("region",) if "key" in said else ()
+    table = replace(windowed()(failing), name="broken", build=build, key=key)
     house.land(("n", 10.0))
     with pytest.raises(TableFailed, match="the table broken") as failed:
         house.compute(table, WINDOWS[0].key)

@@ -104,8 +104,8 @@ def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
 
 def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least, most = facts["lost_at_least"], facts["lost_at_most"]
-    amount = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    lost = f"{amount} messages since {text_of(facts['lost_since'])}"
+    amount = "" if least == most else f"{least:,} to "
+    lost = f"{amount}{counted(most, 'message')} since {text_of(facts['lost_since'])}"
     unknown = _unknown(facts, "missed_not_checked", "missed_unknown", "lost_unknown")
     if most and not least:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"
@@ -141,7 +141,7 @@ def _unknown(facts: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
 
 def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "rejected" in facts:
-        yield "", f"{facts['rejected']:,} messages were rejected"
+        yield "", f"{counted(facts['rejected'], 'message')} rejected"
         return
     windows, quarantined = facts["windows_waiting"], facts["quarantined"]
     yield "yellow" if windows else "green", f"{counted(windows, 'closed window')} to be computed"
