@@ -29,6 +29,8 @@ TOLERANCE = seconds(30)
 
 
 def test_the_watermark_is_the_least_event_time_of_the_band_and_the_anchor() -> None:
+    alone = decide(published([(50, 30)]), base=effective(100), tracking=effective(100))
+    assert "(at most 1 message)" in alone.sentence()
     decision = decide(EVERY_SECOND, base=effective(100), tracking=effective(100))
     assert decision.reason is Reason.ADVANCED
     assert decision.watermark == decision.candidate == at(88)  # what was published at 89, the anchor

@@ -83,7 +83,7 @@ def _requeue(at: Here, selection: Rejected, *, dry_run: bool, as_json: bool) -> 
     others = ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items())
     shown = {
         "would land" if dry_run else "landed": counted(done.heartbeats, "heartbeat"),
-        "late": f"{counted(done.late, 'heartbeat')} of them",
+        "late": f"{done.late:,} of them",
         "landed before": counted(done.there, "heartbeat"),
         "still rejected": counted(waiting, "message") + (f": {text_of(still_rejected)}" if waiting else ""),
         "of another kind": others or "no value",

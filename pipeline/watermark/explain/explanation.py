@@ -12,9 +12,9 @@ from string import Formatter
 from typing import Any
 
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
-from tidemark.pipeline.watermark.decision import Bound, Decision, FrontierEvidence, Reason, when
+from tidemark.pipeline.watermark.decision import Bound, Decision, FrontierEvidence, Reason, messages, when
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
-from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, messages, moves, published_since
+from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading

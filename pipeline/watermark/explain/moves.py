@@ -10,7 +10,14 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, to_us
-from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
+from tidemark.pipeline.watermark.decision import (
+    BandEvidence,
+    Decision,
+    FrontierEvidence,
+    Reason,
+    SilenceEvidence,
+    messages,
+)
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
 from tidemark.pipeline.watermark.rules import least_published
@@ -222,7 +229,3 @@ def _reach(s: Situation) -> str:
 
 def _whole(moment: datetime) -> datetime:
     return bucket_start(bucket_of(moment - MICROSECOND) + 1)
-
-
-def messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
