@@ -153,6 +153,7 @@ def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
     for value in (facts["base_oldest_unacked"], facts["with"]["watermark"], facts["outstanding"][0]["published_from"]):
         assert value in refused.output
     assert f"{facts['windows_closing']} windows would close" in told(refused)
+    assert "release again to go further" in told(refused)
     assert "nothing was released" in told(refused)
     assert stuck.world.lake().tracking_log().catch_up().released_before is None
 

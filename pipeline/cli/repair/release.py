@@ -210,6 +210,6 @@ def _show(preview: Preview) -> None:
             say(f"{many:,} windows would close: {preview.key(0)} to {preview.key(-1)}.")
     say(
         f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
-        "the watermark. Until base has landed all such messages, only messages published from that "
-        "time on hold the watermark."
+        "the watermark. Until base has landed all such messages, every message published from that time on holds the "
+        "watermark: release again to go further."
     )
