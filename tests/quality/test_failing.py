@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.clock import ManualClock
 from tests.watermark.builders import at
@@ -127,6 +127,10 @@ def test_a_table_s_failures_are_over_once_their_windows_are_computed_and_a_day_a
     assert read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR + MINUTE) == []
     (mine,) = read_failing_tables(lake, clock.now() - MINUTE / 2)
     assert mine.reason == "TableFailed: never computed", "the clock was set back after the other failure"
+    longer = DeltaTable.create(lake.table("tables/longer").uri, rows.schema, partition_by=["window"])
+    longer.alter.set_table_properties({"tidemark.window_length": "2m"}, raise_if_not_exists=False)
+    fail(lake.failed_runs("longer"), clock, TableFailed("of a minute"), (SECOND, SECOND))
+    assert [each.table for each in read_failing_tables(lake, clock.now())] == ["mine"], "it has no such window any more"
     for commit in (tmp_path / "tables" / "mine" / "_delta_log").iterdir():
         commit.write_text("damaged")
     (mine,) = read_failing_tables(lake, clock.now())
