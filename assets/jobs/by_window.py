@@ -12,7 +12,7 @@ from pydantic import Field
 from pyspark.sql import SparkSession
 
 from tidemark.assets.catalog import ASSETS, CORRECTIONS, HEARTBEAT_DIFFS, Columns, key_of, shown, spec, within
-from tidemark.assets.jobs.job import Context, job_of, working
+from tidemark.assets.jobs.job import RETRY_ON_FAILURE, Context, job_of, working
 from tidemark.assets.partitions import Partitions, stretch_texts, stretches_asked, windows_of, windows_tag
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.compute.micro_batch import ReplacedWindows, refuse_open
@@ -85,13 +85,19 @@ class WindowsAsset:
         )
 
         def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-            ours = {self.key, *(key_of(settings, one) for one in ASSETS)}
-            if context.run.asset_selection and context.run.asset_selection <= ours:  # else the run has other assets too
+            ours, selected = {self.key, *(key_of(settings, one) for one in ASSETS)}, context.run.asset_selection
+            is_ours = bool(selected) and selected <= ours  # else the run has other assets too
+            if is_ours:
                 context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
             ACCEPTED.set()
-            with working(context, *LASTING):
-                windows = self._windows_of_partitions(context, lake_of(context, settings))
-                yield _materialized(context, self.key, compute(context, windows))
+            try:
+                with working(context, *LASTING):
+                    windows = self._windows_of_partitions(context, lake_of(context, settings))
+                    yield _materialized(context, self.key, compute(context, windows))
+            except dg.Failure as failure:
+                if is_ours and not failure.allow_retries:  # another failure is retried, since no sensor asks again
+                    context.instance.add_run_tags(context.run.run_id, {RETRY_ON_FAILURE: "false"})
+                raise
 
         return decorator(computed)
 

@@ -266,7 +266,7 @@ def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tm
 
 def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
     ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dg.DagsterInstance.ephemeral(settings={"run_retries": {"enabled": True, "max_retries": 2}}) as instance:
         for house in (ours, theirs):
             house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
         assert ours.run(WINDOWS[0], LAST, instance).success
@@ -295,6 +295,8 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert picked("2026-11-21T06-00Z").success, "the boundary cuts the first hour"
         assert "housekeeping has deleted heartbeats" in failure_of(picked(HOUR, "2026-11-21T04-00Z"))
         assert picked("2026-11-21T04-00Z", "2026-11-21T04-00Z").all_events[-1].is_failure, "it has no windows"
+        failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+        assert [one.tags["dagster/will_retry"] for one in failed] == ["false"] * 3
     assert theirs.rows().equals(ours.rows())
 
 
