@@ -156,20 +156,21 @@ class LakeTable:
         If there is no new commit, the call only reads two files: the last known commit, which shows whether the table
         was deleted or recreated, and the next commit. In a bucket, only `in_place` returns a table that can be changed.
         """
-        if as_open and self._table is not None:
-            return self._table
+        if as_open and (opened := self._table) is not None:
+            return opened
         admit(self._lake)
         with table_errors(self.uri):
-            if self._table is not None and not self.log.is_worn(self._table) and self.log.update(self._table):
-                return self._readable(self._table)
+            table = self._table  # a tick that overlaps may open the table again meanwhile
+            if table is not None and not self.log.is_worn(table) and self.log.update(table):
+                return self._readable(table)
             self._table = None
             try:
-                self._table = self._readable(self.log.open())
+                self._table = table = self._readable(self.log.open())
             except TableNotFoundError:
                 return None
             if self._sync is not None:
-                self._sync.opened_at(self._table.version())
-            return self._table
+                self._sync.opened_at(table.version())
+            return table
 
     def in_place(self) -> DeltaTable | None:
         """Return the table at its newest version, for changes by the Delta library's own methods, or for reads that
@@ -278,16 +279,19 @@ class LakeTable:
     ) -> pa.Table:
         """Return the rows published in `[start, end)`, with these columns. If the dict `damaged` is given, skip damaged
         files and add them to it, as in `rows`."""
-        wanted, partitions = self.published_in(start, end)
-        if self._table is None:
+        table = self.current()
+        if table is None:
             return pa.schema(map(self.schema.field, columns)).empty_table()
-        return self.rows(self._table, columns, wanted, partitions, damaged)
+        wanted, partitions = self.published_in(start, end, table)
+        return self.rows(table, columns, wanted, partitions, damaged)
 
-    def published_in(self, start: datetime, end: datetime) -> tuple[pc.Expression, list[str]]:
+    def published_in(
+        self, start: datetime, end: datetime, at: DeltaTable | None = None
+    ) -> tuple[pc.Expression, list[str]]:
         """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
-        according to the files' statistics. If the caller did not restrict the partitions, Arrow would open all files,
-        which takes seconds for a year of rows."""
-        files, published = published_files(self.listed(), start, end), pc.field("publish_time")
+        according to the files' statistics, in the newest version or in the open table `at`. If the caller did not
+        restrict the partitions, Arrow would open all files, which takes seconds for a year of rows."""
+        files, published = published_files(self.listed(at), start, end), pc.field("publish_time")
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
 
