@@ -23,6 +23,9 @@ POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
 """Maximum number of restarts of a service. If it ends once more, `tidemark up` fails."""
 
+LOG_BYTES = 64 << 20
+"""Maximum size of a service's log. The log of Dagster's daemon grows by about 15 MB a day."""
+
 STATE_FILE = "services.json"
 
 
@@ -157,6 +160,13 @@ class Supervisor:
             if one.spec.when_back is not None:
                 self.wait_until_ready(one.spec.name)
                 one.spec.when_back()
+
+    def shorten_logs(self) -> None:
+        """Drop the older half of each service's log that has grown beyond LOG_BYTES."""
+        for index, one in enumerate(self.running):
+            with suppress(OSError):
+                dropped = shortened(self.log_file(one.spec.name))
+                self.running[index] = replace(one, log_from=max(0, one.log_from - dropped))
 
     def stop(self) -> None:
         """End every service with all its descendants: SIGTERM first, then SIGKILL."""
@@ -331,6 +341,23 @@ def reasons(lines: list[str]) -> list[str]:
     """Return the newest distinct lines that match REASON, at most REASONS_AT_MOST, in order."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
+
+
+def shortened(log: Path) -> int:
+    """If a log is larger than LOG_BYTES, keep only the lines of its last half. Return the number of bytes dropped.
+
+    The service keeps the log open for appending, so the file must stay the same. Lines that it writes meanwhile may be
+    dropped or stand before earlier ones.
+    """
+    with log.open("a+b") as file:
+        if (size := file.seek(0, 2)) <= LOG_BYTES:
+            return 0
+        file.seek(size - LOG_BYTES // 2)
+        file.readline()
+        kept = file.read()
+        file.truncate(0)
+        file.write(kept)
+    return size - len(kept)
 
 
 def _lines(log: Path, since: int) -> list[str]:

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,16 +41,10 @@ class House:
         self.folder = folder
         self.supervisor = Supervisor(folder / "state", SystemClock(), self.said.append)
 
-    def spec(self, name: str, program: str, **changes: object) -> ServiceSpec:
-        values: dict[str, object] = {
-            "name": name,
-            "command": [sys.executable, "-c", program],
-            "environment": {},
-            "is_ready": lambda: True,
-            "ready_within_seconds": 10.0,
-            "folder": self.folder,
-        }
-        return ServiceSpec(**{**values, **changes})  # type: ignore[arg-type]
+    def spec(self, name: str, program: str, **changes: Any) -> ServiceSpec:
+        return ServiceSpec(
+            name, [sys.executable, "-c", program], self.folder, **{"ready_within_seconds": 10.0} | changes
+        )
 
     def pid(self, name: str) -> int:
         (pid,) = [one.process.pid for one in self.supervisor.running if one.spec.name == name]
@@ -110,6 +105,24 @@ def test_a_service_that_keeps_ending_is_a_failure(house: House, monkeypatch: pyt
         ends_and_is_started_again()
     with pytest.raises(ServiceFailed, match=r"hopeless ended 3 times; the end of (?s:.*)no use"):
         ends_and_is_started_again()
+
+
+def test_a_log_that_grew_too_large_loses_its_older_half_while_its_service_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LOG_BYTES", 1000)
+    log, begun = house.supervisor.log_file("chatty"), "".join(f"line {number}\n" for number in range(20))
+    log.parent.mkdir(parents=True)
+    log.write_text("earlier\n" * 110)
+    wait = f"import os, time\nwhile not os.path.exists({str(house.folder / 'go')!r}): time.sleep(0.02)"
+    house.supervisor.start(house.spec("chatty", f"print({begun!r}, end='', flush=True)\n{wait}\nprint('the end')"))
+    until("it has begun", lambda: house.log("chatty").endswith(begun))
+    for _ in range(2):
+        house.supervisor.shorten_logs()
+        assert house.log("chatty")[house.supervisor.running[0].log_from :] == begun
+        assert 400 < log.stat().st_size <= 500
+    (house.folder / "go").touch()
+    until("it goes on", lambda: house.log("chatty").endswith(f"{begun}the end\n"))
 
 
 def test_stopping_ends_services_with_all_their_descendants(house: House) -> None:

@@ -70,6 +70,7 @@ def up(
         watch = Watch(settings, clock, say)
         while not stopped.wait(LOOK_EVERY_SECONDS):
             supervisor.restart_what_died()
+            supervisor.shorten_logs()
             watch.look()
     except StopAsked:
         say("asked to stop while starting")
