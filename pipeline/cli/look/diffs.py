@@ -85,8 +85,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
     elif key is not None and not found.num_rows:
         files = table.listed(stored)
         filled = pc.max(files.filter(pc.field("num_records") > 0)[f"partition.{PARTITION}"]).as_py()
-        other = "nor has any other window" if filled is None else f"--window {filled} prints the newest one with rows"
-        nothing = f"{key}, the newest window, has no rows; {other}; "
+        nothing = _empty(key, filled)
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
@@ -105,9 +104,17 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
     if key not in made:
         raise LakeError(f"window {key} of {name} is not computed; the newest is {max(made)}")
     found: pa.Table = table.read([key])
-    rows = found.slice(0, limit)
-    said = f"{rows.num_rows} of {found.num_rows} rows of window {key}"
+    rows, nothing = found.slice(0, limit), ""
+    if window is None and not found.num_rows:
+        nothing = _empty(key, max((other for other, one in made.items() if one.rows), default=None))
+    said = f"{nothing}{rows.num_rows} of {found.num_rows} rows of window {key}"
     print_rows(rows.to_pylist(), said, rows.column_names, as_json=as_json)
+
+
+def _empty(newest: str, filled: str | None) -> str:
+    """Say that the newest window has no rows, and which window is the newest with rows, if any."""
+    other = "nor has any other window" if filled is None else f"--window {filled} prints the newest one with rows"
+    return f"{newest}, the newest window, has no rows; {other}; "
 
 
 JSON_COLUMNS = ("key", "old_row", "new_row")
