@@ -247,7 +247,7 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
     console.print("\nTo look closer, run:", style="bold")
     for command, why in (
         ("explain", "why the watermark stands where it stands"),
-        ("diffs --stream stream-00042 --limit 5", "the differences between one stream's heartbeats"),
+        ("diffs --stream stream-00000 --limit 5", "the differences between one stream's heartbeats"),
         ("up", "the pipeline again, with Dagster's UI; Ctrl-C stops it"),
     ):
         line = f"  {program} --config {shown(folder.config)} {command}"
