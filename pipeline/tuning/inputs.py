@@ -161,7 +161,7 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 
     The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
     that time. The earlier ticks are not counted. Messages that were requeued or released are left out, because they are
-    late whatever the band. Raises NothingToTune if nothing has landed since `asked.begins`.
+    late whatever the band. Raises NothingToTune if nothing has landed, or no decision was made, since `asked.begins`.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -175,7 +175,7 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
         landings = LogMessages(decided, begins)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
-        raise _nothing_landed(asked)
+        raise _nothing(asked, "nothing has landed" if disorder is None else "no decision has been made")
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
     report = make_report(workload, disorder, settings.lake.uri, asked)
     rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, asked.made_at, requeued)
@@ -203,7 +203,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
         if settings.pubsub.attach:
             raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
-            raise _nothing_landed(asked)
+            raise _nothing(asked, "no decision has been made")
         tick_us = np.maximum.accumulate([to_us(each.at) for each in decided])  # the clocks of two trackers disagree
         until, requeued = from_us(int(tick_us[-1])), source.requeued().ids()
         trace = LakeLandings(source.heartbeats(), begins, until, requeued, by, released)
@@ -231,9 +231,9 @@ def _named(trace: ParquetTrace) -> str:
     return f"{trace.path}, its times taken for UTC" if trace.is_taken_for_utc else str(trace.path)
 
 
-def _nothing_landed(asked: Asked) -> NothingToTune:
+def _nothing(asked: Asked, missing: str) -> NothingToTune:
     command = "attach" if asked.settings.pubsub.attach else "up"
     return NothingToTune(
-        f"nothing has landed in {asked.settings.lake.uri} since {iso(asked.begins)}; name a longer time with --since, "
+        f"{missing} in {asked.settings.lake.uri} since {iso(asked.begins)}; name a longer time with --since, "
         f"now {format_duration(asked.since)}, or start the pipeline with `tidemark {command}`"
     )

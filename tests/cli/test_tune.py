@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -133,6 +134,8 @@ def test_messages_landed_after_their_release_are_left_out_of_cohorts_as_well(tmp
     log.decide(lambda state: state.decide(None, None, settings.policy, now))
     whole, apart = (figures(tmp_path, "tune", "--bands", "10s", *by) for by in ([], ["--by", "stream_prefix:-"]))
     assert whole["messages"] == apart["together"]["messages"] < 2 / 3 * len(trace.publish_us)
+    shutil.rmtree(tmp_path / "lake" / "tracking")
+    assert "no decision has been made in file:" in tidemark(tmp_path, "tune").err
 
 
 @pytest.mark.parametrize(
