@@ -116,9 +116,11 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
         house.look()
 
 
-def test_windows_without_stream_status_are_stale(house: House) -> None:
+def test_windows_without_stream_status_are_stale_and_without_heartbeats_a_hand_is_needed(house: House) -> None:
     shutil.rmtree(house.folder / "stream_status")
-    assert broken(house.look()) == dict.fromkeys(range(CLOSED), Fault.STALE)
+    assert (broken(survey := house.look()), survey.unknown) == (dict.fromkeys(range(CLOSED), Fault.STALE), [])
+    shutil.rmtree(house.folder / "heartbeats" / "_delta_log")
+    assert "heartbeats has no log, although" in str(house.look().unknown)
 
 
 def test_a_custom_table_loses_only_damaged_windows_that_a_run_can_compute_again(house: House) -> None:
