@@ -60,7 +60,7 @@ class ParquetTrace:
             self.rows: int = file.metadata.num_rows
         refuse_newer(str(path), schema.metadata, "trace")
         self._named = by.column(schema.names)
-        missing = [name for name in (*COLUMNS, self._named) if schema.names.count(name) != 1]
+        missing = [name for name in dict.fromkeys((*COLUMNS, self._named)) if schema.names.count(name) != 1]
         if missing:
             raise TraceUnusable(
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "

@@ -72,6 +72,7 @@ MOMENTS = pa.array([at(1), at(2)], US)
     ("columns", "words"),
     [
         ({"leave_out": "tracked_at"}, ["lacks the column tracked_at", "message_id, stream_id, publish_time"]),
+        ({"leave_out": "stream_id"}, ["lacks the column stream_id (it has message_id,"]),
         ({"publish_time": pa.array([1, 2])}, ["publish_time", "int64", "no unit", 'pa.timestamp("us", tz="UTC")']),
         ({"event_time": pa.array([1.5, 2])}, ["event_time", "double", "no unit"]),
         ({"landed_at": pa.array(["2026-11-21", None])}, ["landed_at", "string", "timestamp[us, tz=UTC]"]),
