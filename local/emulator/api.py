@@ -2,17 +2,20 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
-from threading import Condition
+from itertools import chain
+from threading import Condition, Thread
 from typing import Any
 
+import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.pubsub_v1 import types
 
 from tidemark.local.emulator import limits
 from tidemark.local.emulator.model import PubSubModel
-from tidemark.local.emulator.refusals import Invalid, Throttled, Unavailable
+from tidemark.local.emulator.refusals import Invalid, ModelError, Throttled, Unavailable
 from tidemark.local.emulator.unacknowledged import Delivered
 from tidemark.local.emulator.wire import pull_response
 from tidemark.pipeline.clock import Clock
@@ -196,8 +199,8 @@ class SubscriberService(Service):
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
         """Yield answers with messages until the caller goes, and an empty one after STREAM_SILENCE_SECONDS of silence.
 
-        Unlike other methods, this method takes the lock itself. It ignores all requests but the first, because clients
-        acknowledge messages and extend leases by separate calls.
+        Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases;
+        one that is refused ends the stream with the next answer. Bounds on outstanding messages are ignored.
         """
         first = next(requests, None)
         if first is None:
@@ -209,15 +212,34 @@ class SubscriberService(Service):
                 raise Throttled(f"{PULLS_WAIT_AT_MOST} pulls and streams are already waiting")
             self._shared.waiting += 1
         context.add_callback(self._shared.wake)
+        refused: list[ModelError] = []
+        Thread(target=self._follow, args=(chain([first], requests), first.subscription, refused), daemon=True).start()
         try:
             while True:
                 with self._shared.changed:
+                    if refused:
+                        raise refused[0]
                     delivered = self._look(request, context)
                     delivered = delivered or self._wait(request, context, STREAM_SILENCE_SECONDS)
                 yield pull_response(delivered)
         finally:
             with self._shared.changed:
                 self._shared.waiting -= 1
+
+    def _follow(self, requests: Iterable[Any], subscription: str, refused: list[ModelError]) -> None:
+        """Apply the acknowledgements and lease changes in the requests of a stream, until the caller goes."""
+        with suppress(grpc.RpcError):
+            for request in requests:
+                with self._shared.changed:
+                    now, seconds = self._shared.now(), request.modify_deadline_seconds
+                    try:
+                        if request.ack_ids:
+                            self._model.acknowledge(subscription, request.ack_ids, now)
+                        for ack_id, of_lease in zip(request.modify_deadline_ack_ids, seconds, strict=False):
+                            self._model.modify_ack_deadline(subscription, [ack_id], of_lease, now)
+                    except ModelError as error:
+                        refused.append(error)
+                    self._shared.changed.notify_all()
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
         if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):

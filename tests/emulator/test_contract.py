@@ -1,13 +1,12 @@
 """One contract for two servers: the official emulator, where it is found, and `tidemark pubsub`.
 
-Each test runs on both, through the real client; a machine without the official emulator skips its half, and says
-so. `test_differences.py` pins where the two differ.
+Each test runs on both, through the real client; a machine without the official emulator skips its half, and says so.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Event
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -59,31 +58,28 @@ def test_a_waiting_pull_gets_messages_that_are_published_meanwhile(server: Serve
 
 
 @pytest.fixture
-def stream_of(server: Server) -> Iterator[Callable[[str], Any]]:
-    """Opens a streaming pull, whose requests go on until the test is over."""
-    done = Event()
-
-    def opened(subscription: str) -> Any:
-        def requests() -> Iterator[Any]:
-            yield {"subscription": subscription, "stream_ack_deadline_seconds": DEADLINE_SECONDS}
-            done.wait(20)
-
-        return server.subscriber.streaming_pull(requests=requests(), retry=None, timeout=20)
-
-    yield opened
-    done.set()
+def requests() -> Iterator[SimpleQueue[Any]]:
+    """The requests of a streaming pull, which go on until the test is over."""
+    requests = SimpleQueue[Any]()
+    yield requests
+    requests.put(None)
 
 
-def test_a_stream_gives_what_is_there_and_what_is_published_meanwhile(
-    server: Server, topic: str, base: str, stream_of: Callable[[str], Any]
+def test_a_stream_gives_what_is_published_and_takes_acknowledgements_and_refusals(
+    server: Server, topic: str, base: str, requests: SimpleQueue[Any]
 ) -> None:
     ids = server.publish(topic)
-    stream = stream_of(base)
+    requests.put({"subscription": base, "stream_ack_deadline_seconds": DEADLINE_SECONDS})
+    stream = server.subscriber.streaming_pull(requests=iter(requests.get, None), retry=None, timeout=20)
     first = next(iter(stream))._pb.received_messages
     assert ids_of(first) == ids
-    server.acknowledge(base, first)
+    requests.put({"ack_ids": [first[0].ack_id]})
     ids = server.publish(topic)
+    second = next(iter(stream))._pb.received_messages
+    assert ids_of(second) == ids
+    requests.put({"modify_deadline_ack_ids": [second[0].ack_id], "modify_deadline_seconds": [0]})
     assert ids_of(next(iter(stream))._pb.received_messages) == ids
+    assert server.oldest(base) == published(second[0])
     stream.cancel()
 
 
