@@ -40,9 +40,6 @@ SORTED_FILES, SORTED_BYTES = 8, 512 << 20
 """Maximum size in memory of the rows that are sorted together: as a multiple of a new file's target size, and in bytes.
 On disk, rows take about a fifth of that."""
 
-COMMIT_ATTEMPTS = 60
-"""Maximum number of commit attempts per rewritten partition. An attempt fails if another process commits first."""
-
 LEFT_BYTES = 256 << 20
 """Minimum free disk space that a rewrite leaves. A rewrite that fills the disk fails, but its new files stay until they
 count as orphans."""
@@ -120,7 +117,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
     column, now_us = table.partition_column, to_us(SystemClock().now())
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
     removes = [file.remove_action(column, now_us, data_change=False) for file in files]
-    for _ in range(COMMIT_ATTEMPTS):
+    for _ in range(table.attempts):
         refuse_old(table, min(file.written_us for file in written), to_us(SystemClock().now()))
         current = table.current()
         there = {file.path for file in table.files([partition], current)}
@@ -129,7 +126,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
         with suppress(TableConflict):
             table.transact(current, [*adds, *removes], CommitProperties(max_commit_retries=0))
             return
-    raise TableConflict(f"other writers committed to {table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again")
+    raise table.overtaken()
 
 
 def target_bytes(size: int) -> int:

@@ -27,10 +27,6 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, m
 
 PARTITION = "noticed_on"
 
-COMMIT_ATTEMPTS = 20
-"""Maximum number of commit attempts. An attempt fails if another process appends to `corrections` or compacts it
-first."""
-
 FILE_BYTES = 16 << 20
 """Maximum size in bytes of the rows of a file, in memory."""
 
@@ -146,16 +142,14 @@ class Corrections:
         if not written:
             return 0
         added = [file.add_action(PARTITION, to_us(noticed_at)) for file in written]
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in range(self.table.attempts):
             table = self.table.complete(CORRECTIONS)
             if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             with suppress(TableConflict):
                 self._commit(table, added, through)
                 return sum(file.rows for file in written)
-        raise TableConflict(
-            f"other writers committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; try again"
-        )
+        raise self.table.overtaken()
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
         """Return at most `limit` corrections that match the filter `sought`, the newest first, as dicts with the

@@ -7,6 +7,7 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -27,10 +28,6 @@ APPEND_RETRIES = 50
 
 ADDED_WITHIN_US = 12 * HOUR_US
 """Maximum age of a file that is added: less than the age at which housekeeping deletes it as an orphan."""
-
-SCHEMA_CHANGES = 20
-"""Maximum number of attempts to append. An attempt fails if another process creates the table or changes its schema,
-which each process does at most once."""
 
 FILES_AT_ONCE = 16
 """Number of files written in parallel. Most of the time of a write to a bucket is spent waiting for the response."""
@@ -130,13 +127,11 @@ class NewFiles:
         refuse_old(table, min(file.written_us for file in files), at_us)
         actions = [file.add_action(table.partition_column, at_us) for file in files]
         properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
-        for changes in range(SCHEMA_CHANGES):
-            try:
-                table.transact(table.complete(table.schema, as_open=changes == 0), actions, properties)
+        for attempt in range(table.attempts):  # one fails if another process creates the table or changes its schema
+            with suppress(TableConflict):
+                table.transact(table.complete(table.schema, as_open=attempt == 0), actions, properties)
                 return
-            except TableConflict:
-                if changes == SCHEMA_CHANGES - 1:
-                    raise
+        raise table.overtaken()
 
 
 def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:

@@ -41,9 +41,6 @@ FILES_AT_ONCE = 64
 """Number of files of `heartbeat_diffs` whose streams are in memory at the same time. It limits the memory of a
 rebuild."""
 
-SAVE_ATTEMPTS = 20
-"""Maximum number of attempts to commit the table. An attempt fails only if another process commits first."""
-
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
 """Metadata keys in a commit to `streams`. They hold the id (OF_TABLE) and the version (THROUGH) of the
 `heartbeat_diffs` table from which the streams were derived."""
@@ -96,9 +93,8 @@ class Streams:
 
     def save(self) -> KnownStreams:
         """Return all streams in `heartbeat_diffs` as it is open, or in its newest version, and save them in the
-        `streams` table. Raises LakeError, and TableConflict if other processes saved first in all SAVE_ATTEMPTS
-        attempts."""
-        for attempt in range(SAVE_ATTEMPTS):
+        `streams` table. Raises LakeError, and TableConflict if other processes saved first in all attempts."""
+        for attempt in range(self.table.attempts):
             table = self.current()
             seen = 0 if table is None else table.version()
             kept = self._kept(table)
@@ -108,9 +104,7 @@ class Streams:
             with suppress(TableConflict):
                 self._keep(known, seen)
                 return known
-        raise TableConflict(
-            f"other processes saved {self.table.uri} first, {SAVE_ATTEMPTS} times in a row; run the command again"
-        )
+        raise self.table.overtaken()
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
         if table is None:

@@ -133,6 +133,9 @@ class LakeTable:
     thread-safe. Releases the GIL while it waits for a bucket's response.
     """
 
+    attempts = 60
+    """Maximum number of attempts at a commit. An attempt fails if another process commits first."""
+
     schema: pa.Schema
     """The columns that tidemark writes. Only the tables `heartbeats` and `quarantine` have this attribute."""
 
@@ -404,6 +407,10 @@ class LakeTable:
                 [*files], mode, table.schema(), by, commit_properties=properties, post_commithook_properties=hooks
             )
         self.make_durable()
+
+    def overtaken(self, then: str = "try again") -> TableConflict:
+        """The error for a commit whose attempts have all failed."""
+        return TableConflict(f"other writers committed to {self.uri} first, {self.attempts} times in a row; {then}")
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """Add the columns of `schema` that the table lacks, and return the table. Part of an existing column, such as a

@@ -45,9 +45,6 @@ EVIDENT = 8
 length is the smallest distance between the starts of two windows. If there are only a few windows, no two may be
 adjacent, because the topic was silent in between."""
 
-COMMIT_ATTEMPTS = 60
-"""Maximum number of commit attempts per run. An attempt fails if another run commits first."""
-
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
 
@@ -216,7 +213,7 @@ class WindowedTable:
             added = self._by_window(run, self._found(run) if written is None else written)
         self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
-        for attempt in range(COMMIT_ATTEMPTS):
+        for attempt in range(self.table.attempts):
             refuse_old(self.table, to_us(run.started_at), to_us(self._clock.now()))
             try:
                 self._refuse_other(self.table.current(as_open=True), self.schema)  # it names the column
@@ -241,10 +238,7 @@ class WindowedTable:
                 mine = {*done, *pending}
                 rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
                 return Replaced(rows, tuple(key for key in added if key not in rows))
-        raise TableConflict(
-            f"other runs committed to {self.table.uri} first, {COMMIT_ATTEMPTS} times in a row; nothing of run "
-            f"{run.name} is visible: run it again"
-        )
+        raise self.table.overtaken(f"nothing of run {run.name} is visible: run it again")
 
     def forget(self, windows: Iterable[str]) -> None:
         """Remove the files of these windows from the table in one transaction. The windows then count as not computed.
