@@ -206,6 +206,8 @@ class SubscriberService(Service):
         if first is None:
             raise Invalid("the stream has ended before its first request")
         limits.resource("subscriptions", first.subscription)
+        if not 10 <= (seconds := first.stream_ack_deadline_seconds) <= 600:
+            raise Invalid(f"stream_ack_deadline_seconds = {seconds}: it must be 10 to 600")
         request = types.PullRequest.pb()(subscription=first.subscription, max_messages=MESSAGES_PER_PULL)
         with self._shared.changed:
             if self._shared.waiting >= PULLS_WAIT_AT_MOST:

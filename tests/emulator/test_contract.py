@@ -69,6 +69,8 @@ def test_a_stream_gives_what_is_published_and_takes_acknowledgements_and_refusal
     server: Server, topic: str, base: str, requests: SimpleQueue[Any]
 ) -> None:
     ids = server.publish(topic)
+    with pytest.raises(api.InvalidArgument, match="stream_ack_deadline_seconds"):
+        next(iter(server.subscriber.streaming_pull(requests=iter([{"subscription": base}]), retry=None, timeout=20)))
     requests.put({"subscription": base, "stream_ack_deadline_seconds": DEADLINE_SECONDS})
     stream = server.subscriber.streaming_pull(requests=iter(requests.get, None), retry=None, timeout=20)
     first = next(iter(stream))._pb.received_messages
