@@ -95,9 +95,8 @@ def test_a_message_comes_again_after_its_lease_with_its_id_and_time(server: Serv
     assert CLOCK.monotonic() - start >= 1
     while len(again) < 3:
         again += server.pull(base)
-    assert {one.message.message_id: one.message for one in again} == {
-        one.message.message_id: one.message for one in first
-    }
+    came, again_came = ({one.message.message_id: one.message for one in each} for each in (first, again))
+    assert came == again_came
     server.acknowledge(base, again)
     assert server.pull(base, wait=SHORT_SECONDS) == []
 

@@ -69,12 +69,9 @@ def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(house: 
     program = "import sys; [print('line', n) for n in range(40)]; sys.exit('the port is taken')"
     with pytest.raises(ServiceFailed) as failed:
         house.supervisor.start(house.spec("A server", program, is_ready=lambda: False))
-    said = str(failed.value)
-    assert said.startswith("A server ended at once with code 1; the end of ")
-    assert f"{house.supervisor.state_folder}/logs/a-server.log" in said
-    assert said.endswith("the port is taken")
-    assert "line 39" in said
-    assert "line 3\n" not in said
+    lines = "\n".join(f"line {number}" for number in range(26, 40))
+    log = f"{house.supervisor.state_folder}/logs/a-server.log"
+    assert str(failed.value) == f"A server ended at once with code 1; the end of {log}:\n{lines}\nthe port is taken"
 
 
 def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(house: House) -> None:
@@ -111,7 +108,7 @@ def test_a_log_that_grew_too_large_loses_its_older_half_while_its_service_goes_o
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "LOG_BYTES", 1000)
-    log, begun = house.supervisor.log_file("chatty"), "".join(f"line {number}\n" for number in range(20))
+    log, begun = house.supervisor.log_file("chatty"), "a line\n" * 20
     log.parent.mkdir(parents=True)
     log.write_text("earlier\n" * 110)
     wait = f"import os, time\nwhile not os.path.exists({str(house.folder / 'go')!r}): time.sleep(0.02)"
@@ -123,6 +120,23 @@ def test_a_log_that_grew_too_large_loses_its_older_half_while_its_service_goes_o
         assert 400 < log.stat().st_size <= 500
     (house.folder / "go").touch()
     until("it goes on", lambda: house.log("chatty").endswith(f"{begun}the end\n"))
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space',
+        "java.net.BindException: Address already in use: Service 'sparkDriver' failed after 16 retries",
+        "# There is insufficient memory for the Java Runtime Environment to continue.",
+        "26/11/23 07:00:00 ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.",
+    ],
+)
+def test_the_line_that_says_why_is_shown_although_a_stack_trace_follows(tmp_path: Path, why: str) -> None:
+    log, frame = tmp_path / "spark-connect.log", "\tat org.apache.spark.Class.call(Class.scala:1)\n"
+    log.write_text(f"26/11/23 06:59:59 INFO Server: all is well\n{why}\n{frame * 40}")
+    assert processes.why_ended(log) == [why]
+    shown = (frame * processes.LINES_AT_END).rstrip()
+    assert processes.log_end(log) == f"{log} says why:\n{why}\nthe end of {log}:\n{shown}"
 
 
 def test_stopping_ends_services_with_all_their_descendants(house: House) -> None:
