@@ -219,10 +219,13 @@ def _never_automatic_or_within(value: str) -> str:
 
 
 TABLE_NAME, RESOURCE_ID = r"^[a-z][a-z0-9_]{0,59}$", r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$"
+ARCHIVE = r"^[^#,]*\.(tar\.gz|tgz)$"
 OWNER = r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$"  # Dagster's rule
 IN_WORDS = {
     TABLE_NAME: "write at most 60 lower-case letters, digits and underscores, beginning with a letter",
     RESOURCE_ID: "write 3 to 255 letters, digits and characters of -_.~+%, beginning with a letter",
+    ARCHIVE: "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; the characters "
+    "'#' and ',' are not allowed",
     OWNER: 'write "team:" and a name, or an email address',
 }
 """The rule that each of these regular expressions states."""
@@ -540,22 +543,13 @@ def _connectable(value: str | None) -> str | None:
     return value
 
 
-def _unpackable(value: str | None) -> str | None:
-    if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
-        raise ValueError(
-            "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; the characters '#' "
-            "and ',' are not allowed"
-        )
-    return value
-
-
 class SparkSettings(Section):
     """The connection to Spark, which computes windows, and its configuration."""
 
     remote: Annotated[OptionalText, AfterValidator(_connectable)] = "sc://localhost:15002"
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
     there."""
-    executor_environment: Annotated[OptionalText, AfterValidator(_unpackable)] = None
+    executor_environment: Annotated[Annotated[str, Field(pattern=ARCHIVE)] | None, EmptyIsNone] = None
     """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
     (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)

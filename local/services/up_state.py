@@ -31,26 +31,17 @@ class ServiceState:
     is_ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UpState:
-    """The state of a `tidemark up` in the folder `folder`. `owner` is its process; None if it is not running."""
-
-    folder: Path
-    owner: ProcessName | None
-    services: tuple[ServiceState, ...]
-
-
-def up_state(settings: Settings) -> UpState:
-    """Read the state of the `tidemark up` with these settings. Raises NewerFormat."""
-    folder = settings.dagster.state_folder
-    noted, serves = noted_in(folder), _probes(settings)
+def up_state(settings: Settings) -> tuple[ProcessName | None, list[ServiceState]]:
+    """Return the process of the `tidemark up` with these settings, None if it is not running, and the services that it
+    has started. Raises NewerFormat."""
+    noted, serves = noted_in(settings.dagster.state_folder), _probes(settings)
     services = []
     for name, process in noted.services.items():
         if (runs := process.runs()) or name != WARM_UP:
             # The kernel accepts connections to the port of a paused process, so its probe would succeed.
             is_ready = runs and not process.is_paused() and serves.get(name, lambda: True)()
             services.append(ServiceState(name, process, runs, is_ready))
-    return UpState(folder, noted.living_owner(), tuple(services))
+    return noted.living_owner(), services
 
 
 def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:

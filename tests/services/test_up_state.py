@@ -83,29 +83,27 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 def test_what_runs_is_told_and_stopped(up: Up) -> None:
     pid = up.start()
-    state = up_state(up.settings)
-    assert state.owner is not None
-    assert state.owner.process == pid
-    assert [(one.name, one.runs, one.is_ready) for one in state.services] == [("Spark Connect", True, False)]
+    owner, services = up_state(up.settings)
+    assert owner is not None
+    assert owner.process == pid
+    assert [(one.name, one.runs, one.is_ready) for one in services] == [("Spark Connect", True, False)]
     with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} on .* since 20"):
         Supervisor(up.settings.dagster.state_folder, SystemClock(), print).take_over()
     up.stop()
     assert up.said == [f"asking process {pid} to stop", "stopped"]
     assert not is_alive(pid)
-    assert not is_alive(state.services[0].process.process)
-    after = up_state(up.settings)
-    assert (after.owner, after.services) == (None, ())
+    assert not is_alive(services[0].process.process)
+    assert up_state(up.settings) == (None, [])
     up.said.clear()
     up.stop()
-    assert up.said == [f"nothing runs in {after.folder}"]
+    assert up.said == [f"nothing runs in {up.settings.dagster.state_folder}"]
 
 
 def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
     up.start()
     up.kill()
-    state = up_state(up.settings)
-    assert state.owner is None
-    (left,) = state.services
+    owner, (left,) = up_state(up.settings)
+    assert owner is None
     assert left.runs
     up.stop()
     assert up.said == [
@@ -113,7 +111,7 @@ def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
         "stopped what an earlier `tidemark up` had left behind",
     ]
     assert not is_alive(left.process.process)
-    assert not (state.folder / STATE_FILE).exists()
+    assert not (up.settings.dagster.state_folder / STATE_FILE).exists()
 
 
 def test_a_paused_process_is_not_ready_and_one_that_got_the_number_of_a_noted_one_is_not_touched(up: Up) -> None:
@@ -124,13 +122,13 @@ def test_a_paused_process_is_not_ready_and_one_that_got_the_number_of_a_noted_on
         noted_file(folder).write(Noted(None, {"A server": process}))
         innocent.send_signal(signal.SIGSTOP)
         os.waitpid(innocent.pid, os.WUNTRACED)
-        assert [(one.runs, one.is_ready) for one in up_state(up.settings).services] == [(True, False)]
+        assert [(one.runs, one.is_ready) for one in up_state(up.settings)[1]] == [(True, False)]
         innocent.send_signal(signal.SIGCONT)
         earlier = replace(process, started=process.started - 100)
         noted_file(folder).write(Noted(earlier, {"Spark Connect": earlier}))
-        state = up_state(up.settings)
-        assert state.owner is None
-        assert [one.runs for one in state.services] == [False]
+        owner, services = up_state(up.settings)
+        assert owner is None
+        assert [one.runs for one in services] == [False]
         up.stop()
         assert is_alive(innocent.pid)
         innocent.kill()
@@ -155,6 +153,6 @@ def test_a_damaged_note_tells_nothing_and_is_cleared(up: Up, content: str) -> No
     folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     (folder / STATE_FILE).write_text(content)
-    assert up_state(up.settings).owner is None
+    assert up_state(up.settings)[0] is None
     up.stop()
     assert not (folder / STATE_FILE).exists()

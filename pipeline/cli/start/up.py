@@ -1,6 +1,6 @@
 """`tidemark up`: run the pipeline as processes on this machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from threading import Event
@@ -12,7 +12,7 @@ from rich.console import Console
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import StopAsked, Supervisor, page_sentence
 from tidemark.local.services.stack import refuse_foreign_servers, refuse_taken_ports, start_stack
-from tidemark.local.services.up_state import UpState, stop_up, up_state
+from tidemark.local.services.up_state import ServiceState, stop_up, up_state
 from tidemark.local.services.watch import Watch
 from tidemark.pipeline.cli.app import when_stopped
 from tidemark.pipeline.cli.options import AsJson, option
@@ -122,42 +122,43 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
         stop_up(settings, clock, say)
         end(ownership, say)
         return
-    state, there, lake = up_state(settings), None, "the owner is unknown"
+    (owner, services), there, lake = up_state(settings), None, "the owner is unknown"
     with suppress(LakeError):
         there, _, is_damaged = ownership.look()
         nobody = "owner.json is damaged" if is_damaged else "no pipeline has written this lake yet"
         lake = nobody if there is None else ownership.sentence(there)
     facts = {
-        "running": state.owner is not None,
-        **_named(state.owner),
+        "running": owner is not None,
+        **_named(owner),
         "services": [
-            {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready}
-            for one in state.services
+            {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready} for one in services
         ],
         "ui": _ui(settings),
-        "logs": str(state.folder / "logs"),
+        "logs": str(settings.dagster.state_folder / "logs"),
         "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
     }
-    _print(settings, state, lake, printed(facts, as_json=as_json))
-    if state.owner is None:
+    _print(settings, owner, services, lake, printed(facts, as_json=as_json))
+    if owner is None:
         raise typer.Exit(NOT_RUNNING)
 
 
-def _print(settings: Settings, state: UpState, lake: str, terminal: Console) -> None:
-    owner = state.owner
+def _print(
+    settings: Settings, owner: ProcessName | None, services: Sequence[ServiceState], lake: str, terminal: Console
+) -> None:
+    folder = safe(settings.dagster.state_folder)
     if owner is not None:
         terminal.print(f"[green]running[/] as {safe(owner)}")
     else:
-        left = sum(one.runs for one in state.services)
+        left = sum(one.runs for one in services)
         then = f"; {left} of its services still run: `tidemark up --stop` stops them" if left else ""
-        terminal.print(f"[yellow]not running[/] in {safe(state.folder)}{then}", soft_wrap=True)
-    for one in state.services:
+        terminal.print(f"[yellow]not running[/] in {folder}{then}", soft_wrap=True)
+    for one in services:
         serves = "[green]ready[/]" if one.is_ready else "[yellow]not ready[/]" if one.runs else "[red]ended[/]"
         terminal.print(
             f"  {safe(one.name):22} process {one.process.process:<8} since {iso(one.process.since)}  {serves}"
         )
     if owner is not None:
-        terminal.print(f"UI {_ui(settings)}, logs in {safe(state.folder)}/logs", soft_wrap=True)
+        terminal.print(f"UI {_ui(settings)}, logs in {folder}/logs", soft_wrap=True)
     terminal.print(f"lake {safe(settings.lake.uri)}: {safe(lake)}", soft_wrap=True)
 
 

@@ -9,11 +9,12 @@ compute windows take it: commands and checks read the log, so that they see dama
 import json
 import os
 import tempfile
-import uuid
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
+
+from tidemark.pipeline.machine import replacing
 
 COMMITS, BYTES = 64, 1 << 20
 """Maximum number of commits that are handed on, enough for two checkpoint intervals, and of bytes in the file."""
@@ -30,13 +31,8 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
         body = json.dumps([first + len(commits) - len(last), [commit.decode() for commit in last]]).encode()
         if len(body) > BYTES:
             return
-        file = _file(uri)
-        new = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
-        try:
-            new.write_bytes(sha256(body).digest() + body)
-            new.replace(file)
-        finally:
-            new.unlink(missing_ok=True)
+        with replacing(_file(uri)) as made:
+            made.write_bytes(sha256(body).digest() + body)
 
 
 def handed(uri: str) -> tuple[int, list[bytes]] | None:
