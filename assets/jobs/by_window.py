@@ -85,7 +85,8 @@ class WindowsAsset:
         )
 
         def computed(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-            ours, selected = {self.key, *(key_of(settings, one) for one in ASSETS)}, context.run.asset_selection
+            ours = {self.key, *(key_of(settings, one) for one in ASSETS)}
+            selected = context.run.asset_selection or set()
             is_ours = bool(selected) and selected <= ours  # else the run has other assets too
             if is_ours:
                 context.instance.add_run_tags(context.run.run_id, {PIPELINE: pipeline_tag(settings.lake.uri)})
