@@ -82,7 +82,7 @@ def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_c
     said = house.repair("--remove-orphans", "--grace", "0s")
     assert said.code == 1
     assert f"damaged   {WINDOWS[0].key}: " in said.out
-    assert "removed 1 orphaned files, 4 bytes" in said.out
+    assert "removed 1 orphaned file, 4 bytes" in said.out
     assert "no Dagster answers at http://127.0.0.1:" in said.err
     assert "Start it with `tidemark up`" in said.err
     assert not orphan.exists()

@@ -101,11 +101,12 @@ def repair(
     removed = survey.orphans if remove_orphans and not dry_run else []
     remove_orphan_files(removed, surveyor.lake.objects())
     if removed:
-        say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
+        say(f"removed {counted(len(removed), 'orphaned file')}, {sum(orphan.size for orphan in removed)} bytes")
     own = [] if dry_run else survey.own
     forget_damaged(surveyor.lake, own)
     if own:
-        say(f"removed {len(own)} damaged windows of custom tables; the sensor `tables` requests them again")
+        windows = counted(len(own), "damaged window")
+        say(f"removed {windows} of custom tables, for which the sensor `tables` requests new runs")
     wanted = [window.key for stretch in survey.repairable for window in stretch]
     diffs = surveyor.lake.diffs()
     before = diffs.fence(wanted)
