@@ -272,8 +272,7 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
     ],
 )
 def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: House, build: Any, said: str) -> None:
-    key = ("region",) if "key" in said else ()
-    table = replace(windowed()(failing), name="broken", build=build, key=key)
+    table = replace(windowed(key=["region"] if "key" in said else ())(failing), name="broken", build=build)
     house.land(("n", 10.0))
     with pytest.raises(TableFailed, match="the table broken") as failed:
         house.compute(table, WINDOWS[0].key)
