@@ -151,8 +151,10 @@ def room_for_older(
       next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
     - `waited` is the time for which older windows have waited.
-    - `ended` are ended runs, newest first. The size of the new run is estimated from the last successful run over older
-      windows: from its number of windows and its duration.
+    - `ended` are ended runs, newest first. The last successful run over older windows, beside an earlier one with at
+      most half or at least twice as many windows, tells how long a run takes to start, and how long per window. If the
+      start takes most of the time budget, the run may still compute for as long as it starts, or for SHORTEST less
+      AROUND if that is shorter. Otherwise, runs would soon have a single window each.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:
@@ -165,8 +167,16 @@ def room_for_older(
     elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
         return 0, "the last free slot for runs is reserved for live windows"
     time = max(time, SHORTEST)
-    last = next((run for run in ended if run.is_backlog and run.windows and not run.failed), None)
-    if last is None:
+    runs = [
+        (len(run.windows), max(run.ended_at - run.began_at, timedelta(seconds=1)))
+        for run in ended
+        if run.is_backlog and run.windows and not run.failed
+    ]
+    if not runs:
         return FIRST, ""
-    count, took = len(last.windows), max(last.ended_at - last.began_at, timedelta(seconds=1))
-    return max(1, min(int(count * ((time - AROUND) / took)), max(FIRST, GROWTH * count))), ""
+    count, took = runs[0]
+    other, other_took = next((run for run in runs if not count < 2 * run[0] < 4 * count), (0, timedelta(0)))
+    each = max(min((took - other_took) / (count - other), took / count), timedelta.resolution)
+    start = took - count * each
+    of_windows = max(time - AROUND - start, min(start, SHORTEST - AROUND))
+    return max(1, min(int(of_windows / each), max(FIRST, GROWTH * count))), ""

@@ -386,3 +386,15 @@ def test_a_run_over_older_windows_grows_to_the_gap_between_live_ones(seconds_per
     time = min(gap, 60) - 5
     assert sizes[-1] * max(seconds_per_window, 1 / sizes[-1]) <= max(time, seconds_per_window)
     assert sizes[-1] > 100 or sizes[-1] == max(1, int(time / seconds_per_window))
+
+
+@pytest.mark.parametrize(("start", "gap", "size"), [(30, 30, 200), (8, 60, 940), (4, 15, 120)])
+def test_the_time_that_a_run_takes_to_start_is_told_from_the_time_of_its_windows(
+    start: float, gap: float, size: int
+) -> None:
+    ended, now, sizes = list[turns.Attempt](), 0.0, [turns.FIRST]
+    for _ in range(10):
+        began, now = now, now + start + 0.05 * sizes[-1]
+        ended.insert(0, turns.Attempt(Spans(range(sizes[-1])), False, at(began), at(now), is_backlog=True))
+        sizes.append(room(now, *ended, gap=gap))
+    assert sizes[-3:] == [size] * 3
