@@ -373,14 +373,20 @@ def test_live_windows_end_within_ten_minutes_of_the_watermark_unless_it_is_far_b
     assert (behind.first_live, behind.gap) == (behind.first_open, turns.LONGEST)
 
 
+def sizes_of_runs(start: float, each: float, gap: float) -> list[int]:
+    """The windows of runs that take so long to start and for each window, one run after another."""
+    ended, now, sizes = list[turns.Attempt](), 0.0, [room(0, gap=gap)]
+    for _ in range(10):
+        began, now = now, now + start + each * sizes[-1]
+        ended.insert(0, turns.Attempt(Spans(range(sizes[-1])), False, at(began), at(now), is_backlog=True))
+        sizes.append(room(now, *ended, gap=gap))
+    return sizes
+
+
 @pytest.mark.parametrize("seconds_per_window", [0.01, 0.5, 20])
 @pytest.mark.parametrize("gap", [20, 60, 86_400])
 def test_a_run_over_older_windows_grows_to_the_gap_between_live_ones(seconds_per_window: float, gap: float) -> None:
-    sizes, now = [room(0, gap=gap)], 0.0
-    for _ in range(6):
-        began, now = now, now + sizes[-1] * seconds_per_window
-        ended = turns.Attempt(Spans(range(sizes[-1])), False, at(began), at(now), is_backlog=True)
-        sizes.append(room(now, ended, gap=gap))
+    sizes = sizes_of_runs(0, seconds_per_window, gap)
     assert sizes[0] == turns.FIRST
     assert all(later <= 4 * max(earlier, turns.FIRST) for earlier, later in pairwise(sizes))
     time = min(gap, 60) - 5
@@ -389,12 +395,5 @@ def test_a_run_over_older_windows_grows_to_the_gap_between_live_ones(seconds_per
 
 
 @pytest.mark.parametrize(("start", "gap", "size"), [(30, 30, 200), (8, 60, 940), (4, 15, 120)])
-def test_the_time_that_a_run_takes_to_start_is_told_from_the_time_of_its_windows(
-    start: float, gap: float, size: int
-) -> None:
-    ended, now, sizes = list[turns.Attempt](), 0.0, [turns.FIRST]
-    for _ in range(10):
-        began, now = now, now + start + 0.05 * sizes[-1]
-        ended.insert(0, turns.Attempt(Spans(range(sizes[-1])), False, at(began), at(now), is_backlog=True))
-        sizes.append(room(now, *ended, gap=gap))
-    assert sizes[-3:] == [size] * 3
+def test_the_start_of_a_run_is_told_from_its_windows(start: float, gap: float, size: int) -> None:
+    assert sizes_of_runs(start, 0.05, gap)[-3:] == [size] * 3
