@@ -41,7 +41,7 @@ leased the backlog's messages."""
 FIRST_SECONDS = 0.4
 """Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
 
-FURTHER_SECONDS = 2.0
+FURTHER_SECONDS = 1.2
 """Maximum duration in seconds of a pull that follows a batch that was not full. It is short, so that messages that were
 given back because of their event hours have their turn in the same tick."""
 

@@ -29,8 +29,9 @@ APPEND_RETRIES = 50
 ADDED_WITHIN_US = 12 * HOUR_US
 """Maximum age of a file that is added: less than the age at which housekeeping deletes it as an orphan."""
 
-FILES_AT_ONCE = 16
-"""Number of files written in parallel. Most of the time of a write to a bucket is spent waiting for the response."""
+FILES_AT_ONCE, ON_DISK_AT_ONCE = 16, 2
+"""Number of files written in parallel in a bucket, where a write mostly waits for the response, and on disk, where more
+threads only wait for the interpreter's lock."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
 """Types of the columns whose minimum and maximum are written to a file's statistics. Each column of these types needs
@@ -89,7 +90,8 @@ class NewFiles:
         if column := table.partition_column:
             values = sorted(pc.unique(rows[column]).to_pylist())
             parts = [(value, rows.filter(pc.equal(rows[column], value)).drop_columns(column)) for value in values]
-        with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
+        at_once = FILES_AT_ONCE if table.in_bucket else ON_DISK_AT_ONCE
+        with table_errors(table.uri), ThreadPoolExecutor(at_once, thread_name_prefix="files") as pool:
             # A single file is written without a thread, because the allocator retains memory for each new thread.
             write = map if len(parts) == 1 else pool.map
             written += write(lambda part: self._write(*part), parts)

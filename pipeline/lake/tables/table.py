@@ -143,14 +143,14 @@ class LakeTable:
         """Prepare the table `name` of a lake. `kept_bytes` is the size of the cache for its files in a bucket."""
         self._lake, self.uri, self.storage_options = lake, table_uri(lake, name), storage_options(lake)
         self.folder = arrow_files(lake, name, kept_bytes)
-        self.partition_column = partition_column
+        self.partition_column, self.in_bucket = partition_column, lake.folder is None
         self.properties = CHECKPOINTS
         """The table properties to set when the table is created. If a table lacks one of them, the next write sets them
         all."""
         self._table: DeltaTable | None = None
         in_place = partial(DeltaTable, self.uri, storage_options=self.storage_options)
-        self.log = TableLog(open_objects(lake, name), in_place, copies=lake.folder is None)
-        self._sync = None if lake.folder is None else CommitSync(Path(self.uri), self.log)
+        self.log = TableLog(open_objects(lake, name), in_place, copies=self.in_bucket)
+        self._sync = None if self.in_bucket else CommitSync(Path(self.uri), self.log)
 
     def current(self, *, as_open: bool = False) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
