@@ -96,7 +96,7 @@ def test_the_first_batch_of_a_paced_tick_is_short_as_is_one_after_a_batch_that_w
     clock = ManualClock(at(0))
     subscription = Endless(clock, [100, 40, 4, 0])
     list(batches(subscription, backlog=Standing(clock, [60, 60, 0])))
-    assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 2, 2]
+    assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 1.2, 1.2]
 
 
 def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backlog_is_gone() -> None:
