@@ -48,18 +48,15 @@ def test_the_rest_is_what_no_cohort_lets_pass(expressions: list[str]) -> None:
         assert rest(message) != any(cohort(message) for cohort in passes.values())
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
+def test_a_cohort_s_name_is_given_or_derived_from_its_filter() -> None:
+    for written, name in (
         ('attributes.region = "eu"', "eu"),
         ('hasPrefix(attributes.firmware, "3.")', "firmware_3"),
         ("attributes:premium", "premium"),
         ('europe=attributes.region = "eu"', "europe"),
         ('e = attributes.a = "1" OR attributes.a = "2"', "e"),
-    ],
-)
-def test_a_cohort_s_name_is_given_or_derived_from_its_filter(written: str, name: str) -> None:
-    assert list(cohorts_of([written])) == [name, "rest"]
+    ):
+        assert list(cohorts_of([written])) == [name, "rest"]
 
 
 @pytest.mark.parametrize(

@@ -207,19 +207,16 @@ def test_a_login_is_never_sent_in_the_clear_nor_repeated_in_an_error(monkeypatch
     assert "abc" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "said"),
-    [
+def test_an_answer_that_is_not_dagsters_is_shown() -> None:
+    for status, body, said in (
         (200, b"<html>\x1b[31mHello", r"is not Dagster's GraphQL \(status 200\): <html>\\x1b\[31mHello"),
         (502, b"bad gateway", r"is not Dagster's GraphQL \(status 502\): bad gateway"),
         (200, b"[1, 2]", "is not Dagster's GraphQL"),
         (400, b'{"errors": [{"message": "Cannot query field"}]}', "did not answer the query: Cannot query field"),
         (401, b"who are you?", rf"refused with 401: who are you\?.*\${HEADERS}"),
-    ],
-)
-def test_an_answer_that_is_not_dagsters_is_shown(status: int, body: bytes, said: str) -> None:
-    with Answering(status, body=body).api() as api, pytest.raises(ServiceFailed, match=said):
-        api.launch("compute_windows", LAKE, {})
+    ):
+        with Answering(status, body=body).api() as api, pytest.raises(ServiceFailed, match=said):
+            api.launch("compute_windows", LAKE, {})
 
 
 def test_an_endless_answer_and_one_that_does_not_come_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

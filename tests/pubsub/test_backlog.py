@@ -184,14 +184,11 @@ def test_clients_ask_a_regional_endpoint_as_the_service_account_that_is_named() 
     plain.transport.close()
 
 
-@pytest.mark.parametrize(
-    ("said", "expected", "told"),
-    [
+def test_a_refused_token_is_a_permission_and_no_broken_network() -> None:
+    for said, expected, told in (
         ("('Unable to acquire impersonated credentials', '403')", PermissionMissing, "serviceAccountTokenCreator"),
         ("('invalid_grant: Bad Request', {'error': 'invalid_grant'})", PermissionMissing, "start tidemark again"),
         ("no route", PubSubUnreachable, "check the network"),
-    ],
-)
-def test_a_refused_token_is_a_permission_and_no_broken_network(said: str, expected: type[Exception], told: str) -> None:
-    with pytest.raises(expected, match=rf"pull from base.*{told}"), reported("pull from", "base", "consume"):
-        raise api.ServiceUnavailable(f"Getting metadata from plugin failed with error: {said}")
+    ):
+        with pytest.raises(expected, match=rf"pull from base.*{told}"), reported("pull from", "base", "consume"):
+            raise api.ServiceUnavailable(f"Getting metadata from plugin failed with error: {said}")

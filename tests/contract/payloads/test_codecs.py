@@ -269,14 +269,11 @@ def test_an_absent_field_of_avro_s_json_makes_no_value() -> None:
     assert codec.text(b'{"f1": [{}, {"f1": 2, "other": 3}]}') == {"f1": [{}, {"f1": 2}]}
 
 
-@pytest.mark.parametrize(
-    ("text", "why_not"),
-    [
+def test_a_text_that_is_no_schema_says_where() -> None:
+    for text, why_not in (
         ("message", "is not a valid protobuf schema: 1:8: Expected message name"),
         ('syntax = "proto3";', "defines no message"),
         ('syntax = "proto3"; import "other.proto"; message A {}', "other.proto"),
-    ],
-)
-def test_a_text_that_is_no_schema_says_where(text: str, why_not: str) -> None:
-    with pytest.raises(Unreadable, match=why_not):
-        ProtobufCodec(definition(text, Encoding.PROTOBUF))
+    ):
+        with pytest.raises(Unreadable, match=why_not):
+            ProtobufCodec(definition(text, Encoding.PROTOBUF))
