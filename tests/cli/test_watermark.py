@@ -193,8 +193,6 @@ WITHOUT_Z = "2026-11-21T05-19"
         ("explain", ["--at", WITHOUT_Z], "is ambiguous: write"),
     ],
 )
-def test_what_names_no_window_or_time_is_refused(
-    computed_shell: Shell, command: str, arguments: list[str], said: str
-) -> None:
+def test_what_names_no_window_is_refused(computed_shell: Shell, command: str, arguments: list[str], said: str) -> None:
     code, _, err = computed_shell.run(*arguments, command=command)
     assert (code, said in err) == (2, True)

@@ -30,13 +30,14 @@ SECONDS = 60
 
 RUNS = """
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from tidemark.resources.code_server import FOR_RUNS, end_with_lost_threads
 multiprocessing.set_forkserver_preload(["theirs", *FOR_RUNS])
 forks = multiprocessing.get_context("forkserver")
 numbers = set()
 for _ in range(2):
-    with forks.Pool(1) as run:
-        numbers.add(run.apply(eval, ("__import__('numpy').random.rand()",)))
+    with ProcessPoolExecutor(1, forks) as run:  # a run that dies is an error there; a Pool would wait for ever
+        numbers.add(run.submit(eval, "__import__('numpy').random.rand()").result())
 probe = forks.Process(target=end_with_lost_threads)
 probe.start()
 probe.join()
