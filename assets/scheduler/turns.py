@@ -151,10 +151,10 @@ def room_for_older(
       next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
     - `waited` is the time for which older windows have waited.
-    - `ended` are ended runs, newest first. The last successful run over older windows, beside an earlier one with at
-      most half or at least twice as many windows, tells how long a run takes to start, and how long per window. If the
-      start takes most of the time budget, the run may still compute for as long as it starts, or for SHORTEST less
-      AROUND if that is shorter. Otherwise, runs would soon have a single window each.
+    - `ended` are ended runs, newest first. The last successful run over older windows is compared with an earlier one
+      that had at most half or at least twice as many windows. This tells how long a run takes to start, and how long
+      per window. If the start leaves little of the time budget, the run may still compute windows for as long as the
+      start takes, but at most for SHORTEST less AROUND. Otherwise, runs would soon have a single window each.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:

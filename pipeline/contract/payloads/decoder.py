@@ -212,7 +212,7 @@ def _values(payload: Any) -> int:
 
 CE_PREFIX = "ce-"
 CONTENT_TYPES = "Content-Type", "content-type"
-"""The attribute by which the binding tells the modes apart: as the binding writes it, and as HTTP/2 does."""
+"""The attribute that tells the binding's two modes apart: as the binding writes it, and in lower case."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
 """Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
