@@ -1,4 +1,5 @@
-"""Data classes that add up field by field, and the definition of a quantile that all reported figures use."""
+"""Data classes that add up field by field, the definition of a quantile that all reported figures use, and how a count
+is written."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -59,3 +60,10 @@ def quantile(values: npt.ArrayLike, share: float, counts: npt.ArrayLike | None =
     weights = np.ones(len(array)) if counts is None else np.asarray(counts, dtype=np.float64)
     found: float = np.quantile(array, share, weights=weights, method="inverted_cdf").item()
     return found
+
+
+def counted(number: int, thing: str, least: int | None = None) -> str:
+    """Format a number with the name of what it counts, such as `1 message` or `2,000 messages`. If `least` differs from
+    the number, the result is a range, such as `3 to 5 messages`."""
+    begin = "" if least in (None, number) else f"{least:,} to "
+    return f"{begin}{number:,} {thing}{'' if number == 1 else 's'}"

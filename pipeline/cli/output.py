@@ -92,11 +92,6 @@ def text_of(value: object) -> str:
             return str(value)
 
 
-def counted(number: int, thing: str) -> str:
-    """Format a number with the name of what it counts, such as `1 message` or `2,000 messages`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. A data class is an object with its fields, and a window is its key. Durations are in
     seconds. Times have milliseconds or, with `exact`, microseconds.

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidemark.pipeline.charts import Area, Chart, Heat, Line, Mark, linear, moments, picture
 from tidemark.pipeline.clock import from_us, iso, rough, to_us
 from tidemark.pipeline.errors import CorruptObject, LakeError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_by, decision_in_force, first_decision, sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -347,5 +348,4 @@ def _bounds(happened: Sequence[int], size: int, at: float, watermark: float | No
 
 def _counted(group: Sequence[tuple[float, float, int]]) -> str:
     counts = [cell[2] for cell in group]
-    least, most = min(counts), max(counts)
-    return f"{most:,} messages" if least == most else f"{least:,} to {most:,} messages"
+    return counted(max(counts), "message", min(counts))

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidemark.pipeline.clock import iso, rough
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.watermark.histogram import Cell
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
@@ -252,14 +253,11 @@ class Decision:
             return "the candidate is above the previous watermark"
         if isinstance(bound, FrontierEvidence) and not bound.messages:
             return f"the frontier; tracking has read nothing published since {iso(bound.start)}"
-        least = f"the earliest event time published since {iso(bound.start)} (at most {messages(bound.messages)})"
+        most = counted(bound.messages, "message")
+        least = f"the earliest event time published since {iso(bound.start)} (at most {most})"
         if isinstance(bound, FrontierEvidence):
             return f"the earlier of two times: the frontier {iso(bound.frontier)}, and {least}"
         return least
-
-
-def messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 def when(moment: datetime | None) -> str:

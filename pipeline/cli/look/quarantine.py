@@ -7,8 +7,9 @@ from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option, since_when
-from tidemark.pipeline.cli.output import columns, counted, facts_table, grid, printed, progress_bar, safe, text_of
+from tidemark.pipeline.cli.output import columns, facts_table, grid, printed, progress_bar, safe, text_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.ingest.settle import judge_of
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected

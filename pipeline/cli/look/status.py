@@ -12,10 +12,11 @@ from rich.console import Console
 from tidemark.local.services.processes import noted_in
 from tidemark.pipeline.cli.here import Here, here
 from tidemark.pipeline.cli.options import AsJson, option
-from tidemark.pipeline.cli.output import columns, counted, facts_table, grid, printed, safe, text_of, warn
+from tidemark.pipeline.cli.output import columns, facts_table, grid, printed, safe, text_of, warn
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ServiceFailed
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.quality.due_windows import Followed
 from tidemark.pipeline.quality.failing import read_failing_tables
@@ -104,8 +105,7 @@ def _live(found: LakeStatus) -> Iterator[tuple[str, str]]:
 
 def _lost(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     least, most = facts["lost_at_least"], facts["lost_at_most"]
-    amount = "" if least == most else f"{least:,} to "
-    lost = f"{amount}{counted(most, 'message')} since {text_of(facts['lost_since'])}"
+    lost = f"{counted(most, 'message', least)} since {text_of(facts['lost_since'])}"
     unknown = _unknown(facts, "missed_not_checked", "missed_unknown", "lost_unknown")
     if most and not least:
         yield "yellow", f"{lost}: none for certain, because tracking counts a redelivered message again"

@@ -22,10 +22,11 @@ from tidemark.pipeline.cli.options import (
     option,
     window_named,
 )
-from tidemark.pipeline.cli.output import console, counted, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import loaded_tables, lookbacks_of, read_table
 from tidemark.pipeline.errors import CorruptObject, LakeError, ServiceFailed
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job

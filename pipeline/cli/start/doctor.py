@@ -9,7 +9,7 @@ import typer
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.cli.options import AsJson, apart_from, only_with, option
-from tidemark.pipeline.cli.output import columns, console, counted, print_json, printed, progress_bar, safe, warn
+from tidemark.pipeline.cli.output import columns, console, print_json, printed, progress_bar, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, iso, rough
 from tidemark.pipeline.doctor.checks import SETTINGS, diagnose, running
 from tidemark.pipeline.doctor.finding import CheckFinding, Level, Setup
@@ -17,6 +17,7 @@ from tidemark.pipeline.doctor.identity import Component
 from tidemark.pipeline.doctor.measure.experiments import measure
 from tidemark.pipeline.doctor.measure.facts import Facts, Row, Setting, Verdict, Written, follows, rows, write_settings
 from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.settings import Settings, config_file, load_settings
 
 LEVEL_MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of
 from tidemark.pipeline.cli.options import AsJson, apart_from, duration_option, only_with, option, positive, time_option
-from tidemark.pipeline.cli.output import columns, console, counted, printed, safe, warn
+from tidemark.pipeline.cli.output import columns, console, printed, safe, warn
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, iso
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.samples import Sample, SampleReading, SampleVerdict, Trial, read_samples, try_samples
 from tidemark.pipeline.lake.owner import AcceptedSchemas
 from tidemark.pipeline.pubsub.connection import subscriber_client

@@ -12,7 +12,8 @@ from string import Formatter
 from typing import Any
 
 from tidemark.pipeline.clock import format_duration, from_us, iso, rough
-from tidemark.pipeline.watermark.decision import Bound, Decision, FrontierEvidence, Reason, messages, when
+from tidemark.pipeline.figures import counted
+from tidemark.pipeline.watermark.decision import Bound, Decision, FrontierEvidence, Reason, when
 from tidemark.pipeline.watermark.estimator import advance, verdicts_of
 from tidemark.pipeline.watermark.explain.moves import SECOND, ZERO, moves, published_since
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
@@ -78,7 +79,7 @@ def _newest(s: Situation) -> str:
 def _passed_over(s: Situation, evidence: Bound) -> str:
     if s.policy.max_lag is None or not evidence.passed_over:
         return ""
-    over, max_lag = messages(evidence.passed_over), format_duration(s.policy.max_lag)
+    over, max_lag = counted(evidence.passed_over, "message"), format_duration(s.policy.max_lag)
     return f" These include at most {over} passed over for a lag of more than {max_lag} (max_lag)."
 
 
@@ -174,7 +175,7 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "max_lag": lambda s, _: f"{format_duration(s.policy.max_lag or ZERO)} (max_lag)",
     "band": lambda s, _: format_duration(s.policy.band),
     "recent_lag": lambda _, made: rough(made.evidence.recent_lag),
-    "messages": lambda _, made: messages(made.evidence.messages),
+    "messages": lambda _, made: counted(made.evidence.messages, "message"),
     "start": lambda _, made: iso(made.evidence.start),
     "end": lambda _, made: iso(made.evidence.end),
     "anchor": lambda _, made: f", and the anchor at {iso(made.evidence.anchor)}" if made.evidence.anchor else "",
@@ -266,7 +267,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         return None
     happened = iso(bucket_start(bucket_of(pin.min_event_time)))
     seconds = f"published in the second from {iso(pin.published_from)}, happened in the second from {happened}"
-    cell = f"Its cell: {seconds}, at most {messages(pin.count)}."
+    cell = f"Its cell: {seconds}, at most {counted(pin.count, 'message')}."
     event_time = iso(pin.min_event_time)
     if isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier:
         unread = "Equally old messages may be among those that tracking has not read yet."
@@ -292,9 +293,10 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
     oldest = iso(decision.base.oldest_unacked)
     if not since_base:
         return f"Base has acknowledged all that tracking has read: nothing of it was published at {oldest} or later."
-    most = f"At most {messages(since_base)} (published since {oldest}) that tracking has read may be on base still"
-    since_then = "" if since_pin is None else f"; at most {messages(since_pin)} were published since the pin's second"
-    return f"{most}{since_then}."
+    most, since_then = counted(since_base, "message"), ""
+    if since_pin is not None:
+        since_then = f"; at most {counted(since_pin, 'message')} were published since the pin's second"
+    return f"At most {most} (published since {oldest}) that tracking has read may be on base still{since_then}."
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:

@@ -10,14 +10,8 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, to_us
-from tidemark.pipeline.watermark.decision import (
-    BandEvidence,
-    Decision,
-    FrontierEvidence,
-    Reason,
-    SilenceEvidence,
-    messages,
-)
+from tidemark.pipeline.figures import counted
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
 from tidemark.pipeline.watermark.rules import least_published
@@ -95,8 +89,9 @@ def _no_data(s: Situation) -> Iterator[str]:
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
-            f"All {messages(over)} that tracking knows of lag more than {format_duration(s.policy.max_lag or ZERO)} "
-            "(max_lag), so none of them holds or moves the watermark. If your sources usually lag that much, raise it."
+            f"All {counted(over, 'message')} that tracking knows of lag more than "
+            f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds or moves the watermark. If "
+            "your sources usually lag that much, raise it."
         )
     yield from _rejected(s, None)
     yield f"The watermark is held until tracking has read to {_reach(s)} after a message with an event time."
@@ -109,9 +104,9 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
     if count := s.histogram.messages_at(np.flatnonzero(cells)):
         since = "" if after is None else " since"
         yield (
-            f"The messages published{since} are rejected: tracking knows of {messages(count)} without a valid event "
-            "time. `tidemark quarantine` says why (with pubsub.attach, `tidemark try --sample 20`); correct [message] "
-            "or the publisher."
+            f"The messages published{since} are rejected: tracking knows of {counted(count, 'message')} without a "
+            "valid event time. `tidemark quarantine` says why (with pubsub.attach, `tidemark try --sample 20`); "
+            "correct [message] or the publisher."
         )
 
 
@@ -195,7 +190,7 @@ def _lands(until: datetime, s: Situation) -> str:
     since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, _whole(until))
     if since is None or later is None:
         return text
-    ahead = f"at most {messages(since - later)}" if since > later else "nothing"
+    ahead = f"at most {counted(since - later, 'message')}" if since > later else "nothing"
     return f"{text} (tracking knows of {ahead})"
 
 
