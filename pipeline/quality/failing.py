@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
 
-from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso, parse_duration, rough
+from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeOwned, NewerFormat
 from tidemark.pipeline.lake.failures import FailedRun, FailedTick, FailedTicks, failed, reason_of
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.lake.store.notes import JsonKind, SlotFile
 from tidemark.pipeline.lake.tables.table import DataFile, by_partition
-from tidemark.pipeline.lake.tables.windowed import LENGTH
+from tidemark.pipeline.lake.tables.windowed import noted_length
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 from tidemark.pipeline.watermark.decision import Decision
@@ -382,25 +382,25 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
-            computed, length = dict[str, datetime](), timedelta(minutes=1)  # a divisor of every length
+            computed, length = dict[str, datetime](), None
             with suppress(CorruptObject):  # in a damaged table, no later commit is known
                 place = lake.table(f"{OWN_TABLES}/{name}")
-                computed = computed_at(place.files())
                 if table := place.current():
-                    length = parse_duration(table.metadata().configuration.get(LENGTH, format_duration(length)))
+                    computed, length = computed_at(place.files(at=table)), noted_length(table)
             standing = [note for note in notes if _is_unresolved(note, computed, length, now)]
             found += [Failing.of(standing, table=name)] if standing else []
     return found
 
 
-def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta, now: datetime) -> bool:
+def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta | None, now: datetime) -> bool:
     """Return True unless the windows of a custom table's failed run were computed after the failure, or the table now
-    has windows of another `length`. Between the ends of a stretch, only computed windows are checked, because a table
-    may not name its length. A window that keeps failing is soon tried alone, so it is the end of a stretch."""
+    has windows of another `length`; None if it is unknown. Between the ends of a stretch, only computed windows are
+    checked, because the length may be unknown. A window that keeps failing is soon tried alone, so it is the end of a
+    stretch."""
     since = _stands_since(note, now)
     if not note.stretches:
         return max(computed.values(), default=EPOCH) <= since
-    if any((start_of(key) - EPOCH) % length for stretch in note.stretches for key in stretch):
+    if length and any((start_of(key) - EPOCH) % length for stretch in note.stretches for key in stretch):
         return False
     inside = {key for first, last in note.stretches for key in computed if first < key < last}
     return any(computed.get(key, EPOCH) <= since for key in inside.union(*note.stretches))

@@ -204,9 +204,9 @@ def check_windows(
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed, landed = dict[DataFile, list[Window]](), lake.table(HEARTBEATS)
-    if landed.current() is None and any(files.values()):
+    if (opened := landed.current()) is None and any(files.values()):
         unknown.append(f"{landed.uri} has no log, although windows were computed from it: restore a backup of it")
-    for file in landed.files():
+    for file in landed.files(at=opened):
         # Only windows near the file's event times, because a long range may have a million windows and many files.
         near = windowing.between(
             start if file.oldest is None else max(start, max(start, file.oldest) - windowing.length),

@@ -295,17 +295,14 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
     """Raise InvalidSettings if the table's windows do not have this length. A table with windows of two lengths would
     contain heartbeats twice. If the table lacks the property LENGTH, its length is derived from the starts of its
     windows."""
-    noted = None if table is None else table.metadata().configuration.get(LENGTH)
-    if table is None or noted == format_duration(length):
+    if table is None or (there := noted_length(table)) == length:
         return
-    if noted is None:
+    if there is None:
         starts = sorted(start_of(partition[PARTITION]) for partition in table.partitions())
         there = min((later - earlier for earlier, later in pairwise(starts)), default=length)
         are_longer = there > length and len(starts) >= EVIDENT
         if not are_longer and not any((start - EPOCH) % length for start in starts):
             return
-    else:
-        there = parse_duration(noted)
     asked, of = format_duration(length), "another length" if there == length else format_duration(there)
     raise InvalidSettings(
         f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and a table must not have "
@@ -313,6 +310,12 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
         "table: "
         "docs/reference/settings.md#another-window-length"
     )
+
+
+def noted_length(table: DeltaTable) -> timedelta | None:
+    """Return the length of a table's windows according to its property LENGTH; None if the table lacks it."""
+    noted = table.metadata().configuration.get(LENGTH)
+    return None if noted is None else parse_duration(noted)
 
 
 def run_of(path: str) -> str:
